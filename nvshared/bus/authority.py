@@ -9,9 +9,18 @@ Root and the user the daemon runs as are not asked about. polkit would say yes
 to root anyway; and the other one could as well stop the daemon and start it
 with other settings. That is also what makes a daemon on a session bus, in a
 test or in a demonstration, obey whoever started it.
+
+A check may wait for a password for as long as the caller likes, and a bus lets us wait for few
+answers at a time (128 on Debian's). So each connection and each user gets few checks at a time, the
+last are kept for users who have none, and a check whose caller has left the bus is cancelled.
 """
 
+import asyncio
 import os
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+from typing import TypeVar
 
 from dbus_next.constants import ErrorType
 
@@ -19,7 +28,8 @@ from nvshared.bus.connection import BusConnection, BusError
 from nvshared.dbus.address import BUS
 from nvshared.dbus.message import ALLOW_INTERACTIVE_AUTHORIZATION, Message
 from nvshared.dbus.types import Variant
-from nvshared.errors import NotPermitted, PasswordNeeded
+from nvshared.errors import NotPermitted, NvshareError, PasswordNeeded
+from nvshared.machine import subordinate
 
 POLKIT = (
     "org.freedesktop.PolicyKit1",
@@ -28,15 +38,94 @@ POLKIT = (
 )
 USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
 _ALLOW_USER_INTERACTION = 1
+PATIENCE = 25.0                         # seconds for an answer, where nobody types a password
+LOOK = 2.0                              # seconds between two looks whether a caller is still there
+Key = TypeVar("Key")
+CHECKS = 64                             # that polkit has not answered,
+CHECKS_EACH_CONNECTION = 4
+CHECKS_EACH_USER = 8
+CHECKS_KEPT = 16                        # for users who have none
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
+
+
+class TooManyChecks(NvshareError, bus_name=ErrorType.LIMITS_EXCEEDED.value):
+    """polkit has too many questions about this caller to answer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "too many calls wait for polkit already", "answer or cancel those that ask for a "
+            "password, and try again")
+
+
+class Checks:
+    """What polkit has been asked over one connection, and has not answered."""
+
+    def __init__(self, connection: BusConnection) -> None:
+        self._connection = connection
+        self._of_caller: Counter[str] = Counter()
+        self._of_user: Counter[int] = Counter()
+        self._names = count(1)          # of checks, as polkit wants them for cancelling
+
+    async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
+        """Whether polkit permits this, and whether it would after a password.
+
+        Raises BusError where it does not answer, TooManyChecks where it has enough to answer.
+        """
+        user = subordinate.owner(uid)
+        most = CHECKS - CHECKS_KEPT if self._of_user[user] else CHECKS
+        if (
+            self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
+            or self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most
+        ):
+            raise TooManyChecks
+        name = f"nvshared{next(self._names)}"
+        subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
+        flags = _ALLOW_USER_INTERACTION if caller.interactive else 0
+        # Without a limit of its own: until it is answered it counts, for the bus as for us.
+        answer = asyncio.get_running_loop().create_task(self._connection.ask(
+            POLKIT, "CheckAuthorization", "(sa{sv})sa{ss}us", [subject, action, {}, flags, name],
+            patience=None))
+        self._of_caller[caller.name] += 1
+        self._of_user[user] += 1
+        answer.add_done_callback(lambda _: _less(self._of_caller, caller.name))
+        answer.add_done_callback(lambda _: _less(self._of_user, user))
+        try:
+            async with asyncio.timeout(None if caller.interactive else PATIENCE):
+                while not (await asyncio.wait([answer], timeout=LOOK))[0]:
+                    if not await caller.present():
+                        raise BusError(ErrorType.NO_REPLY.value, "the caller has left the bus")
+        except TimeoutError as error:
+            raise BusError(
+                ErrorType.NO_REPLY.value, f"it did not answer within {PATIENCE:.0f} s") from error
+        finally:
+            if not answer.done():
+                answer.add_done_callback(_forget)
+                self._connection.tell(POLKIT, "CancelCheckAuthorization", "s", [name])
+        ((granted, challenge, _),) = answer.result()
+        return granted, challenge
+
+
+def _less(counter: Counter[Key], key: Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+def _forget(answer: "asyncio.Task[list[object]]") -> None:
+    """Nobody waits for it any more."""
+    with suppress(BusError, asyncio.CancelledError):
+        answer.result()
 
 
 class Caller:
     """The peer that sent a message, as the bus vouches for it."""
 
-    def __init__(self, connection: BusConnection, message: Message, *, polkit: bool) -> None:
+    def __init__(
+        self, connection: BusConnection, message: Message, checks: Checks | None
+    ) -> None:
+        """`checks`: of polkit; None: it is not asked on this bus."""
         self._connection = connection
-        self._polkit = polkit
+        self._checks = checks
         self.name: str = message.sender
         self.as_owner = False           # it may, as the program is its own
         self.interactive = bool(message.flags & ALLOW_INTERACTIVE_AUTHORIZATION)
@@ -69,21 +158,15 @@ class Caller:
         return bool(there)
 
     async def authorise(self, action: str) -> None:
-        """Returns if the caller may do this. Raises NotPermitted if not."""
+        """Returns if the caller may do this. Raises NotPermitted if not, or TooManyChecks."""
         if await self.administers():
             return
         uid = await self.uid()
-        if not self._polkit:
+        if self._checks is None:
             raise NotPermitted(
                 f"authentication required: {action} is for root alone here, not for uid {uid}")
-        subject = ["system-bus-name", {"name": Variant("s", self.name)}]
-        flags = _ALLOW_USER_INTERACTION if self.interactive else 0
         try:
-            ((granted, challenge, _),) = await self._connection.ask(
-                POLKIT, "CheckAuthorization", "(sa{sv})sa{ss}us", [subject, action, {}, flags, ""],
-                # A person may have to find a password first.
-                patience=None if self.interactive else 25,
-            )
+            granted, challenge = await self._checks.ask(self, uid, action)
         except BusError as error:
             if error.name in _ABSENT:
                 reason = "polkit, which could permit it, does not run"

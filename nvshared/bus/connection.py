@@ -160,6 +160,13 @@ class BusConnection:
             raise BusError(reply.error, reply.reason() or f"{member} failed without a reason")
         return answered
 
+    def tell(
+        self, peer: tuple[str, str, str], member: str, signature: str, values: Sequence[Any]
+    ) -> None:
+        """Calls a method of another peer, which is not to answer."""
+        message = wire.call(*peer, member, signature, values)
+        self.post(message._replace(flags=message.flags | wire.NO_REPLY_EXPECTED))
+
     def post(self, message: wire.Message) -> None:
         """Queues a message. Once the bus is gone there is nobody to tell, so it is dropped."""
         self._serial = self._serial % _SERIALS + 1

@@ -23,7 +23,7 @@ from typing import Any
 
 from dbus_next.constants import ErrorType
 
-from nvshared.bus.authority import Caller
+from nvshared.bus.authority import Caller, Checks
 from nvshared.bus.connection import BusConnection, BusError
 from nvshared.bus.members import Body, Interface, Method, Owned, signature
 from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
@@ -59,7 +59,7 @@ class Dispatcher:
     def __init__(self, connection: BusConnection, tree: Tree, *, polkit: bool) -> None:
         self._connection = connection
         self._tree = tree
-        self._polkit = polkit
+        self._checks = Checks(connection) if polkit else None
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
         self._large = asyncio.Lock()    # held while a large answer goes out
@@ -135,7 +135,7 @@ class Dispatcher:
             values = message.values()
         except WireError as error:
             raise InvalidArgs(f"the arguments of {method.name} cannot be read: {error}") from error
-        caller = Caller(self._connection, message, polkit=self._polkit)
+        caller = Caller(self._connection, message, self._checks)
         await _authorise(caller, interface, method, values)
         result = method.function(interface, caller, *values)
         return await result if inspect.isawaitable(result) else result

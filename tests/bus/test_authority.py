@@ -12,6 +12,7 @@ from dbus_next.aio.message_bus import MessageBus
 from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 
+from nvshared.bus import authority
 from nvshared.bus.authority import Caller
 from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, peeper, published
@@ -27,21 +28,31 @@ class Polkit(Peeper):
     def __init__(self, bus: MessageBus) -> None:
         super().__init__(bus)
         self.granted, self.challenge = False, False
-        self.silent = False
+        self.silent = self.hangs = False
         self.agent: Path | None = None  # who asks for a password is there while this file is
-        self.was_asked = asyncio.Event()
+        self.was_asked, self.was_cancelled = asyncio.Event(), asyncio.Event()
+        self.pending: dict[str, Message] = {}       # by the names that they may be cancelled by
         self.asked: list[tuple[str | None, str, int]] = []      # who, what, flags
         bus.add_message_handler(self._answer)
 
     def _answer(self, message: Message) -> Message | bool:
+        if message.member == "CancelCheckAuthorization":
+            if self.hangs:
+                return True
+            cancelled = self.pending.pop(message.body[0])
+            self.bus.send(Message.new_error(
+                cancelled, "org.freedesktop.PolicyKit1.Error.Cancelled", "it was cancelled"))
+            self.was_cancelled.set()
+            return True
         if message.member != "CheckAuthorization":
             return False
         assert message.signature == "(sa{sv})sa{ss}us"
-        (kind, details), action, _, flags, _ = message.body
+        (kind, details), action, _, flags, name = message.body
         assert kind == "system-bus-name"
         self.asked.append((details["name"].value, action, flags))
         self.was_asked.set()
         if self.silent:
+            self.pending[name] = message
             return True
         asked = flags and self.agent is not None and self.agent.exists()
         result = [self.granted or bool(asked), self.challenge, {}]
@@ -164,6 +175,98 @@ async def test_one_who_is_asked_hears_that_we_leave(
         assert name == STANDARD + "ServiceUnknown"
         assert sentence == "nvshared is stopping"
         assert manager.tq == 30
+
+
+PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
+
+
+async def refused(calls: list[asyncio.Task[Message]], number: int) -> None:
+    """So many of the calls are refused, as too many wait."""
+    while sum(call.done() for call in calls) < number:
+        await asyncio.wait(
+            [call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
+    for call in calls:
+        if call.done():
+            assert refusal(call.result())[0] == STANDARD + "LimitsExceeded"
+
+
+def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
+    """So many calls that ask for a password."""
+    return [
+        asyncio.ensure_future(caller.call("SetTQ", "u", [5], flags=PASSWORD))
+        for _ in range(number)
+    ]
+
+
+async def test_checks_that_wait_are_few_for_each_connection_and_user(
+    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users: dict[str, int] = {}
+
+    async def uid(caller: Caller) -> int:
+        return users.get(caller.name, SOMEBODY)
+
+    monkeypatch.setattr(Caller, "uid", uid)
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+    async with (
+        polkit_on(private.address) as polkit, published(manager, "system"),
+        peeper(private.address) as first, peeper(private.address) as second,
+        peeper(private.address) as third, peeper(private.address) as administrator,
+    ):
+        polkit.silent = True
+        users[administrator.bus.unique_name or ""] = SOMEBODY + 1
+        calls = change(first, authority.CHECKS_EACH_CONNECTION + 2)
+        await refused(calls, 2)
+        calls += change(second, authority.CHECKS_EACH_CONNECTION)
+        calls += change(third, 2)
+        await refused(calls, 4)
+        assert len(polkit.asked) == authority.CHECKS_EACH_USER
+        polkit.silent, polkit.granted = False, True
+        reply = await administrator.call("SetTQ", "u", [7])
+        assert reply.message_type is MessageType.METHOD_RETURN
+        assert manager.tq == 7
+        for call in calls:
+            call.cancel()
+
+
+async def test_checks_of_a_caller_that_left_are_cancelled(
+    manager: Manager, caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nvshared.bus.authority.LOOK", 0.01)
+    async with polkit_on(private.address) as polkit:
+        polkit.silent = True
+        for _ in range(3):              # more in all than one user may have
+            polkit.was_cancelled.clear()
+            async with peeper(private.address) as leaver:
+                calls = change(leaver, authority.CHECKS_EACH_CONNECTION)
+                while len(polkit.pending) < authority.CHECKS_EACH_CONNECTION:
+                    await polkit.was_asked.wait()
+                    polkit.was_asked.clear()
+            while polkit.pending:
+                await polkit.was_cancelled.wait()
+                polkit.was_cancelled.clear()
+            for call in calls:
+                call.cancel()
+        polkit.silent, polkit.granted = False, True
+        assert (await caller.call("SetTQ", "u", [7])).message_type is MessageType.METHOD_RETURN
+
+
+async def test_check_without_an_answer_counts_until_it_has_one(
+    caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bus counts it as well, for as long as polkit hangs."""
+    monkeypatch.setattr("nvshared.bus.authority.PATIENCE", 0.01)
+    async with polkit_on(private.address) as polkit:
+        polkit.silent = polkit.hangs = True
+        for _ in range(authority.CHECKS_EACH_CONNECTION):
+            assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "AccessDenied"
+        assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "LimitsExceeded"
+        polkit.silent, polkit.granted = False, True
+        for message in polkit.pending.values():
+            await polkit.bus.send(Message.new_method_return(
+                message, "(bba{ss})", [[False, False, {}]]))
+        await caller.result("ListGPUs")     # by then the answers have come
+        assert (await caller.call("SetTQ", "u", [5])).message_type is MessageType.METHOD_RETURN
 
 
 async def test_on_a_private_bus_polkit_is_not_asked(

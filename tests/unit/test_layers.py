@@ -25,6 +25,7 @@ PURPOSES: dict[str, str] = {
     "clock": "time, as it is handed to everything",
     "quantity": "sizes, shares and times as people write them",
     "library": "where the compiled files are",
+    "lanes": "calls that may block, made in threads",
     "scheduler": "who runs and whose memory lies where; no I/O",
     "machine": "what the machine is and has",
     "settings": "what an administrator has set",
