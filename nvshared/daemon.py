@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
 from nvshared.errors import NvshareError
-from nvshared.hook import foreign
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
 from nvshared.machine.nvml import NVML, Facts
@@ -72,10 +71,7 @@ def _run(argv: Sequence[str] | None) -> None:
         return
     log.start(os.environ, debug=config.debug)
     sys.setswitchinterval(GIVE_WAY)
-    try:
-        asyncio.run(_serve(config, read, watch))
-    finally:
-        foreign.leave()
+    asyncio.run(_serve(config, read, watch))
 
 
 async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> None:

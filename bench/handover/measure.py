@@ -36,11 +36,10 @@ from nvshared.tui.plot import svg
 RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128
 
-TWO_LARGE = ((False, True), (True, True), (True, False))   # examined, passed on
 Variants = Mapping[str, Callable[[Card], Iterator[Result]]]
 VARIANTS: Variants = {
     "bus": lambda card: iter([bus(card)]),
-    "two-large": lambda card: (two_large(card, *one) for one in TWO_LARGE),
+    "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
     "first-out": lambda card: (first_out(card, presave) for presave in (True, False)),
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),

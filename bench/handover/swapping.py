@@ -24,16 +24,14 @@ AHEAD = "75%"                           # of the card for three of those
 QUANTUM = 1.0                           # seconds
 
 
-def two_large(card: Card, examined: bool, passed: bool = True) -> Result:
-    """`examined`: whether the library looks what need not be copied. `passed`: physical memory
-    goes on from one program to the other, and is not freed and made anew."""
+def two_large(card: Card, examined: bool) -> Result:
+    """`examined`: whether the library looks what need not be copied."""
     programs = tasks(card, 2, LARGE)
-    trace, outcomes = run(card, programs, "100%", QUANTUM, examined=examined, passed=passed)
+    trace, outcomes = run(card, programs, "100%", QUANTUM, examined=examined)
     found = figures(handovers(trace))
     return Result(
         "two-large",
-        ("blocks examined" if examined else "blocks not examined")
-        + ("" if passed else ", memory freed and made anew"),
+        "blocks examined" if examined else "blocks not examined",
         (
             Goal("out, while both move", median(found, "out_gbps_both"), "GB/s", least=45),
             Goal("in, while both move", median(found, "in_gbps_both"), "GB/s", least=45),

@@ -24,7 +24,7 @@ FILLER = 0.6                            # 83 GiB
 SLOWER = 5                              # a simulated card, than what is asked of a real one
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "shared": (), "made anew": ("--pass-from", "0"), "ahead": ("--prefetch", "on")}
+    "shared": (), "ahead": ("--prefetch", "on")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def _turn_about(seconds: float) -> list[Request]:
 
 
 CASES = {
-    "three": Case((LARGE,) * 3, demand.each(3, 2.0, 2.5), median=620, slowest=1000),
+    "three": Case((LARGE,) * 3, demand.each(3, 2.0, 2.5), median=700, slowest=1000),
     "eight-zipf": Case((MIDDLE,) * 8, demand.zipf(8, 1.0, 1.0), slowest=450, of_alone=1.1),
     "eight-uniform": Case((MIDDLE,) * 8, demand.zipf(8, 1.0, 0.0)),
     "eight-bursts": Case((MIDDLE,) * 8, demand.bursts(8, 4.0, 8, 0.1)),

@@ -14,16 +14,14 @@ import errno
 import logging
 import os
 import socket
-from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from nvshared.errors import ProtocolError
-from nvshared.hook import foreign, protocol
-from nvshared.hook.protocol import Refusal, Type
+from nvshared.hook import packets, protocol
+from nvshared.hook.protocol import Refusal
 from nvshared.hook.rotation import Rotation
 from nvshared.hook.session import Session
 from nvshared.machine import peer
@@ -81,15 +79,14 @@ class HookConnection:
         self.session = Session(server.manager, who, self, refusal)
         self._server = server
         self._socket = connected
-        self._queue: deque[tuple[bytes, Sequence[int]]] = deque()
+        self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = False
         self._finishing = False
         self._waits = False             # for its user's turn, and is not listened to until then
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, who.pid)
         self._timeout: asyncio.TimerHandle | None = None
-        connected.setblocking(False)
-        foreign.admit(connected, admitted=False)
+        packets.prepare(connected)
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._bereaved)
@@ -104,23 +101,19 @@ class HookConnection:
         if self._kept:
             server.keeper.keep(self.name, connected.fileno())
 
-    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Sends now if the kernel takes it, else as soon as it does. Closes the descriptors."""
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
+        """Sends now if the kernel takes it, else as soon as it does. Closes the descriptor."""
         if self._ended:
-            _close(descriptors)
+            _close(descriptor)
             return
-        if self._queue or not self._try(packet, descriptors):
-            self._queue.append((packet, descriptors))
+        if self._queue or not self._try(packet, descriptor):
+            self._queue.append((packet, descriptor))
             if len(self._queue) == 1:
                 self._loop.add_writer(self._socket, self._writable)
             if len(self._queue) > QUEUE_LONGEST:
                 self._complain("unread", "it does not read what it is sent")
                 # Not at once: the one who sends is in the middle of something.
                 self._loop.call_soon(self.end, "it did not read")
-
-    def admit_descriptors(self) -> None:
-        """From now on they may come."""
-        foreign.admit(self._socket, admitted=True)
 
     def finish(self) -> None:
         """Closes when the other side has closed, or after a moment."""
@@ -139,18 +132,22 @@ class HookConnection:
             self._timeout.cancel()
         if self._queue:
             self._loop.remove_writer(self._socket)
-        for _, descriptors in self._queue:
-            _close(descriptors)
+        for _, descriptor in self._queue:
+            _close(descriptor)
         self._loop.remove_reader(self._socket)
-        if for_good and self._kept:
-            self._server.keeper.forget(self.name)
-            with suppress(OSError):     # the other side may have gone before
-                self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
         self.session.ended()
+        if for_good:
+            packets.close(self._socket, self._loop, self._emptied)
+        else:
+            packets.leave(self._socket)
+            self._server.forget(self)
+
+    def _emptied(self) -> None:
+        if self._kept:
+            self._server.keeper.forget(self.name)
         self._server.forget(self)
 
     def _readable(self) -> None:
@@ -170,22 +167,10 @@ class HookConnection:
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended:
                 return
-            descriptor = None
             try:
-                if self.session.passes:
-                    packet, descriptor = _receive(self._socket)
-                else:
-                    packet = self._socket.recv(protocol.SIZE + 1)
+                self._hear()
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:
-                self.end(error.strerror or str(error))
-                return
-            if not packet:
-                self.end("closed by the other side")
-                return
-            try:
-                self.session.received(packet, descriptor)
             except ProtocolError as error:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
@@ -193,6 +178,20 @@ class HookConnection:
             if self._timeout is not None and self.session.client is not None:
                 self._timeout.cancel()
                 self._timeout = None
+
+    def _hear(self) -> None:
+        """Raises BlockingIOError, InterruptedError or ProtocolError."""
+        try:
+            packet = packets.receive(self._socket, protocol.SIZE + 1)
+        except (BlockingIOError, InterruptedError):
+            raise
+        except OSError as error:
+            self.end(error.strerror or str(error))
+            return
+        if packet is None:
+            self.end("closed by the other side")
+        else:
+            self.session.received(packet)
 
     def _writable(self) -> None:
         while self._queue and not self._ended:
@@ -204,25 +203,22 @@ class HookConnection:
             if self._finishing:
                 self._shut()
 
-    def _try(self, packet: bytes, descriptors: Sequence[int]) -> bool:
+    def _try(self, packet: bytes, descriptor: int | None) -> bool:
         """False: the kernel takes no more now. A broken socket takes everything, and ends soon."""
         try:
-            if descriptors:
-                socket.send_fds(self._socket, [packet], descriptors)
-            else:
+            if descriptor is None:
                 self._socket.send(packet)
+            else:
+                socket.send_fds(self._socket, [packet], [descriptor])
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            if descriptors and error.errno == errno.ETOOMANYREFS:
-                if packet[0] == Type.LOAD:      # without memory it makes its own
-                    _close(descriptors)
-                    return self._try(packet, ())
+            if descriptor is not None and error.errno == errno.ETOOMANYREFS:
                 self._complain("crowded", "others do not read what they are sent, so it is not told"
                                " whom in the background to give way to")
             else:
                 self._loop.call_soon(self.end, error.strerror or str(error))
-        _close(descriptors)
+        _close(descriptor)
         return True
 
     def _shut(self) -> None:
@@ -244,17 +240,6 @@ class HookConnection:
         self._server.complain(self.peer.account, kind, lambda: self.peer, what)
 
 
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
         os.close(descriptor)
-
-
-def _receive(connected: socket.socket) -> tuple[bytes, int | None]:
-    """A packet, and the one descriptor that may have come with it; the kernel drops others."""
-    packet, control, _, _ = connected.recvmsg(
-        protocol.SIZE + 1, socket.CMSG_LEN(array("i").itemsize), socket.MSG_CMSG_CLOEXEC)
-    descriptors = array("i")
-    for level, kind, data in control:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data)
-    return packet, descriptors[0] if descriptors else None

@@ -46,8 +46,7 @@ class Type(IntEnum):
     WAITING = 72
     NAME = 73
     BUSY = 74
-    PASSED = 75
-    GANG = 76
+    GANG = 75
 
 
 class Flag(IntFlag):
@@ -67,8 +66,7 @@ class Flag(IntFlag):
     OUTWARD = 1 << 11
     REPORT_BUSY = 1 << 12
     GAPS = 1 << 13
-    PASS = 1 << 14
-    STEP = 1 << 15
+    STEP = 1 << 14
 
 
 class Refusal(IntEnum):
@@ -92,7 +90,7 @@ class Wait(IntEnum):
 
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
-ORDER = struct.Struct("<HHIQ11Q")
+ORDER = struct.Struct("<HHIQ10Q8x")
 TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
@@ -124,7 +122,6 @@ class OrderRecord:
     total: int = 0
     host_slab: int = 0
     beyond: int = 0
-    passed: int = 0                     # LIMITS, LOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ class ReportRecord:
     memory: Memory = Memory()           # with what it has heard, which HELLO cannot say
     uuid: bytes = NO_UUID               # HELLO
     commit: int = 0                     # HELLO, COMMIT
-    pins: int = 0                       # COMMIT; of HELLO it is `imported`
+    pins: int = 0                       # COMMIT
     moved: int = 0                      # all others; of STOPPED it is `used`
     took: int = 0
     version: int = VERSION
@@ -149,7 +146,7 @@ def encode_order(order: OrderRecord) -> bytes:
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
         order.room, order.host, order.presaved, order.quantum, order.idle_window,
-        order.commit, order.most, order.total, order.host_slab, order.beyond, order.passed,
+        order.commit, order.most, order.total, order.host_slab, order.beyond,
     )
 
 

@@ -13,10 +13,9 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 
-from nvshared.hook import foreign
+from nvshared.hook import packets
 from nvshared.hook.connection import HookConnection, Keeper
 from nvshared.hook.places import Places
 from nvshared.hook.protocol import Refusal
@@ -75,7 +74,7 @@ class Server:
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
         listening.setblocking(False)
-        foreign.admit(listening, admitted=False)
+        packets.refuse_descriptors(listening)
         self._loop.add_reader(listening, self._acceptable)
         for name, connected in kept.items():
             self._take(connected, name)
@@ -87,7 +86,7 @@ class Server:
         self._loop.remove_reader(self._listening)
         self.rotation.close()
         for accepted in self._accepted:
-            accepted.close()
+            packets.leave(accepted)
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
 
@@ -120,7 +119,7 @@ class Server:
                 identity.account, "too many", describe,
                 "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:
-                self._decline(connected, name)  # not even the refusal can be afforded
+                self._decline(connected, name, lambda: None)  # not even the refusal can be afforded
                 return
             self._refused += 1
         for path in identity.strange:
@@ -139,8 +138,8 @@ class Server:
             connection = HookConnection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was accepted", who)
-            self._release(who.account, admitted=refusal is None)
-            self._decline(connected, name)
+            self._decline(
+                connected, name, partial(self._release, who.account, admitted=refusal is None))
             return
         self._connections.add(connection)
 
@@ -161,12 +160,15 @@ class Server:
         else:
             self._refused -= 1
 
-    def _decline(self, connected: socket.socket, name: str | None) -> None:
-        if name is not None:
-            self.keeper.forget(name)
-        with suppress(OSError):         # the other side may have gone before
-            connected.shutdown(socket.SHUT_RDWR)
-        connected.close()
+    def _decline(
+        self, connected: socket.socket, name: str | None, closed: Callable[[], None]
+    ) -> None:
+        def emptied() -> None:
+            if name is not None:
+                self.keeper.forget(name)
+            closed()
+
+        packets.close(connected, self._loop, emptied)
 
     def _hold_off(self, error: OSError) -> None:
         """New clients wait in the kernel's queue for a moment."""

@@ -5,7 +5,6 @@
     NAME, GANG           ──────► what the program calls itself, and with whom it runs
     HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
            LIMITS ◄───────────── the first Limits ◄────────── Limits
-    PASSED               ──────► memory for another, until MOVED says that it is free
     MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
            RUN, STOP, EVICT … ◄─ orders ◄──────────────────── Run, Stop, Evict …
 
@@ -26,13 +25,11 @@ holds less than it says cannot be told from its words.
 """
 
 import logging
-import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
-from nvshared.hook import foreign, protocol
+from nvshared.hook import protocol
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
@@ -51,14 +48,11 @@ MOST_BYTES = 1 << 56                    # that anybody can move; and more need n
 class Wire(Protocol):
     """The connection, as far as a session needs it."""
 
-    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Sends or queues, and closes the descriptors. Must not raise.
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
+        """Sends or queues, and closes the descriptor. Must not raise.
 
         A broken connection ends later, by itself.
         """
-
-    def admit_descriptors(self) -> None:
-        """From now on they may come. Harmless when repeated."""
 
     def finish(self) -> None:
         """Nothing more will be sent: close as soon as the other side has read everything."""
@@ -85,23 +79,8 @@ class Session:
         self._manager.awaits(self)
         self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
-    @property
-    def _tenant(self) -> str:
-        return str(self.peer.sharers[0])
-
-    @property
-    def passes(self) -> bool:
-        """Whether a record may come with a descriptor. None that comes otherwise is taken."""
-        return (
-            self.client is not None and self.client.gpu.scheduler.passes(self.client.id)
-            and foreign.are_taken(self._tenant)
-        )
-
-    def received(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Owns the descriptor. Raises ProtocolError; whoever catches it ends the connection."""
-        if descriptor is not None:
-            self._take(packet, descriptor)
-            return
+    def received(self, packet: bytes) -> None:
+        """Raises ProtocolError; whoever catches it ends the connection."""
         record = protocol.decode_report(packet)
         if self.finished:
             return
@@ -120,8 +99,6 @@ class Session:
         if self.client is None:
             self._hello(record)
             self._manager.met(self)
-        elif record.type is Type.PASSED:
-            return                      # its descriptor found no place here
         else:
             self.client.gpu.tell(self._event(self.client, record))
             if record.type is Type.WAITING:
@@ -137,22 +114,6 @@ class Session:
             known = size.isascii() and size.isdigit()
             self.peer = replace(self.peer, gang=name, gang_size=int(size[:4]) if known else 0)
 
-    def _take(self, packet: bytes, descriptor: int) -> None:
-        foreign.check(descriptor, self._tenant)
-        try:
-            record = protocol.decode_report(packet)
-            client = self.client
-            order = None if client is None else client.unanswered(record.number)
-            asked = isinstance(order, actions.Evict) and order.passes
-            if client is None or record.type is not Type.PASSED or not asked:
-                raise ProtocolError(f"a {record.type.name} came with a descriptor")
-            if not (size := _plausible(record.moved)):
-                raise ProtocolError("a block of no bytes came")
-        except ProtocolError:
-            os.close(descriptor)
-            raise
-        client.gpu.handover.announce(client.id, self._tenant, descriptor, size)
-
     def ended(self) -> None:
         """The connection is gone. Harmless when repeated."""
         self.finished = True
@@ -165,19 +126,12 @@ class Session:
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.why):
                 self._wire.send(packet)
-        record, descriptors = _record(order), list[int]()
+        page = None
         if isinstance(order, actions.Tell | actions.Heed) and order.on:
             page = self._page(order)
             if page is None:
                 return
-            descriptors = [page]
-        elif self.client is not None and isinstance(order, actions.Load):
-            descriptors = self.client.gpu.handover.claim(order.parcels)
-        elif isinstance(order, actions.Evict) and order.passes:
-            self._wire.admit_descriptors()
-        elif self.client is not None and isinstance(order, actions.Limits) and self.peer.fellows:
-            record = replace(record, passed=self.client.gpu.settings.pass_from)
-        self._wire.send(protocol.encode_order(record), descriptors)
+        self._wire.send(protocol.encode_order(_record(order)), page)
 
     def _page(self, order: actions.Tell | actions.Heed) -> int | None:
         """Of the word that the order is about. None: it is gone, or there are no descriptors."""
@@ -210,7 +164,6 @@ class Session:
                 running=bool(record.flags & Flag.RUNNING),
                 wants=bool(record.flags & Flag.WANTS),
                 commit=min(record.commit, gpu.facts.memory_total),
-                imported=record.pins,
             )
         except (NoSuchGPU, GPULost):
             self.client = None
@@ -270,10 +223,9 @@ def _record(order: actions.Order) -> OrderRecord:
         case actions.Provide():
             return OrderRecord(Type.PROVIDE, host=order.host)
         case actions.Load():
-            return replace(_move(Type.LOAD, order), passed=order.passed)
+            return _move(Type.LOAD, order)
         case actions.MoveOrder():
-            passes = isinstance(order, actions.Evict) and order.passes
-            return _move(Type.EVICT, order, Flag.PASS if passes else 0)
+            return _move(Type.EVICT, order)
         case actions.Tell():
             return OrderRecord(Type.TELL)
         case actions.Heed():
@@ -318,11 +270,9 @@ def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> event
         raise ProtocolError(
             f"a MOVED with the number {record.number} came, which nobody asked for")
     said = record.flags
-    passed = client.gpu.handover.arrive(client.id) if isinstance(order, actions.Evict) else ()
     return ANSWERS[type(order)](
         client.id, memory, record.number, _plausible(record.moved), record.took,
         bool(said & Flag.NO_MEMORY), bool(said & Flag.DRIVER_ERROR), bool(said & Flag.YIELDED),
-        passed,
     )
 
 

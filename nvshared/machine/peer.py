@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import subordinate, tenant
-from nvshared.machine.tenant import Kind, Tenant, fellows, is_unnumbered, strange, tenants
+from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, strange, tenants
 from nvshared.record import dataclass
 
 SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
@@ -39,7 +39,6 @@ class Peer:
     command: str                        # its arguments joined by blanks
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
     is_contained: bool = False          # in a container: its root is not the host's root
-    fellows: str = ""                   # alike for those who may see each other's memory
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
     gang: str = ""                      # alike for its user's programs that are to run together
     gang_size: int = 0                  # (NVSHARE_GANG), and how many they are; 0: nobody knows
@@ -125,7 +124,6 @@ def describe(pid: int, uid: int, owner: int, identity: Identity | None = None) -
         command=printable(command[:COMMAND_LONGEST]),
         tenants=known.tenants,
         is_contained=known.is_contained,
-        fellows=fellows(known.tenants[-1], uid, contained=known.is_contained),
     )
 
 

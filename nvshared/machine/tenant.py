@@ -172,19 +172,6 @@ def strange(cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen) ->
         if _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of) is STRANGE)
 
 
-def fellows(tenant: Tenant, uid: int, *, contained: bool) -> str:
-    """Alike for processes of which each may see the memory of the other; "": it is alone.
-
-    That is, those of one user, and outside of containers or in the same pod, container or unit of
-    the system. `contained`: it has namespaces of its own, as in containers that nobody knows of.
-    """
-    if tenant.kind in (Kind.POD, Kind.CONTAINER):
-        return f"{tenant} {uid}"
-    if contained:
-        return ""
-    return f"{Kind.USER if tenant.is_users_own else tenant} {uid}"
-
-
 def _lines(cgroup: str) -> list[tuple[str, str]]:
     """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7).
 

@@ -77,16 +77,9 @@ class MoveOrder:
 class Evict(MoveOrder):
     """EVICT: have at most `room`, take at most `host`."""
 
-    passes: bool = False                # physical memory may be passed on
-
-
 @dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
     """LOAD: have `room`, bring in what is missing, then keep at most `host`."""
-
-    passed: int = 0                     # bytes of each of
-    parcels: tuple[int, ...] = ()       # these, which come with it; see passing.py
-
 
 @dataclass(frozen=True, slots=True)
 class Presave(MoveOrder):

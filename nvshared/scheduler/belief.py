@@ -11,10 +11,6 @@ memory that a program has not used yet, or nothing at all. Up to a card's worth 
 may have in any case, and more only as long as others are left a card's worth. Root's clients are
 of no account: they are believed, and promised what there is.
 
-**Passed on.** What a client was given of others' memory (passing.py) its driver may show with
-them, so it is shown by our own word. After a restart of the daemon we have that from the client,
-and only while those come who may have been given any.
-
 **Claims.** Memory grows by our leave: of the card by LOAD, of the host by EVICT, of the commit
 and of what is pinned by COMMIT. What a client says beyond that is in doubt, and does not count.
 A client that comes may hold memory from the time of an earlier daemon. There it is believed what
@@ -48,19 +44,13 @@ from nvshared.scheduler.groups import HEADS
 PINNING_PART = 16                       # of the card, that one account may be about to pin
 
 
-def recall(card: Card, client: ScheduledClient, imported: int) -> None:
-    """By its own words it was given so much by an earlier daemon."""
-    if client.fellows and card.now < card.gathered:
-        client.received = min(imported, client.memory.filled)
-
-
 def greet(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
     """Believes one that comes what is shown, and what it could be promised of what is left."""
     if not client.account:
         client.commit = commit
         return
     memory = client.memory
-    filled = _false(memory.filled, client.seen)
+    filled = _false(memory.filled, client.evidence.card)
     host = _false(memory.host, client.evidence.host)
     if filled:
         client.room = min(client.room, memory.filled - filled)
@@ -106,7 +96,6 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     client.silenced = False
     client.tally.fill(before, now)
     client.memory = said
-    client.received = min(client.received, client.charged)
     if client.account:
         client.doubts = Doubts(
             max(0, said.filled - max(before.filled - doubts.filled, room)),
@@ -123,10 +112,10 @@ def see(card: Card, seen: events.Seen) -> None:
             continue
         client.evidence = evidence
         client.silenced = client.mute
-        if client.seen is None or (client.owes and not client.mute):
+        if client.evidence.card is None or (client.owes and not client.mute):
             continue
         filled = client.memory.filled
-        false = _false(min(seen.filled.get(id, 0), filled), client.seen + client.arriving)
+        false = _false(min(seen.filled.get(id, 0), filled), client.evidence.card)
         # Once it may be memory that was freed a moment ago.
         doubt = min(false, max(client.false, client.doubts.filled))
         client.false = false

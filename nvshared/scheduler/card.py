@@ -11,7 +11,6 @@ from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.groups import Groups
-from nvshared.scheduler.parcels import Parcel
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.scheduler.share import Line, Ration, Share
 from nvshared.scheduler.snapshot import Counters
@@ -57,7 +56,6 @@ class Card:
     shown_quantum: int = field(init=False)      # and as it is told where it is auto
     latency: Average = LATENCY          # of hand-overs, see cost.py
     pace: Average = PACE
-    parcels: dict[int, Parcel] = field(default_factory=dict)    # by id, the oldest first
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
@@ -127,11 +125,6 @@ class Card:
     def free(self) -> int:
         """Room nobody has; negative when the capacity shrank under us."""
         return self.capacity - self.groups.total("charged")
-
-    @property
-    def passed(self) -> int:
-        """The part of that in which parcels lie."""
-        return sum(parcel.size for parcel in self.parcels.values())
 
     @property
     def host_free(self) -> int:

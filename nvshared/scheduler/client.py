@@ -55,11 +55,6 @@ class Move:
         return Way.IN if isinstance(self.order, Load) else Way.OUT
 
     @property
-    def passed(self) -> int:
-        """Bytes of others' memory that come with it."""
-        return self.order.passed * len(self.order.parcels) if isinstance(self.order, Load) else 0
-
-    @property
     def presaves(self) -> bool:
         """It only copies: nothing leaves."""
         return isinstance(self.order, Presave)
@@ -142,7 +137,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "received", "standing", "provided",
+    "doubts", "silenced", "shares", "standing", "provided",
 })
 
 
@@ -157,8 +152,6 @@ class ScheduledClient:
     said: Memory = Memory()             # its last words, where other figures stand for them
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
-    fellows: str = ""                   # who may have memory that it passes on; "": nobody
-    received: int = 0                   # bytes of others' memory that it was given, at most
     account: str = ""                   # whose its memory is, see belief.py; "": nobody's
     tenants: tuple[str, ...] = ()       # whose terms it is under, the outermost first
     evidence: Evidence = Evidence()
@@ -268,8 +261,8 @@ class ScheduledClient:
         most = max(self.room, self.memory.filled - self.doubts.filled)
         for move in self.moves:
             most = max(most, move.order.room)
-        seen = self.seen
-        return min(most, seen + self.arriving) if self.silenced and seen is not None else most
+        seen = self.evidence.card
+        return min(most, seen) if self.silenced and seen is not None else most
 
     @property
     def out_of_reach(self) -> int:
@@ -278,17 +271,6 @@ class ScheduledClient:
             return 0
         held = self.charged - min(self.charged, self.pinned)
         return max(0, held - self.takes) if self.phase is Phase.RUNNING else held
-
-    @property
-    def arriving(self) -> int:
-        """Bytes of others' memory that are on their way to it."""
-        return sum(move.passed for move in self.moves)
-
-    @property
-    def seen(self) -> int | None:
-        """What it may fill of the card, by others' words and ours; see belief.py."""
-        card = self.evidence.card
-        return None if card is None else card + self.received
 
     @property
     def ordered(self) -> int:
@@ -361,7 +343,7 @@ class ScheduledClient:
         """What lessens how far others may grow: what is pinned, as far as it shows."""
         if not self.account:
             return self.fastened
-        return self.pinned if self.evidence.hidden else min(self.pinned, self.seen or 0)
+        return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
 
     @property
     def pinning(self) -> int:
@@ -392,7 +374,7 @@ class ScheduledClient:
     def shown(self) -> int:
         """What it has, as others than itself can tell."""
         memory, host = self.memory, self.evidence.host
-        return min(memory.filled, self.seen or 0) + min(memory.host, host or 0)
+        return min(memory.filled, self.evidence.card or 0) + min(memory.host, host or 0)
 
     @property
     def unshown(self) -> int:

@@ -4,7 +4,7 @@
 All orders are written here, so that what is on its way is noted in one place.
 """
 
-from nvshared.scheduler import actions, passing
+from nvshared.scheduler import actions
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Conduct, Move, Phase, ScheduledClient
 
@@ -70,18 +70,14 @@ class Decision:
 
     def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Leaves a client less room, and allows it so much host memory in all."""
-        passes = passing.pays(self.card, client)
-        self._move(client, actions.Evict(client.id, self._number(), room, host, ahead, passes))
+        self._move(client, actions.Evict(client.id, self._number(), room, host, ahead))
 
     def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
         """Gives a client room. The sum never exceeds the capacity: the scheduler's invariant."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
-        size, parcels = passing.give(self.card, client, more)
-        self._move(
-            client, actions.Load(client.id, self._number(), room, host, ahead, size, parcels))
-        passing.fit(self.card)
+        self._move(client, actions.Load(client.id, self._number(), room, host, ahead))
 
     def load_unbounded(self, client: ScheduledClient) -> None:
         """On a lost card: loads everything, as far as the driver has memory."""

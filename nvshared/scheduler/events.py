@@ -96,8 +96,6 @@ class Joined:
     account: str = ""                   # see belief.py; "": it is believed without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
-    fellows: str = ""                   # who may have memory that it passes on; "": nobody
-    imported: int = 0                   # what of that of others it was given by an earlier daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,6 @@ class Moved(Said):
     no_memory: bool = False             # on the host, or on the card, wherever it should go
     driver_error: bool = False
     yielded: bool = False               # cut short
-    passed: tuple[tuple[int, int], ...] = ()    # by EVICT: parcels by id, and their bytes
 
 
 class Evicted(Moved):

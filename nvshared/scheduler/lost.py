@@ -24,7 +24,6 @@ def lose(decision: Decision) -> None:
     card = decision.card
     card.lost = True
     card.contended, card.head = False, None
-    card.parcels.clear()
     for client in card.everyone:
         decision.end(client, actions.TurnEnd.LOST)
         client.enter(Phase.IDLE, decision.now)

@@ -5,7 +5,7 @@ Answers come in the order of the orders. A failure is followed by a pause, as it
 outside: another program's memory, the host's, the driver.
 """
 
-from nvshared.scheduler import belief, passing, presave
+from nvshared.scheduler import belief, presave
 from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Move, ScheduledClient
@@ -44,7 +44,6 @@ def evicted(card: Card, client: ScheduledClient, answer: Evicted) -> None:
     if move is None:
         return
     client.room = min(client.memory.room, most)
-    passing.take(card, client, answer.passed)
     client.bytes_out += answer.bytes
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
@@ -98,7 +97,6 @@ def loaded(card: Card, client: ScheduledClient, answer: Loaded) -> None:
     if move is None:
         return
     client.room = client.memory.room
-    client.received += move.passed
     client.bytes_in += answer.bytes
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:

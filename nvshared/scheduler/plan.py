@@ -81,9 +81,6 @@ small steps: something leaves and makes room on the card for something to come i
 room on the host. No more is ever committed than both hold together, less a margin (commit.py),
 so something can always move.
 
-**Passing on** (passing.py), where it is switched on: physical memory goes from one client to the
-next instead of being freed and made anew. What is on its way lies in room that is free.
-
 **Domains** (domains.py) bound the host memory of some clients together, as the limit of a
 container does. Promises are kept within each, so memory of theirs can leave like any other. When a
 domain shrinks below what it was promised, what has no place stays on the card. Others are then
@@ -113,7 +110,6 @@ from nvshared.scheduler import (
     commit,
     compute,
     move,
-    passing,
     prefetch,
     presave,
     room,
@@ -131,7 +127,6 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
-    passing.plan(card, decision.due)
     move.ask_again(decision)
     stuck.plan(decision)                # before, as others do not wait for who is
     presave.cut(decision)

@@ -4,7 +4,7 @@
 What it does with them is told in plan.py.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from nvshared.scheduler import (
     belief,
@@ -19,7 +19,7 @@ from nvshared.scheduler import (
     quantum,
     terms,
 )
-from nvshared.scheduler.actions import Action, Evict, MoveOrder, Stayed, TurnEnd
+from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
@@ -75,13 +75,8 @@ class Scheduler:
         return self._card.settings
 
     def filled(self) -> int:
-        """Bytes of the card that clients fill, as far as they are believed, or pass on."""
-        return self._card.groups.total("filled") + self._card.passed
-
-    @property
-    def parcels(self) -> Collection[int]:
-        """Ids of those on their way from one client to another."""
-        return self._card.parcels.keys()
+        """Bytes of the card that clients fill, as far as they are believed."""
+        return self._card.groups.total("filled")
 
     def memory(self, client: int) -> events.Memory:
         """A client's figures, as its last record said; nothing of one that is gone."""
@@ -109,12 +104,6 @@ class Scheduler:
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
         return next((move.order for move in moves if move.order.number == number), None)
-
-    def passes(self, client: int) -> bool:
-        """Whether memory may come that it passes on."""
-        found = self._card.clients.get(client)
-        orders = [] if found is None else [move.order for move in found.moves]
-        return any(isinstance(order, Evict) and order.passes for order in orders)
 
     def orders_unanswered(self) -> int:
         """How many orders to move memory are on their way, to those who answer."""
@@ -202,7 +191,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
-        tenants=event.tenants, fellows=event.fellows,
+        tenants=event.tenants,
     )
     card.add(client)
     terms.bound(card, client)
@@ -213,7 +202,6 @@ def _join(decision: Decision, event: events.Joined) -> None:
         gate.take_over(card, client)
     elif event.wants:
         order.arrive(card, client)
-    belief.recall(card, client, event.imported)
     commit.welcome(decision, client, event.commit)
 
 

@@ -72,7 +72,6 @@ class Settings:
     step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
     gather: int = 0                     # after the scheduler's start, only listen for so long
     bus_sharing: bool = True            # moves ahead of time wait for a program's copies
-    pass_from: int = 0                  # blocks of this size and more are passed on; 0: none
     presave: bool = True                # what may have to leave is copied before that
     prefetch: bool = False              # and who is asked for most often comes in before that
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain

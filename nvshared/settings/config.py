@@ -230,13 +230,6 @@ class Config:
         "while nobody has a turn or waits, bring in the memory of idle programs that come back "
         "soonest, by their pauses until now, in place of those that come last; for models that "
         "answer requests; on or off", metavar="SWITCH", words="off")
-    pass_from: int = _setting(
-        "gpu", quantity.size, 64 * MIB,
-        "programs that may see each other's memory (of one user outside of containers, or in one "
-        "pod or container) pass the card's memory on to each other, where it would be freed "
-        "and made anew, in blocks of this size and more (on an H200 a hand-over of 21 GiB each "
-        "way takes 0.49 instead of 0.54 s); smaller ones gain nothing; 0 for never",
-        metavar="SIZE", words="64MiB")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2 * SECOND,
         "how long to wait before a program that could not stop is asked again", metavar="TIME",

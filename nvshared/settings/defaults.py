@@ -69,7 +69,6 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         step=PAGE,
         gather=config.gather,
         bus_sharing=config.bus_sharing,
-        pass_from=config.pass_from,
         presave=config.presave,
         prefetch=config.prefetch,
         drain_patience=config.drain_patience,

@@ -31,7 +31,6 @@ from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.usage import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
-from nvshared.sharing.handover import Handover
 from nvshared.sharing.pods import Pod
 from nvshared.sharing.recent import RecentTurns
 from nvshared.sharing.terms import ClientTerms
@@ -178,7 +177,7 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
-        self._witness, self.handover = Witness(), Handover()
+        self._witness = Witness()
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
@@ -275,9 +274,9 @@ class GPU:
     def see(self, sample: Sample, before: Mapping[int, int]) -> None:
         """The driver's figures are these. `before`: `occupied` before it was asked."""
         pids = [client.peer.pid for client in self.clients.values()]
-        self._witness.hear(sample.processes, pids, sample.memory_used)
-        if evidence := self.handover.counted(self._evidence(
-                [one for one in self.clients.values() if one.peer.account])):
+        self._witness.hear(sample.processes, pids)
+        if evidence := self._evidence(
+                [one for one in self.clients.values() if one.peer.account]):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
 
@@ -318,7 +317,6 @@ class GPU:
 
     def join(
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
-        imported: int = 0,
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
@@ -330,8 +328,7 @@ class GPU:
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(map(str, client.peer.sharers)), client.peer.fellows,
-            self._witness.imported(imported)))
+            tuple(map(str, client.peer.sharers))))
         self.client_new.emit(client)
 
     def leave(self, client: Client) -> None:
@@ -339,7 +336,6 @@ class GPU:
         if self.clients.get(client.id) is not client:
             return
         self.client_leaves.emit(client)
-        self.handover.withdraw(client.id)
         self.tell(events.Left(client.id))
         client.word.close()
         del self.clients[client.id]
@@ -441,11 +437,9 @@ class GPU:
             return
         self.decisions.add(self._clock() - now)
         self._news = self._news or bool(decided)
-        self.handover.keep(self.scheduler, decided)
         for action in decided:
             if isinstance(action, actions.Order):
                 self._send(action)
-        self.handover.keep(self.scheduler)      # who is gone takes none
         self.happened.emit(now, event)
         for action in decided:
             self.decided.emit(now, action)

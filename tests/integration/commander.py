@@ -8,7 +8,6 @@ and disappears and comes back. It checks what every hook reports.
 """
 
 import contextlib
-import os
 import random
 import select
 import socket
@@ -40,7 +39,6 @@ class Hook:
     running: bool = False
     stopping: bool = False
     moves: list[OrderRecord] = field(default_factory=list)          # without an answer
-    passed: list[tuple[int, int]] = field(default_factory=list)     # bytes, descriptor: until MOVED
     reports_copies: bool = False        # it may say that its program copies
     cut: set[int] = field(default_factory=set)      # numbers of orders before a YIELD
     wants: bool = False
@@ -69,11 +67,7 @@ class Commander:
 
     def __init__(
         self, path: Path, capacity: int, most: int, seed: int, refuses: float = 0.03,
-        pass_from: int = 0,
     ) -> None:
-        self.pass_from = pass_from      # blocks of so many bytes are passed on; 0: none
-        self.parcels: list[tuple[int, int]] = []        # bytes, descriptor
-        self.passed = 0                 # bytes that somebody was given
         self.refuses = refuses          # this part of what is asked for, although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
@@ -107,7 +101,6 @@ class Commander:
         for hook in self.hooks:
             hook.connection.close()
         self.hooks = []
-        self._let_go(0)
         self._listener.close()
         self._listener = self._listen()
         # Those who run say so when they come back; until then nothing may be given out.
@@ -116,9 +109,7 @@ class Commander:
 
     def take_over(self) -> None:
         """The same, but the connections stay: this side asks for a HELLO on each."""
-        self._let_go(0)
         for number, hook in enumerate(self.hooks):
-            self._close(hook.passed)
             asked = self.random.randrange(1, 1 << 63)
             self.hooks[number] = Hook(hook.connection, introduction=asked)
             self.send(self.hooks[number], OrderRecord(Type.INTRODUCE, number=asked))
@@ -132,20 +123,8 @@ class Commander:
             assert time.monotonic() < deadline, f"somebody does not {awaited}: {self.hooks}"
             self.receive(1)
 
-    def _close(self, passed: list[tuple[int, int]]) -> None:
-        for _, descriptor in passed:
-            os.close(descriptor)
-        passed.clear()
-
-    def _let_go(self, free: int) -> None:
-        """Of what would lie in room that is not free."""
-        while sum(size for size, _ in self.parcels) > free:
-            os.close(self.parcels.pop(0)[1])
-
     def close(self) -> None:
-        self._let_go(0)
         for hook in self.hooks:
-            self._close(hook.passed)
             hook.connection.close()
         self._listener.close()
         self._path.unlink(missing_ok=True)
@@ -215,26 +194,12 @@ class Commander:
             else:
                 self._evict(victim)
 
-    def send(
-        self, hook: Hook, order: OrderRecord, parcels: list[tuple[int, int]] | None = None
-    ) -> None:
+    def send(self, hook: Hook, order: OrderRecord) -> None:
         """An order to one of them."""
         self.orders += 1
-        parcels = parcels or []
         # One that has died: the end of file says so too.
         with contextlib.suppress(OSError):
-            socket.send_fds(hook.connection, [encode_order(order)], [one for _, one in parcels])
-        self._close(parcels)
-
-    def _give(self, room: int) -> list[tuple[int, int]]:
-        """Parcels of one size that lie in so much room."""
-        if not self.parcels or self.random.random() < 0.2:
-            return []
-        size = self.random.choice(self.parcels)[0]
-        given = [one for one in self.parcels if one[0] == size][:room // size]
-        self.parcels = [one for one in self.parcels if one not in given]
-        self.passed += size * len(given)
-        return given
+            hook.connection.send(encode_order(order))
 
     def _run(self, hook: Hook) -> None:
         if not hook.running:
@@ -259,20 +224,16 @@ class Commander:
     def _ahead(self) -> Flag:
         return Flag.AHEAD if self.random.random() < 0.6 else Flag(0)
 
-    def move(
-        self, hook: Hook, order: OrderRecord, parcels: list[tuple[int, int]] | None = None
-    ) -> None:
+    def move(self, hook: Hook, order: OrderRecord) -> None:
         """An EVICT or LOAD, whose answer is awaited."""
         self.number += 1
-        passed = parcels[0][0] if parcels else 0
-        hook.moves.append(replace(order, number=self.number, passed=passed))
-        self.send(hook, hook.moves[-1], parcels)
+        hook.moves.append(replace(order, number=self.number))
+        self.send(hook, hook.moves[-1])
 
     def _evict(self, hook: Hook) -> None:
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        passes = Flag.PASS if self.pass_from and self.random.random() < 0.8 else Flag(0)
-        self.move(hook, OrderRecord(Type.EVICT, self._ahead() | passes, room=room, host=host))
+        self.move(hook, OrderRecord(Type.EVICT, self._ahead(), room=room, host=host))
 
     def _presave(self, hook: Hook) -> None:
         """Whether it is all there or not."""
@@ -286,12 +247,9 @@ class Commander:
         host = self.random.choice((*[1 << 40] * 5, 0))
         steps = sorted(self.random.randint(hook.room, room) for _ in range(self.random.choice(
             (0, 0, 1, 2, 5)))) if room > hook.room else []
-        before, hook.room = hook.room, room
+        hook.room = room
         for step in (*steps, room):     # a row of orders, none of which waits for an answer
-            given = self._give(step - before)
-            before = step
-            self.move(hook, OrderRecord(Type.LOAD, self._ahead(), room=step, host=host), given)
-        self._let_go(max(0, self.capacity - sum(hook.room for hook in self.hooks)))
+            self.move(hook, OrderRecord(Type.LOAD, self._ahead(), room=step, host=host))
 
     def receive(self, timeout: float) -> bool:
         """Hears whoever has something to say within so many seconds. False: nobody has."""
@@ -307,20 +265,16 @@ class Commander:
             except ConnectionResetError:
                 packet, descriptors = b"", []
             if packet:
-                record = decode_report(packet)
-                assert not descriptors or record.type is Type.PASSED
-                hook.passed += [(record.moved, descriptor) for descriptor in descriptors]
-                self._hear(hook, record)
+                assert not descriptors, "a library sends descriptors"
+                self._hear(hook, decode_report(packet))
             else:
                 ready.close()
-                self._close(hook.passed)
                 self.hooks.remove(hook)
         return bool(readable)
 
     def _hear(self, hook: Hook, record: ReportRecord) -> None:
         if hook.introduction:
             if record.type is not Type.HELLO or record.number != hook.introduction:
-                self._close(hook.passed)
                 return
             hook.introduction = 0
         self.heard = record
@@ -351,14 +305,8 @@ class Commander:
                 if record.flags & Flag.YIELDED:
                     assert record.number in hook.cut, "it yields, and nobody asked it to"
                     self.yielded += 1
-                passed = sum(size for size, _ in hook.passed)
-                assert not passed or memory.room + passed <= hook.room, "it passes on what it has"
                 if not hook.moves:
                     hook.room = memory.room
-                self.parcels += hook.passed
-                hook.passed.clear()
-                free = self.capacity - sum(hook.room for hook in self.hooks)
-                self._let_go(max(0, free))
                 if order.flags & Flag.KEEP:
                     self.bytes_saved += record.moved
                 else:
@@ -398,5 +346,4 @@ class Commander:
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
             # Only programs of which it is wanted ask for it.
             beyond=0 if beyond and self.random.random() < 0.3 else self.most,
-            passed=self.pass_from,
         )

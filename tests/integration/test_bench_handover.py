@@ -44,7 +44,7 @@ def test_from_beginning_to_end(tmp_path: Path) -> None:
     assert report == json.loads(output.read_text())
     assert report["machine"]["simulated"] is True
     assert [one["variant"] for one in report["results"]] == [
-        "bus", "allocation", *["two-large"] * 3, *["first-out"] * 2]
+        "bus", "allocation", *["two-large"] * 2, *["first-out"] * 2]
     assert all(one["right"] for one in report["results"])
     bus, allocation, *large, _, _ = report["results"]
     assert set(bus["figures"]["rounds"]) == {"copies", "freed", "mapped", "both"}

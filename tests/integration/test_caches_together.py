@@ -4,15 +4,15 @@
 The framework is standin.py.
 """
 
+import subprocess
 from collections.abc import Callable
 
 from nvshared import library
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.standin import READY, STAND_IN
-from tests.integration.test_kills import finish
+from tests.integration.test_kills import BUILD, finish
 from tests.integration.test_own_memory import Program
-from tests.integration.test_passed import program as workload
 
 WANTED = {"NVSHARE_TRIM_CACHES": "1", "PYTHONPATH": str(library.program())}
 Eventually = Callable[[Callable[[], bool]], None]
@@ -75,11 +75,26 @@ def test_who_is_not_asked_leaves_with_everything(site: Site, eventually: Eventua
         program.ends_well()
 
 
+def workload(site: Site, seed: int) -> subprocess.Popen[str]:
+    """A program in C, of which two do not fit on the card together. Runs until finish()."""
+    process = subprocess.Popen(
+        [str(BUILD / "nvshare-workload"), "--memory", "40MiB", "--chunk", "4MiB", "--until-told",
+         "--kernel-us", "2000", "--seed", str(seed), "--json"],
+        env={
+            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+            "NVSHARE_SOCKET": str(site.socket), **WANTED,
+        },
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    site.started.append(process)
+    return process
+
+
 def test_a_program_in_c_is_not_disturbed(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "100ms", "--capacity", str(60 * MIB), "--trace", trace)
-    programs = [workload(site, seed, None, **WANTED) for seed in range(2)]
+    programs = [workload(site, seed) for seed in range(2)]
     eventually(lambda: moved(site) > 0)
     finish(programs)

@@ -77,10 +77,6 @@ class Seat:
         when = self.arrives[way] = max(when, self.arrives.get(way, 0) + 1)
         self.machine.time.timer(when, arrive)
 
-    def pass_on(self, hook: Hook, sizes: list[int]) -> tuple[tuple[int, int], ...]:
-        """Nothing is."""
-        return ()
-
     def device_free(self) -> int:
         """What the driver has left."""
         return CARD - sum(one.filled for one in self.machine.on(self.gpu))

@@ -35,12 +35,6 @@ class Block:
     doomed: bool = False                # freed while on the move
     slab: Slab | None = None
     saved: bool = False                 # its place holds the same as it
-    imported: bool = False              # resident, and another made it
-
-
-def imported(blocks: list[Block]) -> int:
-    """Bytes of those that another made."""
-    return sum(block.size for block in blocks if block.imported)
 
 
 @dataclass(eq=False)

@@ -41,7 +41,7 @@ from nvshared.scheduler.events import (
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
 from tests.unit import scheduler_watch as watch
-from tests.unit.scheduler_arena import Arena, Block, Place, imported
+from tests.unit.scheduler_arena import Arena, Block, Place
 
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
 IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
@@ -62,10 +62,6 @@ class Surroundings(Protocol):
 
     def say(self, hook: "Hook", record: Record | Joined) -> None:
         """Sends a record to the daemon."""
-        ...
-
-    def pass_on(self, hook: "Hook", sizes: list[int]) -> tuple[tuple[int, int], ...]:
-        """Blocks of which some are passed on: ids and bytes."""
         ...
 
     def device_free(self) -> int:
@@ -98,7 +94,6 @@ class Hook:
     wishes: list[int] = field(default_factory=list)  # of threads that wait to pin memory
     room: int = 0
     before: int = 0                     # its room when the EVICT under way began
-    arrivals: int = 0                   # parcels of the LOAD under way that no block has claimed
     limits: Limits | None = None
     granted: bool = False               # RUN came and STOP did not
     stopping: bool = False
@@ -124,7 +119,6 @@ class Hook:
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: MoveOrder | None = None
-    leaving: list[int] = field(default_factory=list)    # blocks that may be passed on
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     early: int = 0                      # host memory that it makes meanwhile, in all;
     making: bool = False                # a slab of it is begun
@@ -348,7 +342,7 @@ class Hook:
         # A HELLO has a UUID in their place; the next record says them.
         memory = replace(self.memory, answered=0, to_pin=0)
         self.world.say(self, Joined(
-            self.id, memory, self.granted, self.want_sent, commit, imported=imported(self.blocks)))
+            self.id, memory, self.granted, self.want_sent, commit))
         self.answered = self.question
         if again and self.asking:       # a daemon that is gone does not answer
             self.asking.pop(0)
@@ -408,7 +402,7 @@ class Hook:
                 self.before, self.room = self.room, order.room
                 moves.evict(self, order)
             elif isinstance(order, Load):
-                self.room, self.arrivals = order.room, len(order.parcels)
+                self.room = order.room
                 moves.load(self, order)
             elif isinstance(order, Presave):
                 assert not self.granted, "what may change is copied"
@@ -488,7 +482,6 @@ class Hook:
         for sign in (-1, 1):            # what it counted for goes, what it counts for comes
             if sign == 1:
                 block.place, block.moving = place, moving
-                block.imported = block.imported and place is Place.RESIDENT
             self.resident += sign * block.size * (block.place is Place.RESIDENT)
             self.moving += sign * block.moving
 

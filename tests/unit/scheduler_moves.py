@@ -38,20 +38,15 @@ def evict(
     filled = hook.filled + (hook.pending if hook.granted else 0)
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
-    passed = hook.world.pass_on(hook, hook.leaving)
-    hook.leaving.clear()
     hook.say(Evicted(
         hook.id, hook.memory, order.number, moved, no_memory=no_host, driver_error=failed,
-        yielded=more and order.number in hook.cut, passed=passed,
+        yielded=more and order.number in hook.cut,
     ))
     hook.done()
 
 
 def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
     hook.put(block, Place.SWAPPED)
-    given_up = max(0, hook.before - order.room)
-    if order.passes and sum(hook.leaving) + block.size <= given_up:
-        hook.leaving.append(block.size)
     if block.doomed:
         hook.forget(block)
     evict(hook, order, moved)
@@ -120,8 +115,6 @@ def load(
         else:
             empty = block.place is Place.EMPTY
             hook.put(block, Place.RESIDENT, moving=True)
-            block.imported = not empty and order.passed == block.size and hook.arrivals > 0
-            hook.arrivals -= block.imported
             took = 1 if empty else max(1, block.size // hook.world.bus)
             total = moved + block.size
             hook.world.at(

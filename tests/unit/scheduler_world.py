@@ -40,7 +40,6 @@ from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
-    Evicted,
     Evidence,
     Joined,
     Left,
@@ -52,7 +51,6 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.units import MIB, SECOND
-from tests.unit.scheduler_arena import imported
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
@@ -74,7 +72,7 @@ def tenants_of(client: int) -> tuple[str, ...]:
 
 
 def _evidence(hook: Hook) -> Evidence:
-    return Evidence(hook.filled - imported(hook.blocks), hook.host)
+    return Evidence(hook.filled, hook.host)
 
 
 class World:
@@ -128,10 +126,6 @@ class World:
         self._sums = (0, 0, 0, 0)
         self._greeted: set[int] = set()
         self._saves: set[int] = set()   # numbers of all SAVEs
-        # Memory that no program has: bytes, and whose it was. Some is still on its way to us.
-        self._parcels: dict[int, tuple[int, int]] = {}
-        self._unheard: set[int] = set()
-        self.passed = 0                 # bytes that somebody was given
         self._looked = -LOOKS
 
     # Time.
@@ -196,8 +190,6 @@ class World:
         for orders in self._sent.values():
             orders.clear()
         self._greeted.clear()
-        self._parcels.clear()
-        self._unheard.clear()
         self.domains = Domains()
         self.domains.resize("box", self.box)
         self.scheduler = Scheduler(self.settings, self.now, self.domains)
@@ -235,35 +227,7 @@ class World:
 
     def device_free(self) -> int:
         """What the driver has left."""
-        parcels = sum(size for size, _ in self._parcels.values())
-        hooks = sum(h.filled + sum(h.leaving) for h in self.hooks.values())
-        return self.physical - self.outside - hooks - parcels
-
-    def pass_on(self, hook: Hook, sizes: list[int]) -> tuple[tuple[int, int], ...]:
-        """Most of them; see Surroundings."""
-        if hook.dead or hook.id not in self._greeted:
-            return ()
-        chosen = {next(self._ties): size for size in sizes if self.random.random() < 0.8}
-        self._parcels |= {id: (size, hook.id) for id, size in chosen.items()}
-        self._unheard |= chosen.keys()
-        return tuple(chosen.items())
-
-    def _close(self, event: Event, actions: list[Action]) -> None:
-        """Parcels that go to somebody are his, and of the others there are those we are told of."""
-        if isinstance(event, Evicted):
-            self._unheard -= {id for id, _ in event.passed}
-        for action in actions:
-            for id in action.parcels if isinstance(action, Load) else ():
-                size, origin = self._parcels.pop(id)
-                assert isinstance(action, Load)
-                assert size == action.passed
-                assert (origin - action.client) % 2 == 0, "they may not see each other's memory"
-                self.passed += size
-        kept = self._unheard | set(self.scheduler.parcels)
-        assert kept <= self._parcels.keys()
-        self._parcels = {id: one for id, one in self._parcels.items() if id in kept}
-        for parcel in self.scheduler._card.parcels.values():
-            assert parcel.since + SECOND > self.now, "nobody claims it, and it is kept"
+        return self.physical - self.outside - sum(hook.filled for hook in self.hooks.values())
 
     # Settings.
 
@@ -324,13 +288,10 @@ class World:
         self.events += 1
         if isinstance(event, Joined) and event.client % 2:
             event = replace(event, domains=("box",))
-        if isinstance(event, Joined):
-            event = replace(event, fellows=f"user {event.client % 2}")
         if isinstance(event, Joined) and self.jobs:
             event = replace(event, tenants=tenants_of(event.client))
         promised = self._promised()
         actions = self.scheduler.handle(event, self.now)
-        self._close(event, actions)
         self._check_tenants(event, promised)
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
@@ -446,10 +407,9 @@ class World:
 
     def check(self) -> None:
         """What must hold whatever happens."""
-        host = used = boxed = 0
-        room = sum(size for size, _ in self._parcels.values())
+        host = used = boxed = room = 0
         for hook in self.hooks.values():
-            mine = [hook.room, hook.filled + sum(hook.leaving)]
+            mine = [hook.room, hook.filled]
             if isinstance(hook.doing, Evict):
                 mine.append(hook.before)
             hosts = [hook.host, hook.early]

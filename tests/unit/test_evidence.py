@@ -36,16 +36,6 @@ def test_clients_of_one_process_share_what_it_has() -> None:
     }
 
 
-def test_what_an_earlier_daemon_gave_is_believed_as_far_as_no_process_shows_it() -> None:
-    witness = Witness()
-    assert witness.imported(5 * GIB) == 5 * GIB     # nobody can tell
-    witness = Witness()
-    witness.hear([Process(8, 5 * GIB, 0)], [8], 9 * GIB)
-    assert [witness.imported(size * GIB) for size in (3, 3, 3)] == [3 * GIB, GIB, 0]
-    witness.hear([Process(8, None, 0)], [8], 20 * GIB)      # nothing new
-    assert witness.imported(GIB) == 0
-
-
 def test_a_user_who_connects_often_does_not_take_the_card_for_contexts() -> None:
     capacity = Capacity(16 * GIB, Allowances(reserve=0, context_reserve=GIB))
     for client in range(100):

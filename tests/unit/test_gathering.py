@@ -6,7 +6,6 @@ introduces itself only after that: later than the others, and later than gatheri
 takes. Until then its memory must not be taken for room that is free.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -37,13 +36,10 @@ class Program:
         self.session = Session(manager, peer(), self)
         self.session.take_over(7)
 
-    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
         """Wire.send."""
-        assert not descriptors
+        assert descriptor is None
         self.heard.append(protocol.decode_order(packet))
-
-    def admit_descriptors(self) -> None:
-        """It sends none."""
 
     def finish(self) -> None:
         """Wire.finish."""

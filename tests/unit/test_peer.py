@@ -80,7 +80,7 @@ def test_contained_process_stays_so_whatever_it_calls_itself(
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name])
     monkeypatch.setattr(peer, "own_cgroup", lambda: "0::/\n")
-    assert peer.describe(9, 1000, 1000).fellows == ""
+    assert peer.describe(9, 1000, 1000).is_contained
 
 
 def test_watch_tells_of_the_death_of_the_process_that_connected(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ FIELDS = {
     "nvshare_memory": FIGURES,
     "nvshare_report": [
         "type", "version", "flags", "stays", "number", "memory", "uuid", "answered", "to_pin",
-        "commit", "pins", "imported", "moved", "took", "text",
+        "commit", "pins", "moved", "took", "text",
     ],
 }
 
@@ -138,7 +138,7 @@ def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str,
 
 @pytest.mark.parametrize(("kind", "last"), [
     (Type.COMMIT, ("commit", "pins")), (Type.MOVED, ("moved", "took")),
-    (Type.STOPPED, ("moved", "took")), (Type.HELLO, ("commit", "imported")),
+    (Type.STOPPED, ("moved", "took")), (Type.HELLO, ("commit", "pins")),
 ])
 def test_each_field_of_a_report_lies_where_the_header_has_it(
     compiled: dict[str, int], kind: Type, last: tuple[str, str]
@@ -149,7 +149,7 @@ def test_each_field_of_a_report_lies_where_the_header_has_it(
     packet = encode_report(ReportRecord(
         kind, 0x1112, 2, Memory(**figures, **heard, stays=Stays.UNSEEN), uuid, 40, 41, 50, 51
     ))
-    values = {"commit": 40, "pins": 41, "imported": 41, "moved": 50, "took": 51}
+    values = {"commit": 40, "pins": 41, "moved": 50, "took": 51}
     compare(packet, compiled, [
         ("nvshare_report.type", 2, kind),
         ("nvshare_report.version", 2, protocol.VERSION),

@@ -44,12 +44,11 @@ class Tenants(RuleBasedStateMachine):
         fetches=st.booleans(),
         box=st.integers(0, 14),
         users=st.integers(0, 3),
-        passes=st.booleans(),
     )
     def begin(
         self, seed: int, capacity: int, host: int, step: int, tq: int | None, mode: AntiThrash,
         delay: int, halves: int, slab: int, bus: int, saves: bool, fetches: bool,
-        box: int, users: int, passes: bool,
+        box: int, users: int,
     ) -> None:
         """A daemon starts."""
         self.capacity = capacity
@@ -57,7 +56,7 @@ class Tenants(RuleBasedStateMachine):
         settings = Settings(
             capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
             tq=tq, anti_thrash=mode, gather=5 * SECOND, presave=saves,
-            prefetch=fetches, pass_from=int(passes),
+            prefetch=fetches,
         )
         block = settings.block * halves // 2
         self.world = World(

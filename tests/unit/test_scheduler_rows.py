@@ -3,7 +3,7 @@
 
 What test_scheduler_invariants.py picks at random, with a liking for what is simple, hardly ever
 makes programs share a card for long. Here they mostly compute, so that thousands of moves cross
-with all the rest; in part of the rows memory is passed on.
+with all the rest.
 """
 
 from collections.abc import Callable
@@ -41,8 +41,7 @@ class Row(Tenants):
             dice.choice([AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON, AntiThrash.OFF]),
             dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND]), dice.choice([1, 2]),
             dice.choice(slabs) * MIB, dice.choice([500, 50_000]), dice.random() < 0.5,
-            dice.random() < 0.5, dice.choice([0, 0, 0, dice.randrange(15)]), dice.randrange(4),
-            dice.random() < 0.7)
+            dice.random() < 0.5, dice.choice([0, 0, 0, dice.randrange(15)]), dice.randrange(4))
         for _ in range(dice.randrange(1, 5)):
             self.join()
 
@@ -87,16 +86,14 @@ class Row(Tenants):
         }
 
 
-def test_much_is_moved_and_passed_on() -> None:
+def test_rows_move_much_memory() -> None:
     """Or these rows would show nothing."""
-    moves = passed = 0
+    moves = 0
     for seed in SHORT:
         row = Row(seed)
         row.goes()
         moves += len(row.world.orders_of(Evict))
-        passed += row.world.passed
     assert moves > 1000
-    assert passed
 
 
 @pytest.mark.long

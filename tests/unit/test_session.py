@@ -2,7 +2,6 @@
 """What a hook may say, what becomes of it, and what it is told."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -48,12 +47,10 @@ class Wire:
         self.descriptors: list[int] = []
         self.finished = False
 
-    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
         self.sent.append(protocol.decode_order(packet))
-        self.descriptors += descriptors
-
-    def admit_descriptors(self) -> None:
-        """Whether it does is the kernel's matter."""
+        if descriptor is not None:
+            self.descriptors.append(descriptor)
 
     def finish(self) -> None:
         self.finished = True
@@ -147,7 +144,7 @@ def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
     flags = Flag.RUNNING | Flag.WANTS
     hook.says(replace(HELLO, flags=flags, commit=77, pins=2, memory=FIGURES))
     assert Scripted.latest.events == [
-        events.Joined(1, FIRST, True, True, 77, tenants=TENANTS, imported=2)]
+        events.Joined(1, FIRST, True, True, 77, tenants=TENANTS)]
     assert [record.type for record in hook.wire.sent] == [Type.LIMITS, Type.LOAD, Type.RUN]
     assert hook.wire.sent[0] == OrderRecord(
         Type.LIMITS, commit=GIB, most=2 * GIB, total=FACTS.memory_total, host_slab=128 << 20)

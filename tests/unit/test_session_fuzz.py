@@ -9,7 +9,6 @@ been.
 
 import os
 from collections import deque
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -69,13 +68,10 @@ class Wire:
     def __init__(self, longest: int | None = None) -> None:
         self.packets: deque[bytes] = deque(maxlen=longest)
 
-    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
         self.packets.append(packet)
-        for descriptor in descriptors:
+        if descriptor is not None:
             os.close(descriptor)
-
-    def admit_descriptors(self) -> None:
-        """Whether it does is the kernel's matter."""
 
     def finish(self) -> None:
         return
@@ -131,7 +127,7 @@ class Honest(Hook):
     def connect(self) -> None:
         return
 
-    def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
         self.session.received(packet)
 
     def hear(self) -> OrderRecord:

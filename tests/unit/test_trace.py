@@ -47,7 +47,6 @@ def test_orders_answers_and_turns_are_lines(gpu: GPU, tmp_path: Path) -> None:
     ]
     assert lines[2] == {
         **head, "order": "evict", "number": 7, "room": 0, "host": 9, "ahead": False,
-        "passes": False
     }
     assert lines[3] == {**head, "report": "turn-started"}
     assert lines[4] == {**head, "report": "turn-ended", "reason": "quantum", "held_time": 5}

@@ -47,8 +47,7 @@ enum nvshare_type {
 
     /* `limits` apply from now on. The first one answers HELLO: the client is known.
      * As the answer to COMMIT it has its number, and what was asked is granted if
-     * limits.commit >= commit, or limits.beyond >= memory.beyond. Unasked: number 0.
-     * Blocks of `passed` bytes and more are to be made so that they can be passed on; 0: none. */
+     * limits.commit >= commit, or limits.beyond >= memory.beyond. Unasked: number 0. */
     NVSHARE_LIMITS = 1,
     /* Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon
      * closes the connection. */
@@ -65,14 +64,11 @@ enum nvshare_type {
      * MOVED. A running client moves nothing: it gives up only the room it does not fill.
      * NVSHARE_KEEP in flags, to one whose gate is closed: nothing leaves and the room
      * stays. Instead copy to the host what would leave first, until `presaved` bytes
-     * could leave without a copy. NVSHARE_PASS in flags: physical memory that can be passed on
-     * is, by PASSED, instead of being freed. */
+     * could leave without a copy. */
     NVSHARE_EVICT = 5,
     /* Have `room`: bring in what is missing as far as that goes, then give host memory
      * back until at most `host` is held. Answered by MOVED. Also sent to a running
-     * client to give it more room. With it may come descriptors (SCM_RIGHTS) of physical memory of
-     * `passed` bytes each, that another client has passed on. It is part of the room, holds
-     * what that client has left in it, and what is not used is to be closed. */
+     * client to give it more room. */
     NVSHARE_LOAD = 6,
     /* Somebody else needs the bus: end the EVICT or LOAD with this number, which had
      * NVSHARE_AHEAD, after the blocks that are being copied. It is answered with
@@ -104,8 +100,8 @@ enum nvshare_type {
     /* Reports, hook to daemon. */
 
     /* First record, and the answer to INTRODUCE: `uuid` of the GPU, memory as held
-     * already, how much of it is `imported`, the `commit` it holds. NVSHARE_RUNNING in flags: the
-     * gate is open (the daemon was restarted). `number`: INTRODUCE's, else 0. */
+     * already, the `commit` it holds. NVSHARE_RUNNING in flags: the gate is open (the daemon was
+     * restarted). `number`: INTRODUCE's, else 0. */
     NVSHARE_HELLO = 64,
     /* The memory figures changed. Sent at most every few milliseconds; but at once when a
      * thread comes to stand at the closed gate (NVSHARE_WANTS in flags, once per closing
@@ -149,14 +145,10 @@ enum nvshare_type {
      * all times for a second, or, with NVSHARE_GAPS in flags, it has not. Said once in each
      * turn, and when it changes; nothing of it after STOP. */
     NVSHARE_BUSY = 74,
-    /* Before MOVED, in answer to an EVICT with NVSHARE_PASS, and with its number: the physical memory
-     * of a block of `moved` bytes, as the descriptor that comes with it (SCM_RIGHTS). Nothing maps
-     * it any more. */
-    NVSHARE_PASSED = 75,
     /* Which of its user's programs this one is to get its turns with, on several GPUs: `text`, as
      * NAME's: a name, a colon, and how many processes they are, if that is known. Only before
      * HELLO. */
-    NVSHARE_GANG = 76,
+    NVSHARE_GANG = 75,
 };
 
 enum nvshare_flag {
@@ -184,10 +176,8 @@ enum nvshare_flag {
                                         spare memory may be kept */
     /* BUSY */
     NVSHARE_GAPS = 1 << 13,          /* it is not */
-    /* EVICT */
-    NVSHARE_PASS = 1 << 14,          /* memory that leaves may be passed on */
     /* RUN */
-    NVSHARE_STEP = 1 << 15,          /* let one launch at a time through, each `quantum` after the end
+    NVSHARE_STEP = 1 << 14,          /* let one launch at a time through, each `quantum` after the end
                                         of the one before: on another GPU work waits for some of it */
 };
 
@@ -250,7 +240,6 @@ struct nvshare_order {
             uint64_t quantum;        /* RUN: microseconds; 0: no end is planned; with STEP: a pause */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */
             struct nvshare_limits limits;    /* LIMITS */
-            uint64_t passed;         /* LIMITS, LOAD: bytes */
         };
         char text[88];               /* REASON */
     };
@@ -290,13 +279,9 @@ struct nvshare_report {
             union {
                 struct {             /* HELLO, COMMIT; bytes */
                     uint64_t commit; /* what it holds; what it asks for */
-                    union {
-                        uint64_t imported; /* HELLO: what of resident + pinned others had passed
-                                              on; the driver may show it with them */
-                        uint64_t pins; /* COMMIT: how much of that is to be pinned */
-                    };
+                    uint64_t pins;   /* COMMIT: how much of that is to be pinned */
                 };
-                struct {             /* MOVED, STOPPED, PASSED */
+                struct {             /* MOVED, STOPPED */
                     union {
                         uint64_t moved; /* MOVED: bytes that this order moved, 0 copied for blocks
                                         that never held anything; with KEEP: that could leave

@@ -49,8 +49,6 @@ struct block {
     union store_place place;
     bool stored;                     /* it has a place there; may be kept while resident */
     CUmemGenericAllocationHandle handle;
-    bool exportable;                 /* that it has, and */
-    int descriptor;                  /* another's, if it was passed on: kept for the next time; 0: none */
     uint64_t right;                  /* the client's turn before which its place held what it holds;
                                         see block_presaved(). 0: never */
     struct look look;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block/mapped.h"
 
-#include "block/passing.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "interpose/log.h"
@@ -46,10 +45,8 @@ static CUresult map_handle(struct block *block)
         if (result != CUDA_SUCCESS)
             REAL(cuMemUnmap)(block->address, block->size);
     }
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS)
         REAL(cuMemRelease)(block->handle);
-        passing_forget(block);
-    }
     return result;
 }
 
@@ -59,15 +56,12 @@ CUresult mapped_map(struct block *block)
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
     };
-    if (passing_import(block) && map_handle(block) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    CUresult result = passing_create(block, property);
+    CUresult result = REAL(cuMemCreate)(&block->handle, block->size, &property, 0);
     return result == CUDA_SUCCESS ? map_handle(block) : result;
 }
 
 CUresult mapped_unmap(struct block *block)
 {
-    int descriptor = passing_export(block);
     CUresult result = unmap_besides(block);
     /* In this order, as the memory then goes with its last mapping: on an H200 that takes
      * 48 us for 64 MiB, and the other way round 79. */
@@ -77,10 +71,6 @@ CUresult mapped_unmap(struct block *block)
         block->handle = 0;
         result = REAL(cuMemUnmap)(block->address, block->size);
     }
-    if (result == CUDA_SUCCESS && descriptor != 0)
-        passing_send(block, descriptor);
-    else
-        passing_forget(block);
     if (result != CUDA_SUCCESS)
         debug("unmapping %zu bytes at %#llx failed: error %d", block->size,
               (unsigned long long)block->address, (int)result);

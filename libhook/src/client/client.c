@@ -89,8 +89,7 @@ uint64_t client_need(const struct client *client)
 
 uint64_t client_free_room(const struct client *client)
 {
-    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending
-        + client->arrivals.count * client->arrivals.size;
+    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending;
     return client->memory.room > filled ? client->memory.room - filled : 0;
 }
 

@@ -14,17 +14,9 @@
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_AJAR */
 #define QUESTIONS_OPEN 16
 #define REASON_LONGEST 448
-#define ARRIVALS_MOST 64
 
 struct block;
 struct host_slab;
-
-/* Physical memory that others have passed on and no block has claimed yet. */
-struct arrivals {
-    size_t size;                     /* of each */
-    unsigned count;
-    int descriptors[ARRIVALS_MOST];
-};
 
 struct client {
     CUdevice device;
@@ -37,10 +29,6 @@ struct client {
 
     struct nvshare_memory memory;    /* as told to the daemon with each record */
     struct nvshare_limits limits;
-    uint64_t pass_from;              /* blocks of so many bytes may be passed on; 0: none */
-    uint64_t passing;                /* number of the EVICT that does so now; 0: there is none */
-    uint64_t passes_most;            /* bytes that it may still pass on */
-    struct arrivals arrivals;
     bool reported;                   /* the daemon knows `memory` as it is */
 
     /* The daemon lets it run (RUN came, STOP did not). The gate's bit

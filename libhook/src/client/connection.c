@@ -55,64 +55,42 @@ bool connection_send(int socket, const struct nvshare_report *report)
     return transmit(socket, &(struct msghdr){ .msg_iov = &part, .msg_iovlen = 1 }, sizeof *report);
 }
 
-bool connection_pass(int socket, const struct nvshare_report *report, int descriptor)
+/* The descriptor that came with a packet, or -1. */
+static int unpack(struct msghdr *message)
 {
-    struct iovec part = { .iov_base = (void *)report, .iov_len = sizeof *report };
-    union { struct cmsghdr head; char space[CMSG_SPACE(sizeof(int))]; } control = { .space = { 0 } };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
-                              .msg_controllen = sizeof control.space };
-    control.head = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
-                                     .cmsg_len = CMSG_LEN(sizeof(int)) };
-    memcpy(CMSG_DATA(&control.head), &descriptor, sizeof descriptor);
-    return transmit(socket, &message, sizeof *report);
+    int descriptor = -1;
+    struct cmsghdr *head = CMSG_FIRSTHDR(message);
+    if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+        memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
+    return descriptor;
 }
 
-void descriptors_close(struct descriptors *descriptors)
-{
-    while (descriptors->count > 0)
-        close(descriptors->fd[--descriptors->count]);
-}
-
-/* As many as found a place in this process; it was the kernel that closed the others. */
-static void unpack(struct msghdr *message, struct descriptors *with)
-{
-    for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head != NULL;
-         head = CMSG_NXTHDR(message, head)) {
-        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
-            continue;
-        with->count = (unsigned)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(with->fd, CMSG_DATA(head), with->count * sizeof(int));
-    }
-}
-
-static ssize_t receive(int socket, char *packet, size_t size, struct descriptors *with)
+/* The kernel closes descriptors beyond the first. */
+static ssize_t receive(int socket, char *packet, size_t size, int *descriptor)
 {
     struct iovec part = { .iov_base = packet, .iov_len = size };
-    union { struct cmsghdr head; char space[CMSG_SPACE(DESCRIPTORS_MOST * sizeof(int))]; } control;
+    union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control.space };
-    struct descriptors came = { .count = 0 };
     ssize_t length = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (length >= 0)
-        unpack(&message, &came);
-    if (with == NULL)
-        descriptors_close(&came);
-    else
-        *with = came;
+    int came = length >= 0 ? unpack(&message) : -1;
+    if (descriptor != NULL)
+        *descriptor = came;
+    else if (came >= 0)
+        close(came);
     return length;
 }
 
-int connection_receive(int socket, struct nvshare_order *order, struct descriptors *with,
-                       int timeout_ms)
+int connection_receive(int socket, struct nvshare_order *order, int *descriptor, int timeout_ms)
 {
     struct pollfd ready = { .fd = socket, .events = POLLIN };
     int count = poll(&ready, 1, timeout_ms);
-    if (with != NULL)
-        with->count = 0;
+    if (descriptor != NULL)
+        *descriptor = -1;
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
     char extra[sizeof *order + 1];  /* a longer packet shows as longer, not as cut */
-    ssize_t length = receive(socket, extra, sizeof extra, with);
+    ssize_t length = receive(socket, extra, sizeof extra, descriptor);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (length != (ssize_t)sizeof *order) {
@@ -130,11 +108,10 @@ int connection_receive(int socket, struct nvshare_order *order, struct descripto
     return 1;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_order *order,
-                     struct descriptors *with)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
     struct nvshare_order next;
     return recv(socket, &next, sizeof next, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)
                == (ssize_t)sizeof next
-           && next.type == type && connection_receive(socket, order, with, 0) == 1;
+           && next.type == type && connection_receive(socket, order, NULL, 0) == 1;
 }

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "block/host_memory.h"
-#include "block/passing.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "client/contexts.h"
@@ -122,7 +121,6 @@ static const char *introduce(struct client *client)
     }
     if (got == 1 && answer.type == NVSHARE_LIMITS) {
         client->limits = answer.limits;
-        client->pass_from = answer.passed;
         return NULL;
     }
     return got == 1 && answer.type == NVSHARE_REFUSED ? refusal_text(answer.refusal)
@@ -254,7 +252,6 @@ static void attach(CUdevice device)
         rebind_driver();
         gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
-        passing_prepare();
         pthread_atfork(NULL, NULL, in_child);
         prepared = true;
     }

@@ -170,7 +170,6 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
     client->limits = order->limits;
-    client->pass_from = order->passed;
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, false);
     /* An answer to a question that nobody asked must not pass for the next ones'. */

@@ -15,7 +15,6 @@
 
 #include "block/host_early.h"
 #include "block/host_slabs.h"
-#include "block/passing.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"
@@ -70,7 +69,6 @@ void service_introduce(struct client *client, uint64_t number)
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
-        .imported = passing_imported(client),
         .flags = (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
     });
     client_update(client);
@@ -139,22 +137,6 @@ static int wait_for(struct client *client, int64_t timeout_us)
     if (fds[0].revents != 0 && read(client->wake, &count, sizeof count) < 0)
         debug("a wake-up was taken by nobody");
     return fds[1].revents != 0 ? fds[1].fd : -1;
-}
-
-/* What comes with a LOAD is memory; *descriptor: what comes with others, or -1. */
-static int receive(struct client *client, int socket, struct nvshare_order *order,
-                   int *descriptor)
-{
-    struct descriptors came;
-    /* Before, as a child that is forked while they are nobody's yet keeps them. */
-    LOCKED(memory_lock);
-    int got = connection_receive(socket, order, &came, 0);
-    if (got == 1 && order->type != NVSHARE_LOAD && came.count > 0)
-        *descriptor = came.fd[--came.count];
-    if (got == 1)
-        passing_arrived(client, order, &came);
-    descriptors_close(&came);
-    return got;
 }
 
 /* It runs, and others wait or are to be heeded. Who could not be drained is not held back: what it
@@ -248,7 +230,7 @@ void *service_run(void *argument)
         client->postponed.type = 0;
         int socket = postponed ? -1 : wait_for(client, timeout), got = 0, descriptor = -1;
         if (postponed
-            || (socket >= 0 && (got = receive(client, socket, &order, &descriptor)) == 1))
+            || (socket >= 0 && (got = connection_receive(socket, &order, &descriptor, 0)) == 1))
             service_obey(client, &order, descriptor);
         else if (got < 0)
             service_disconnect(client);

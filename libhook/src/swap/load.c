@@ -10,7 +10,6 @@
 
 #include "block/block.h"
 #include "block/host_slabs.h"
-#include "block/passing.h"
 #include "block/search.h"
 #include "client/client.h"
 #include "client/connection.h"
@@ -69,16 +68,10 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
     uint64_t held_since = 0;
     client->memory.room = load->order.room;
     while (!load->progress.failed && (block = search_oldest(client, SEARCH_ABSENT)) != NULL) {
-        passing_claim(block);
-        while (client_free_room(client) < block->size && passing_drop(client))
-            continue;
-        if (client_free_room(client) < block->size) {
-            passing_forget(block);
+        if (client_free_room(client) < block->size)
             return;
-        }
         if (order_yields(client, &load->order)) {
             load->flags |= NVSHARE_YIELDED;
-            passing_forget(block);
             return;
         }
         if (!fetch(client, line, load, block))
@@ -113,13 +106,7 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
  * was looked for (orders.c) came before it. */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
-    struct descriptors came = { .count = 0 };
-    bool next = client->postponed.type == 0
-        && connection_next(client->socket, NVSHARE_LOAD, order, &came);
-    if (next)
-        passing_arrived(client, order, &came);
-    descriptors_close(&came);
-    return next;
+    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
 }
 
 void swap_in(struct client *client, const struct nvshare_order *order)
@@ -137,8 +124,6 @@ void swap_in(struct client *client, const struct nvshare_order *order)
             fetch_all(client, &line, load);
         else
             client->memory.room = load->order.room;
-        while (passing_drop(client))
-            continue;
         bool well = load->flags == 0 && !load->progress.failed;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);

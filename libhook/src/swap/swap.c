@@ -102,8 +102,6 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     /* From here on the program's own allocations keep to the new room. */
     uint64_t before = memory->room;
     memory->room = room;
-    client->passing = (order->flags & NVSHARE_PASS) != 0 ? order->number : 0;
-    client->passes_most = before > room ? before - room : 0;
     departing.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room) {
@@ -122,7 +120,6 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
         memory_lock_yields(&held_since);
     }
     departure_end(&departing);
-    client->passing = 0;
     if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
     /* What could not leave still fills its room. */

@@ -15,8 +15,8 @@ bool order_yields(struct client *client, const struct nvshare_order *order)
     if ((order->flags & NVSHARE_AHEAD) == 0)
         return false;
     if (client->postponed.type == 0)
-        connection_next(client->socket, NVSHARE_EVICT, &client->postponed, NULL);
-    return connection_next(client->socket, NVSHARE_YIELD, &yield, NULL);
+        connection_next(client->socket, NVSHARE_EVICT, &client->postponed);
+    return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
 /* A mutex is not handed to who waits for it, but is whoever's comes first, and that is who has just

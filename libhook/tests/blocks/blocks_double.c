@@ -171,18 +171,11 @@ bool reclaim(struct client *client, uint64_t bytes, bool wait)
 void spare_leave(struct large *large) { (void)large; }
 void content_leave_context(struct client *client) { (void)client; }
 void client_send(struct client *client, struct nvshare_report report) { (void)client, (void)report; }
-bool connection_next(int socket, unsigned type, struct nvshare_order *order,
-                     struct descriptors *with)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
-    (void)socket, (void)type, (void)order, (void)with;
+    (void)socket, (void)type, (void)order;
     return false;
 }
-bool connection_pass(int socket, const struct nvshare_report *report, int descriptor)
-{
-    (void)socket, (void)report, (void)descriptor;
-    return false;
-}
-void descriptors_close(struct descriptors *descriptors) { (void)descriptors; }
 void client_fill_report(const struct client *client, struct nvshare_report *report)
 {
     (void)client, (void)report;

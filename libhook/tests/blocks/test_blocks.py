@@ -16,8 +16,8 @@ SOURCE = HERE.parents[1] / "src"
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # that one order moves
 MORE = 1.2                              # times as many steps for each block, at most
-COUNTED = ["block/block.c", "block/host_slabs.c", "block/mapped.c", "block/passing.c",
-           "block/region.c", "block/store.c", "block/store_host.c", "memory/allocation.c",
+COUNTED = ["block/block.c", "block/host_slabs.c", "block/mapped.c", "block/region.c",
+           "block/store.c", "block/store_host.c", "memory/allocation.c",
            "memory/large.c", "swap/departure.c", "swap/load.c", "swap/pipeline.c",
            "swap/presave.c", "swap/swap.c", "swap/victim.c", "swap/yield.c"]
 

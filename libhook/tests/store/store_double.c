@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "block/passing.h"
 #include "block/region.h"
 #include "block/host_provision.h"
 #include "block/host_slabs.h"
@@ -163,23 +162,13 @@ uint64_t client_free_room(const struct client *client)
     return client->memory.room - client->memory.resident;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_order *order,
-                     struct descriptors *with)
+bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
-    (void)socket, (void)type, (void)order, (void)with;
+    (void)socket, (void)type, (void)order;
     return false;
 }
 
 /* What there is nothing to say of here. */
-void descriptors_close(struct descriptors *descriptors) { (void)descriptors; }
-void passing_claim(struct block *block) { (void)block; }
-void passing_forget(struct block *block) { (void)block; }
-bool passing_drop(struct client *client) { (void)client; return false; }
-void passing_arrived(struct client *client, const struct nvshare_order *order,
-                     struct descriptors *came)
-{
-    (void)client, (void)order, (void)came;
-}
 void client_update(struct client *client) { (void)client; }
 void memory_lock_yields(uint64_t *held_since) { (void)held_since; }
 void release_if_context_failed(struct client *client) { (void)client; }

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that sends descriptors to the daemon gains nothing and holds nobody up."""
+
+import os
+import socket
+
+import pytest
+
+from nvshared.hook import protocol
+from nvshared.hook.protocol import ReportRecord, Type
+from tests.integration.conftest import Site
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+def test_client_that_sends_descriptors_is_refused_by_kernel_or_dropped(
+    site: Site, greeted: bool
+) -> None:
+    site.start()
+    hook = site.hook()
+    if greeted:
+        hook.hello()
+    reading, writing = os.pipe()
+    try:
+        socket.send_fds(
+            hook.socket, [protocol.encode_report(ReportRecord(Type.MEMORY))], [writing])
+    except PermissionError:             # Linux 6.16
+        assert greeted or hook.hello() is not None
+    else:
+        while hook.hear() is not None:
+            continue
+    os.close(writing)
+    assert os.read(reading, 1) == b"", "the daemon keeps it open"
+    os.close(reading)
+    assert site.hook().hello() is not None

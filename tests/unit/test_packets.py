@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors whose last close waits are neither taken nor closed on the event loop."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from nvshared.errors import ProtocolError
+from nvshared.hook import packets
+
+LINGER = 600                            # seconds; a close that waits for it fails the test
+PATIENCE = 60
+
+
+class Pair:
+    """Our end of a client's connection, the client's, and the reading end of a full TCP stream."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.ours, self.client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        packets.prepare(self.ours)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self._full = socket.create_connection(listening.getsockname())
+            self.reading, _ = listening.accept()
+        # The reading end closes first, so that no other close waits.
+        for one in (self.ours, self.client, self._full, self.reading):
+            stack.enter_context(one)
+        self._full.setblocking(False)
+        with suppress(BlockingIOError):
+            while self._full.send(bytes(1 << 16)):
+                continue
+        self._full.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER))
+
+    def send_lingering(self, packet: bytes) -> None:
+        """Sends the TCP connection along, so that its last close is the receiver's."""
+        socket.send_fds(self.client, [packet], [self._full.fileno()])
+        self._full.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(stack)
+
+
+def test_receive_tells_packets_from_the_end_of_the_connection(pair: Pair) -> None:
+    pair.client.send(b"one")
+    pair.client.send(b"")
+    pair.client.close()
+    assert [packets.receive(pair.ours, 10) for _ in range(3)] == [b"one", b"", None]
+
+
+def test_receive_raises_where_descriptors_came_and_leaves_them_queued(pair: Pair) -> None:
+    pair.send_lingering(b"packet")
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="descriptors"):
+            packets.receive(pair.ours, 10)
+
+
+def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
+    async def closes() -> None:
+        emptied = asyncio.Event()
+        pair.client.send(b"")           # what an attacker may hide them behind
+        pair.send_lingering(b"packet")
+        packets.close(pair.ours, asyncio.get_running_loop(), emptied.set)
+        await asyncio.sleep(0.2)
+        assert not emptied.is_set()
+        pair.reading.close()            # which ends the linger
+        await asyncio.wait_for(emptied.wait(), PATIENCE)
+
+    asyncio.run(closes())
+    assert pair.ours.fileno() == -1
+
+
+def test_close_without_descriptors_is_done_at_once(pair: Pair) -> None:
+    async def closes() -> bool:
+        emptied = asyncio.Event()
+        for packet in (b"one", b"", b"two"):
+            pair.client.send(packet)
+        packets.close(pair.ours, asyncio.get_running_loop(), emptied.set)
+        return emptied.is_set()
+
+    assert asyncio.run(closes())
+    assert pair.ours.fileno() == -1
+
+
+def test_leave_keeps_a_socket_with_descriptors_open(pair: Pair) -> None:
+    number = pair.ours.fileno()
+    pair.send_lingering(b"packet")
+    packets.leave(pair.ours)
+    left = socket.socket(fileno=number)
+    with pytest.raises(ProtocolError):
+        packets.receive(left, 10)
+    pair.reading.close()
+    left.close()
