@@ -9,14 +9,19 @@ kernel would slow the program down until that memory is gone. What a group may s
 The kernel takes files that it keeps in memory away before it kills anybody, so they count as free.
 """
 
+import os
 import re
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 
 from nvshared.machine.tenant import OTHERS
 from nvshared.record import dataclass
 
-ROOT = Path("/sys/fs/cgroup")
+STANDARD = ROOT = Path("/sys/fs/cgroup")
+MOUNTINFO = Path("/proc/self/mountinfo")
+ESCAPED = re.compile(r"\\([0-7]{3})")   # a blank, and what else would part fields
 TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
 STEPS_MOST = 16                         # of a job that are looked at
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"
@@ -51,7 +56,6 @@ class Group:
 
     folder: Path
     controllers: str                    # of its hierarchy; "" for version 2
-    path: str                           # in it
 
     def limit(self) -> Limit | None:
         """None: it has no limit, or is gone."""
@@ -81,10 +85,11 @@ def owner(controllers: str, path: str) -> int | None:
 
     OTHERS: also those that are not its owner may make groups in there. None: not to be seen.
     """
-    if ".." in path.split("/"):
+    place = _place(controllers, path)
+    if place is None:
         return None
     try:
-        found = (_top(controllers, ROOT) / path.lstrip("/")).stat()
+        found = place[1].stat()
     except (OSError, ValueError):
         return None
     return OTHERS if found.st_mode & (S_IWGRP | S_IWOTH) else found.st_uid
@@ -95,50 +100,134 @@ def slurm_job(controllers: str, path: str) -> str:
 
     Each step has a group where only slurmstepd is, as root, and says it in its title.
     """
-    if ".." in path.split("/"):
-        return ""
-    steps = sorted((_top(controllers, ROOT) / path.lstrip("/")).glob("step_*/slurm*"))
+    place = _place(controllers, path)
+    steps = sorted(place[1].glob("step_*/slurm*")) if place is not None else []
     for step in steps[:STEPS_MOST]:
         try:
             pids = (step / "cgroup.procs").read_bytes().split()[:STEPS_MOST]
+            trusted = step.stat().st_uid == 0
         except OSError:
             continue
-        for pid in map(int, pids if step.stat().st_uid == 0 else ()):
-            title = Path(f"/proc/{pid}")
+        for pid in map(int, pids if trusted else ()):
+            process = Path(f"/proc/{pid}")
             try:
-                if title.stat().st_uid == 0 and (found := TITLE.match(_head(title / "cmdline"))):
-                    return found[1].decode()
+                with (process / "cmdline").open("rb") as file:
+                    title = TITLE.match(file.read(256))
+                if title and process.stat().st_uid == 0:
+                    return title[1].decode()
             except OSError:
                 continue
     return ""
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(256)
-
-
 def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
-    """The groups that /proc/PID/cgroup names, and all above them, the innermost first."""
+    """The groups that /proc/PID/cgroup names, and all above them, the innermost first.
+
+    Those that are not to be seen are missing.
+    """
     groups: list[Group] = []
     for controllers, path in memberships(text):
-        if ".." in PurePosixPath(path).parts:
-            continue                    # outside of what we can see
-        top = _top(controllers, root or ROOT)
-        folder = top / path.lstrip("/")
-        while folder.is_relative_to(top):
-            groups.append(Group(folder, controllers, f"/{folder.relative_to(top)}"))
+        place = _place(controllers, path, root)
+        if place is None:
+            continue
+        start, folder = place
+        while folder.is_relative_to(start):
+            groups.append(Group(folder, controllers))
             folder = folder.parent
     return tuple(groups)
 
 
-def _top(controllers: str, root: Path) -> Path:
+def top(controllers: str, root: Path | None = None) -> Path:
     """Where a hierarchy is mounted. Version 2 has a folder of its own beside version 1."""
+    root = root or ROOT
     if controllers:
         return root / ("memory" if "memory" in controllers.split(",") else
                        controllers.removeprefix("name="))
     beside = root / "unified"
     return beside if (beside / "cgroup.controllers").exists() else root
+
+
+def hides(text: str) -> bool:
+    """Whether there are groups above those that we see; `text` is /proc/self/cgroup."""
+    for controllers, path in memberships(text):
+        if controllers:
+            hidden = not (top(controllers) / path.lstrip("/")).exists()
+        else:
+            hidden = (top("") / "cgroup.events").exists()   # which the root of all does not have
+        outside = _outside(controllers)
+        if hidden if outside is None else outside[1] is None:
+            return True
+    return False
+
+
+def _place(controllers: str, path: str, root: Path | None = None) -> tuple[Path, Path] | None:
+    """Where a hierarchy begins, as far as we see it, and the folder of a group in there.
+
+    None: the group is outside of what we see.
+    """
+    names = [name for name in path.split("/") if name not in ("", "..")]
+    out = path.split("/").count("..")
+    outside = _outside(controllers) if root is None and ROOT == STANDARD else None
+    if outside is None:
+        start = top(controllers, root)
+        return None if out else (start, start.joinpath(*names))
+    start, ours = outside
+    if ours is None or out > len(ours):
+        return None
+    return start, start.joinpath(*ours[:len(ours) - out], *names)
+
+
+@cache
+def _outside(controllers: str) -> tuple[Path, tuple[str, ...] | None] | None:
+    """Where more of a hierarchy is mounted than at the usual place, and the way to our own there.
+
+    In a control group namespace paths are relative to the group where it was made, and what is
+    mounted in there begins at that. But the host's may be mounted in a container, too. Then
+    /proc/self/mountinfo says how far above ours that begins: /../../.. What the groups between are
+    called it does not say; ours is the one with the same inode number. None for the way: what is at
+    the usual place begins above ours, and nobody knows where ours is.
+    """
+    found = _mounted(controllers)
+    above = {point: root.count("..") for root, point in found if not root.strip("/.")}
+    begin = max(above, key=lambda point: above[point], default=None)
+    if begin is None or (not above[begin] and top(controllers) in above):
+        return None
+    if not above[begin]:
+        return begin, ()
+    try:
+        own = next(point.stat().st_ino for point, number in above.items() if not number)
+        for entry in _folders(begin, above[begin]):
+            if entry.inode() == own:
+                return begin, Path(entry).relative_to(begin).parts
+    except (OSError, StopIteration):
+        pass
+    return (begin, None) if above.get(top(controllers)) else None
+
+
+def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:
+    """Those so many levels below."""
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                if deep == 1:
+                    yield entry
+                else:
+                    yield from _folders(Path(entry), deep - 1)
+
+
+def _mounted(controllers: str) -> list[tuple[str, Path]]:
+    """Of each mount of a hierarchy, where in it that begins, and where it is."""
+    found = []
+    for line in os.fsdecode(MOUNTINFO.read_bytes()).split("\n"):
+        before, _, after = line.partition(" - ")
+        if not after:
+            continue
+        root, point = before.split(" ")[3:5]
+        kind, _, options = after.split(" ")[:3]
+        wanted = {*controllers.split(",")} <= {*options.split(",")} if controllers else True
+        if kind == ("cgroup" if controllers else "cgroup2") and wanted:
+            found.append((root, Path(ESCAPED.sub(lambda one: chr(int(one[1], 8)), point))))
+    return found
 
 
 def _files(path: Path) -> int:

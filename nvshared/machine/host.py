@@ -23,10 +23,9 @@ Managed memory that has left a card is not in RssAnon, and is not counted.
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from nvshared.machine import cgroup
-from nvshared.machine.cgroup import Membership
 from nvshared.record import dataclass
 
 SAFE_SHARE = 0.8                        # of what is free at start
@@ -43,19 +42,14 @@ class _Room:
     total: int
     free: int                           # that could be taken without driving anybody into swap
     used: int                           # by processes
-    group: Membership | None = None     # None: the host
+    group: Path | None = None           # its folder; None: the host
 
     def with_held(self, held: Iterable["_Held"]) -> int:
         """What is free, with what these processes have of it."""
         return self.free + min(self.used, sum(one.bytes for one in held if self._has(one)))
 
     def _has(self, one: "_Held") -> bool:
-        if self.group is None:
-            return True
-        controllers, ours = self.group
-        theirs = [PurePosixPath(path) for name, path in one.groups if name == controllers]
-        # One that is outside of what we can see has ".." in it.
-        return any(path.is_relative_to(ours) and ".." not in path.parts for path in theirs)
+        return self.group is None or self.group in one.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ class _Held:
     """What a process has, as far as it is believed."""
 
     bytes: int
-    groups: list[Membership]
+    groups: frozenset[Path]             # that it is in, as far as we see them
 
 
 def total() -> int:
@@ -83,7 +77,8 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
     """
     before = _rooms()
     known = [
-        _Held(min(size, private(pid)), cgroup.memberships(process(pid, "cgroup")))
+        _Held(min(size, private(pid)), frozenset(
+            group.folder for group in cgroup.chain(process(pid, "cgroup"))))
         for pid, size in (held or {}).items()
     ]
     # What came or went meanwhile is either free or held at one moment, and never both at both.
@@ -100,7 +95,7 @@ def _rooms() -> list[_Room]:
 def _limited() -> list[_Room]:
     limits = [(g, g.limit()) for g in cgroup.chain(kernel_text(CGROUP))]
     return [
-        _Room(limit.size, limit.free, limit.used, (group.controllers, group.path))
+        _Room(limit.size, limit.free, limit.used, group.folder)
         for group, limit in limits if limit is not None
     ]
 

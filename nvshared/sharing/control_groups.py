@@ -17,6 +17,7 @@ While programs hold host memory in a group with a limit, it is done every second
 it can be given back in time.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Set
 from functools import partial
@@ -41,6 +42,14 @@ RESERVE_PART = 16                       # of a limit, left to what is in there b
 RESERVE_MOST = GIB                      # at most
 
 
+BLIND = (
+    "this is a control group namespace of its own: limits of memory of groups outside, and whose "
+    "they are, cannot be seen; mount the host's /sys/fs/cgroup in here too, read-only, for "
+    "instance at /host/sys/fs/cgroup")
+
+logger = logging.getLogger(__name__)
+
+
 @dataclass(slots=True)
 class _Process:
     """Where a process is, as of when we looked."""
@@ -55,7 +64,12 @@ class ControlGroups:
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._clock = clock
         self._timer = timer
-        self._ours = frozenset(cgroup.chain(host.kernel_text(host.CGROUP)))
+        own = host.kernel_text(host.CGROUP)
+        self._ours = frozenset(cgroup.chain(own))
+        if cgroup.hides(own):
+            # Whose processes we see we may get clients of.
+            outside = "/.." in host.process(1, "cgroup")
+            logger.log(logging.WARNING if outside else logging.INFO, BLIND)
         self._processes: dict[int, _Process] = {}
         self._groups: frozenset[Group] = frozenset()        # of all of them, and
         self._limited: frozenset[Group] = frozenset()       # those with a limit, when last looked

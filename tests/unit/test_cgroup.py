@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of memory as the kernel writes them, in trees of files that look like its own."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nvshared.machine import cgroup
 from nvshared.machine.cgroup import chain
+from nvshared.machine.tenant import OTHERS
 from nvshared.units import MIB
 
 HUGE = 9223372036854771712              # how version 1 says that there is no limit
@@ -80,3 +84,82 @@ def test_a_group_that_cannot_be_seen_has_no_limit(tmp_path: Path, text: str) -> 
 def test_what_is_exceeded_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path / "a", max=100 * MIB, current=150 * MIB)
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 100, 0)]
+
+
+class Inside:
+    """A daemon in a control group namespace, with the host's groups mounted elsewhere, or not."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.host, self.mountinfo = folder / "ho st", folder / "mountinfo"
+        self.own = self.host / "kubepods" / "besteffort" / "pod1" / "box"
+        write(self.own, max=100 * MIB, current=MIB)
+        patch.setattr(cgroup, "MOUNTINFO", self.mountinfo)
+        self.mounts({"/": self.own, "/../../../..": self.host})
+
+    def mounts(self, places: dict[str, Path]) -> None:
+        self.mountinfo.write_text("22 1 0:21 / /proc rw shared:5 - proc proc rw\n" + "".join(
+            f"{number} 22 0:26 {root} {str(point).replace(' ', chr(92) + '040')} ro,nosuid "
+            "shared:9 master:4 - cgroup2 cgroup rw,nsdelegate\n"
+            for number, (root, point) in enumerate(places.items(), 30)))
+        cgroup._outside.cache_clear()
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
+    yield Inside(tmp_path, monkeypatch)
+    cgroup._outside.cache_clear()
+
+
+def test_chain_reads_limits_outside_of_a_namespace_where_the_hosts_groups_are_mounted(
+    inside: Inside,
+) -> None:
+    write(inside.host / "kubepods" / "besteffort" / "pod1", max=90 * MIB, current=MIB)
+    write(inside.host / "kubepods" / "burstable" / "pod2", max=80 * MIB, current=MIB)
+    write(inside.host / "kubepods", max=500 * MIB, current=MIB)
+
+    def found(text: str) -> list[int]:
+        return [limit.size // MIB for group in chain(text) if (limit := group.limit()) is not None]
+
+    assert found("0::/\n") == [100, 90, 500]
+    assert found("0::/child\n") == [100, 90, 500]
+    assert found("0::/../../../burstable/pod2/box\n") == [80, 500]
+    assert found("0::/../../../../system.slice/x.service\n") == []
+    assert found("0::/../../../../../x\n") == []     # of which the kernel tells nobody
+    assert not cgroup.hides("0::/\n")
+
+
+@pytest.mark.parametrize("places", [["/"], ["/../../../.."], ["/../.."], []])
+def test_chain_knows_no_groups_outside_that_it_cannot_see(
+    inside: Inside, places: list[str]
+) -> None:
+    elsewhere = inside.mountinfo.parent / "elsewhere"
+    elsewhere.mkdir()
+    inside.mounts({place: inside.own if place == "/" else elsewhere for place in places})
+    assert chain("0::/../../burstable/pod2\n") == ()
+    assert cgroup.owner("", "/../../burstable/pod2") is None
+
+
+def test_chain_knows_no_groups_where_those_at_the_usual_place_begin_above_its_own(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "STANDARD", inside.host)
+    monkeypatch.setattr(cgroup, "ROOT", inside.host)
+    inside.mounts({"/../../../..": inside.host})
+    assert chain("0::/kubepods\n") == ()       # which is not that of the host
+    assert cgroup.hides("0::/\n")
+    inside.mounts({"/../../../..": inside.host, "/": inside.own})
+    assert chain("0::/\n")[0].folder == inside.own
+    assert not cgroup.hides("0::/\n")
+
+
+def test_owner_is_that_of_the_folder_also_outside_of_a_namespace(inside: Inside) -> None:
+    folder = inside.host / "lab" / "alice"
+    folder.mkdir(parents=True)
+    assert cgroup.owner("", "/../../../../lab/alice") == os.getuid()
+    if os.getuid() == 0:
+        os.chown(folder, 1000, 1000)
+        assert cgroup.owner("", "/../../../../lab/alice") == 1000
+    folder.chmod(0o777)
+    assert cgroup.owner("", "/../../../../lab/alice") == OTHERS
+    assert cgroup.owner("", "/../../../../lab/bob") is None
+    assert cgroup.owner("4", "/lab/alice") is None

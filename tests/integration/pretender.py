@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user who makes control groups below one that root has delegated, as a program of its own:
+
+    python -m tests.integration.pretender SOCKET UUID UID GROUP
+
+It enters GROUP as root and becomes the user UID. For each line on stdin, which has the folders of
+a path in hexadecimal, it makes them below GROUP/.., goes there, connects and says HELLO, and says
+on stdout what process that was. For the line "steal" it stays a client until stdin is closed, as
+one that waits for the GPU with much memory, and says how many bytes of others' memory came to it.
+"""
+
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from nvshared.hook import protocol
+from nvshared.hook.protocol import Type
+from nvshared.units import MIB
+from tests.integration.fakehook import PATIENCE, Hook
+
+MUCH = 640 * MIB
+
+
+def become(uid: int, group: Path) -> None:
+    """As a session of that user begins."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+
+
+def go_to(folder: Path) -> None:
+    """The group is made if there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def steal(path: str, uuid: bytes, ends: Callable[[], bool]) -> int:
+    """Bytes that are not zero in what the daemon has sent with LOAD; it obeys all orders."""
+    hook = Hook(path, uuid)
+    hook.hello()
+    hook.allocate(MUCH)
+    hook.want()
+    stolen = 0
+    while not ends():
+        if not select.select([hook.socket], [], [], 0.05)[0]:
+            continue
+        packet, descriptors, _, _ = socket.recv_fds(hook.socket, 4096, 80)
+        if not packet:
+            break
+        order = protocol.decode_order(packet)
+        for descriptor in descriptors:
+            if order.type is Type.LOAD:
+                try:
+                    found = os.pread(descriptor, MIB, 0)
+                except OSError:
+                    found = b"?"        # it is another's all the same
+                stolen += len(found) - found.count(0)
+            os.close(descriptor)
+        hook.obey(order)
+        if order.type is Type.STOP:
+            hook.want()
+    return stolen
+
+
+def main() -> None:
+    path, uuid, uid, group = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    become(uid, Path(group))
+    top = Path(group).parent
+    for line in sys.stdin:
+        if line == "steal\n":
+            print("waits", flush=True)
+            print(steal(path, uuid, lambda: bool(select.select([sys.stdin], [], [], 0)[0])))
+            return
+        go_to(top.joinpath(*(os.fsdecode(bytes.fromhex(name)) for name in line.split())))
+        hook = Hook(path, uuid)
+        hook.socket.settimeout(PATIENCE)
+        hook.hello()
+        hook.close()
+        print("was there", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who a program belongs to, with a real daemon and in real control groups, where root runs this.
+
+A user may make groups of any name below those that root has delegated, as systemd does for each
+user's manager. No name makes its programs anything of another's.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from nvshared.machine import cgroup
+from nvshared.machine.tenant import user
+from tests.integration.conftest import ROOT, Process, Site
+from tests.integration.test_kills import BUILD
+from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+ALICE, BOB = 1000, 1001
+PATHS = 30                              # of those that a user makes up
+FULL = 255                              # bytes of a folder's name, at most
+
+
+@pytest.fixture
+def groups() -> Iterator[Path]:
+    """A slice of its own among the system's control groups; removed at the end."""
+    top = cgroup.top("")
+    made = top / f"nvshare{uuid4().hex[:8]}.slice"
+    try:
+        made.mkdir()
+    except OSError:
+        pytest.skip("no control group can be made here")
+    yield made
+    for folder, _, _ in os.walk(made, topdown=False):
+        while (Path(folder) / "cgroup.procs").read_text():
+            time.sleep(0.01)            # who was killed in it may take a moment
+        Path(folder).rmdir()
+
+
+@pytest.fixture(autouse=True)
+def end_all(site: Site, groups: Path) -> Iterator[None]:
+    """No group that a program is in can be removed."""
+    yield
+    site.close()
+
+
+@pytest.fixture
+def site(public_site: Site) -> Site:
+    """Where each user can get to."""
+    return public_site
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def pod(groups: Path) -> Path:
+    return made(groups / "kubepods.slice" / f"kubepods-pod{SLICED}.slice"
+                / f"cri-containerd-{CONTAINER}.scope")
+
+
+def delegated(folder: Path, uid: int) -> Path:
+    """As systemd delegates one to a user; the group in which its processes begin."""
+    first = made(folder / "init.scope")
+    for one in (folder, first):
+        for file in (one, one / "cgroup.procs", one / "cgroup.subtree_control"):
+            os.chown(file, uid, uid)
+    return first
+
+
+def manager(groups: Path, uid: int) -> Path:
+    return delegated(groups / f"user-{uid}.slice" / f"user@{uid}.service", uid)
+
+
+def inside(
+    site: Site, group: Path, uid: int, command: list[str], **environment: str
+) -> "subprocess.Popen[str]":
+    """A program of a user in a group where root has put it."""
+
+    def enter() -> None:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+    process = subprocess.Popen(
+        command, preexec_fn=enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=ROOT, env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                       "NVSHARE_SOCKET": str(site.socket), **environment},
+    )
+    site.started.append(process)
+    return process
+
+
+def workload(
+    site: Site, group: Path, uid: int, *options: str, **environment: str
+) -> "subprocess.Popen[str]":
+    command = [str(BUILD / "nvshare-workload"), "--json", "--chunk", "8MiB", *options]
+    return inside(site, group, uid, command, **environment)
+
+
+def pretender(site: Site, group: Path, uid: int) -> Process:
+    """Said what to do by `says`."""
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.pretender", str(site.socket),
+         site.uuids[0].hex(), str(uid), str(group)],
+        env={"PATH": os.environ["PATH"]}, cwd=ROOT, text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    site.started.append(popen)
+    return Process(popen)
+
+
+def says(to: Process, line: str, answer: str) -> None:
+    assert to.popen.stdin is not None
+    to.popen.stdin.write(f"{line}\n")
+    to.wait_for(answer)
+
+
+def tenants(site: Site, pid: int) -> list[set[str]]:
+    """Of each time that this process came."""
+    return [set(line["tenants"]) for line in site.trace()
+            if line.get("event") == "joined" and line.get("pid") == pid]
+
+
+def paths() -> Iterator[list[bytes]]:
+    """Of folders, by a user who knows what they would be elsewhere."""
+    dice = random.Random(20)
+    whole = [f"/kubepods.slice/kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope",
+             f"/kubepods/besteffort/pod{UID}/{CONTAINER}", "/system.slice/train.service",
+             "/slurm/uid_0/job_42/step_0", f"/user.slice/user-{BOB}.slice/train.service",
+             f"/user.slice/user-{BOB}.slice/user@{BOB}.service/train.service", "/"]
+    for end in ENDS:                    # what follows in such a name looks like a line of its own
+        for path in whole:
+            yield [os.fsencode(f"x{end}0::"), *map(os.fsencode, filter(None, path.split("/")))]
+    for _ in range(PATHS):
+        folders = []
+        for _ in range(dice.randint(1, 5)):
+            name = dice.randbytes(dice.randint(0, 30)).translate(None, b"\0\n/")
+            if dice.random() < 0.5:
+                name += os.fsencode(dice.choice(ENDS) + dice.choice(LINES))
+            if dice.random() < 0.8 or not name:
+                name += os.fsencode(dice.choice(NAMES))
+            folders.append(name[-FULL:])
+        yield folders
+
+
+def test_tenants_of_a_user_are_that_users_whatever_groups_it_makes(
+    site: Site, groups: Path, eventually: Eventually
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    theirs = {}
+    for place, own in (
+        (manager(groups, ALICE), ""),
+        (delegated(groups / "jupyter-alice.service", ALICE), "unit:jupyter-alice.service"),
+        (delegated(groups / "lab" / "alice", ALICE), ""),
+    ):
+        attacker = pretender(site, place, ALICE)
+        for folders in paths():
+            says(attacker, " ".join(name.hex() for name in folders), "was there")
+        theirs[attacker.popen.pid] = own
+    number = len([*paths()])
+    eventually(lambda: all(len(tenants(site, pid)) == number for pid in theirs))
+    prefixes = (f"unit:{user(ALICE)}/", f"container:{user(ALICE)}/")
+    for pid, own in theirs.items():
+        for found in tenants(site, pid):
+            assert found - {own} >= {f"user:{user(ALICE)}"}
+            assert all(one.startswith(prefixes) or one in (own, f"user:{user(ALICE)}")
+                       for one in found), found
+    journal = site.log.read_text()
+    assert "Traceback" not in journal
+    assert "which tells no" not in journal      # nor may a user have the journal filled
+
+
+def test_a_user_who_looks_like_a_pod_is_sent_none_of_its_memory(
+    site: Site, groups: Path, eventually: Eventually
+) -> None:
+    site.start("--tq", "100ms", "--pass-from", "2MiB", "--trace", str(site.folder / "trace"))
+    # Its user id is the same, as it is with many an image.
+    victim = workload(site, pod(groups), ALICE, "--memory", "640MiB", "--until-told")
+    eventually(lambda: bool(tenants(site, victim.pid)))
+    assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{user(ALICE)}"}]
+    attacker = pretender(site, manager(groups, ALICE), ALICE)
+    looks = [b"x\r0::", *map(os.fsencode, pod(groups).relative_to(cgroup.top("")).parts)]
+    says(attacker, " ".join(name.hex() for name in looks), "was there")
+    says(attacker, "steal", "waits")
+
+    def turns(pid: int) -> int:
+        return sum(line.get("report") == "turn-ended" and line.get("pid") == pid
+                   for line in site.trace())
+
+    eventually(lambda: turns(attacker.popen.pid) >= 4)
+    said, _ = attacker.popen.communicate("end\n")
+    assert said.strip() == "0"
+    assert all(f"pod:{UID}" not in found for found in tenants(site, attacker.popen.pid))
+    said, _ = victim.communicate("\n")
+    assert '"right": true' in said
+
+
+def test_root_of_a_pod_is_not_believed_and_does_not_take_all_places(
+    site: Site, groups: Path, eventually: Eventually
+) -> None:
+    daemon = site.start("--max-clients", "120", "--trace", str(site.folder / "trace"))
+    box = pod(groups)
+    lies = inside(site, box, 0, [
+        sys.executable, "-c", LIES, str(site.socket), site.uuids[0].hex(), "200"])
+    assert lies.stdout is not None
+    assert lies.stdout.readline() == "done\n"
+    other = made(groups / "lab.slice" / "train.service")
+    for uid in (BOB, ALICE, 0):
+        program = workload(site, other, uid, "--memory", "640MiB", "--steps", "2")
+        said, _ = program.communicate()
+        assert program.returncode == 0, said
+        eventually(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+    assert daemon.poll() is None
+    assert tenants(site, lies.pid)[0] == {f"pod:{UID}", "user:root"}
+
+
+LIES = '''
+import sys
+from nvshared.scheduler.events import Memory
+from tests.integration.fakehook import Hook
+path, uuid, number = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+hooks = []
+for _ in range(number):
+    try:
+        hooks.append(Hook(path, uuid))
+        hooks[-1].hello()
+    except OSError:
+        continue
+hooks[0].memory = Memory(host=1 << 44, beyond=1 << 44)
+hooks[0].want()
+print("done", flush=True)
+input()
+'''
+
+
+def test_a_job_is_what_slurmstepd_says_and_not_its_programs(
+    site: Site, groups: Path, eventually: Eventually
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    job = made(groups / "slurmstepd.scope" / "s5K1KKYAYG5D00")
+    tasks = [made(job / "step_0" / "user" / "task_0"),
+             made(job.parent / "sEKNKTV3WPV500" / "step_batch" / "user" / "task_special"),
+             made(groups / "slurmd.service")]
+    inside(site, made(job / "step_0" / "slurm"), 0, [
+        "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
+    # The user's own may call itself so, too.
+    inside(site, tasks[1], ALICE, [
+        "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
+    eventually(lambda: b"slurmstepd" in b"".join(
+        Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in site.started[-2:]))
+    programs = [workload(site, task, ALICE, "--memory", "8MiB", "--steps", "2", SLURM_JOB_ID="42")
+                for task in tasks]
+    for program in programs:
+        program.communicate()
+        assert program.returncode == 0
+    eventually(lambda: all(tenants(site, one.pid) for one in programs))
+    mine = f"user:{user(ALICE)}"
+    found = [tenants(site, one.pid)[0] - {mine} for one in programs]
+    assert found[0] == {"job:4711"}
+    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}     # its own, or what nobody contradicts
+    assert found[2] == {"unit:slurmd.service"}
+
+
+# Begins a control group namespace in a pod, as a container's runtime does; $1: that pod's group,
+# $2: where the host's groups are mounted as well, or nothing, $3: where its own are.
+CONTAINED = '''
+set -eu
+echo $$ >"$1/cgroup.procs"
+# Where memory is a hierarchy of version 1, that is not what this is about.
+if [ -e /sys/fs/cgroup/memory ]; then echo $$ >/sys/fs/cgroup/memory/cgroup.procs; fi
+exec unshare --cgroup --mount sh -euc '
+    if [ -n "$1" ]; then mount --bind "$2" "$1"; fi
+    umount --lazy "$2"
+    mount -t cgroup2 nvshare "$2"
+    shift 2
+    exec "$@"' sh "$2" "$3" "${@:4}"
+'''
+
+
+@pytest.mark.parametrize("mounts_the_hosts", [True, False])
+def test_tenants_are_known_from_inside_a_pod(
+    site: Site, groups: Path, eventually: Eventually, mounts_the_hosts: bool
+) -> None:
+    host = made(site.folder / "host")
+    kubepods = groups / "kubepods"
+    own = made(kubepods / "besteffort" / f"pod{UID[::-1]}" / CONTAINER[::-1])
+    site.before = ["bash", "-c", CONTAINED, "bash", str(own),
+                   str(host) if mounts_the_hosts else "", str(cgroup.top(""))]
+    site.start("--trace", str(site.folder / "trace"))
+    places = {
+        made(kubepods / "besteffort" / f"pod{UID}" / CONTAINER): f"pod:{UID}",
+        made(kubepods / "burstable" / f"pod{UID}" / CONTAINER): f"pod:{UID}",
+        made(kubepods / f"pod{UID}" / CONTAINER): f"pod:{UID}",
+        made(groups / "lab.slice" / "train.service"): "unit:train.service",
+    }
+    for place, name in places.items():
+        program = workload(site, place, BOB, "--memory", "8MiB", "--steps", "1")
+        program.communicate()
+        assert program.returncode == 0
+        eventually(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+        assert tenants(site, program.pid) == [{name, f"user:{user(BOB)}"}]
+    for place in (delegated(groups / "lab" / "alice", ALICE), manager(groups, ALICE)):
+        attacker = pretender(site, place, ALICE)
+        for folders in (["kubepods", f"pod{UID}"], [f"pod{UID}"], ["besteffort", f"pod{UID}"]):
+            says(attacker, " ".join(os.fsencode(name).hex() for name in folders), "was there")
+        pid = attacker.popen.pid
+        eventually(lambda pid=pid: len(tenants(site, pid)) == 3)  # type: ignore[misc]
+        assert all(found == {f"user:{user(ALICE)}"} for found in tenants(site, pid))
+    blind = "cannot be seen; mount the host's /sys/fs/cgroup" in site.log.read_text()
+    assert blind != mounts_the_hosts
