@@ -12,6 +12,10 @@
  * The driver itself needs both libraries.
  *
  * Under a sanitizer the functions are the sanitizer's: NVSHARE_ANY_GLIBC.
+ *
+ * A program of musl loads the library too where LD_PRELOAD names it, and ends if a symbol is missing
+ * that is not weak. musl ignores versions. No program of musl has a driver, so what it has not is
+ * never called there.
  */
 #pragma once
 
@@ -46,3 +50,12 @@ OLDEST(pthread_once, "GLIBC_2.2.5")
 OLDEST(pthread_setname_np, "GLIBC_2.12")
 OLDEST(pthread_setspecific, "GLIBC_2.2.5")
 OLDEST(pthread_sigmask, "GLIBC_2.2.5")
+
+#if !defined(NVSHARE_ANY_GLIBC)
+/* What pthread_atfork() of libc_nonshared.a calls, with the library that may be unloaded, which this
+ * one never is. musl does not have it. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
+    __attribute__((weak));
+#define pthread_atfork(before, parent, child) \
+    (__register_atfork == NULL ? 0 : __register_atfork(before, parent, child, NULL))
+#endif

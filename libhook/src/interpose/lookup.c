@@ -32,6 +32,10 @@ _Atomic(void *) lookup_real_dlvsym;
 void *dlsym(void *restrict handle, const char *restrict name);
 void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);
 
+/* Where the dynamic linker keeps its list: glibc's, and musl's of the same layout. */
+extern struct r_debug _r_debug __attribute__((weak));
+extern struct r_debug *_dl_debug_addr __attribute__((weak));
+
 typedef void *symbol_function(void *, const char *);
 typedef void *version_function(void *, const char *, const char *);
 
@@ -50,7 +54,10 @@ EARLY static void *find_real(const char *name)
 {
     bool behind = false;
     void *first = NULL;
-    for (const struct link_map *object = _r_debug.r_map; object != NULL; object = object->l_next) {
+    const struct r_debug *debug = &_r_debug != NULL ? &_r_debug
+                                : &_dl_debug_addr != NULL ? _dl_debug_addr : NULL;
+    const struct link_map *object = debug == NULL ? NULL : debug->r_map;
+    for (; object != NULL; object = object->l_next) {
         if (object->l_ld == _DYNAMIC) {
             behind = true;
             continue;
