@@ -29,7 +29,7 @@ from typing import Any
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.kubelet.pod import PREFIX, Pod
+from nvshared.kubelet.pod import PREFIX, Pod, clipped
 from nvshared.names import PRIORITIES
 from nvshared.quantity import limit, sized
 from nvshared.units import MIB
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds for nvshared's answer
 PERIOD = 2.0                            # until it is asked again
+MOST_IN_STATUS = 4096                   # bytes; the API server takes 32,768
 
 
 def _whole(text: str) -> int:
@@ -72,6 +73,8 @@ MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
 CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory": sized, "compute-limit": lambda percent: f"{percent} %",
 }
+KEYS = {term: key for key, (term, _) in MEANINGS.items()}
+MOST_QUOTED = 60                        # characters of an annotation that a message has
 Claimed = Mapping[Pod, dict[str, int]]  # terms
 
 
@@ -95,6 +98,8 @@ class Terms:
         self._set = {one: dict(terms) for one, terms in claimed.items()}    # as nvshared has them
         self._asked: dict[Pod, dict[str, int]] = {}     # by annotations that made sense
         self._wrong: dict[Pod, dict[str, str]] = {}     # why others were refused, by term or key
+        self._refusals: dict[Pod, list[str]] = {}       # which no event has said yet
+        self._unmarked: dict[str, str] = {}     # by uid: what the API server did not take as status
         self._claimed = dict(claimed)
         self._before = set(claimed)                     # of these, pods that nobody has seen yet
         self._waiting: list[Future[None]] = []          # until nvshared knows a claim
@@ -127,6 +132,9 @@ class Terms:
                     self._answer(error)
                     if trouble != (trouble := str(error)):
                         logger.warning("names and annotations of pods have to wait: %s", error)
+            for one, whys in self._refusals.items():
+                self._complain(one, ". ".join(whys))
+            self._refusals.clear()
             if self._news.empty():
                 self._show()
 
@@ -152,6 +160,7 @@ class Terms:
             for one in self._before:
                 self._claim(one, self._claimed[one] if one.uid in there else {})
             self._before.clear()
+            self._unmarked.clear()
             self._listed = self._renamed = True
         elif news == "CLAIMED":
             claimed, known = what
@@ -177,6 +186,7 @@ class Terms:
                 return
         before = self._pods.get(one.uid)
         self._pods[one.uid] = one
+        self._unmarked.pop(one.uid, None)
         self._renamed |= before is None or before.containers != one.containers
         self._read(one, {} if before is None else before.annotations)
 
@@ -184,6 +194,7 @@ class Terms:
         self._read(replace(one, annotations={}), self._pods.pop(one.uid).annotations)
         self._asked.pop(one, None)      # its claims bind it until kubelet lets go of them
         self._wrong.pop(one, None)
+        self._unmarked.pop(one.uid, None)
         self._renamed = True
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:
@@ -202,7 +213,7 @@ class Terms:
                 else:
                     value = parse(texts[key].strip())
             except ValueError as wrong:
-                self._refuse(one, term or key, f"{key} cannot be {texts[key]!r}; {wrong}")
+                self._refuse(one, term or key, f"{key} cannot be {quoted(texts[key])}; {wrong}")
             else:
                 if term and self._is_claimed(one, term, value):
                     self._asked.setdefault(one, {})[term] = value
@@ -225,7 +236,8 @@ class Terms:
         if term not in CLAIMED or not 0 < most < value:
             return True
         words = CLAIMED[term]
-        self._refuse(one, term, f"its {term} cannot be {words(value)}: {words(most)} are claimed")
+        self._refuse(
+            one, term, f"{KEYS[term]} cannot be {words(value)}: {words(most)} are claimed")
         return False
 
     def _want(self, one: Pod, term: str) -> None:
@@ -265,7 +277,9 @@ class Terms:
                 self._refused = error
                 self._complain(one, str(error))
                 return
-            self._refuse(one, term, str(error))
+            text = quoted(one.annotations.get(KEYS[term], str(value)))
+            why = str(error).replace(one.tenant, f"pod {one}")
+            self._refuse(one, term, f"{KEYS[term]} cannot be {text}: {why}")
             if self._asked.get(one, {}).pop(term, 0) and claimed and term not in self._set[one]:
                 self._tell(daemon, one, term, claimed)
             return
@@ -289,11 +303,24 @@ class Terms:
     def _refuse(self, one: Pod, what: str, why: str) -> None:
         """An annotation, by its term or key."""
         self._wrong.setdefault(one, {})[what] = why
-        self._complain(one, why)
+        self._refusals.setdefault(one, []).append(why)
 
     def _show(self) -> None:
-        """Has the status of pods say what is wrong, and no more."""
+        """Has the status of pods say what is wrong, and no more.
+
+        What the API server does not take is written again when it says something of the pod, or
+        lists all.
+        """
         for one in list(self._pods.values()):
-            wrong = ". ".join(sorted(self._wrong.get(one, {}).values()))
-            if wrong != one.refused and self._mark(one, wrong):
+            wrong = clipped(". ".join(sorted(self._wrong.get(one, {}).values())), MOST_IN_STATUS)
+            if wrong in (one.refused, self._unmarked.get(one.uid)):
+                continue
+            if self._mark(one, wrong):
                 self._pods[one.uid] = replace(one, refused=wrong)
+            else:
+                self._unmarked[one.uid] = wrong
+
+
+def quoted(text: str) -> str:
+    """An annotation for a message, of which the API server takes so much alone."""
+    return repr(text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…")

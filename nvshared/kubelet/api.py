@@ -13,9 +13,10 @@ import base64
 import http.client
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -31,6 +32,21 @@ PAGE = 5                                # objects in one answer: a pod takes 100
 LISTEN = 60                             # seconds for which one question waits for news
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
+CERTIFICATE = re.compile(
+    rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----[^-]*-----END [A-Z0-9 ]+-----")
+
+
+class Connection(http.client.HTTPSConnection):
+    """One whose server's certificate may be for another name than that of its address."""
+
+    def __init__(self, netloc: str, name: str, patience: float, context: ssl.SSLContext) -> None:
+        super().__init__(netloc, timeout=patience, context=context)
+        self._tls, self._name = context, name
+
+    def connect(self) -> None:
+        """As the base class does, with the name. Raises OSError."""
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name or self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +56,10 @@ class Server:
     url: str
     authority: str = ""                 # whose certificate it has: a file,
     authority_data: str = ""            # or what would be in it
-    certificate: tuple[str, ...] = ()   # ours and its key: files
+    certificate: tuple[str | bytes, ...] = ()   # ours and its key: files, or what would be in them
     token: str = ""
+    name: str = ""                      # that its certificate is for; "": that of its address
+    is_verified: bool = True
 
     def ask(
         self, method: str, path: str, body: Any = None, patience: float = PATIENCE
@@ -51,11 +69,7 @@ class Server:
         if place.scheme == "http":
             made = http.client.HTTPConnection(place.netloc, timeout=patience)
         else:
-            context = ssl.create_default_context(
-                cafile=self.authority or None, cadata=self.authority_data or None)
-            if self.certificate:
-                context.load_cert_chain(*self.certificate)
-            made = http.client.HTTPSConnection(place.netloc, timeout=patience, context=context)
+            made = Connection(place.netloc, self.name, patience, self._context())
         headers = {
             "Accept": "application/json", "Content-Type": WRITTEN.get(method, "application/json"),
             "Connection": "close",
@@ -73,6 +87,22 @@ class Server:
                 said = said.strip()[:200] or answer.reason
             raise NvshareError(f"{place.netloc} answers {answer.status}: {said}")
         return answer
+
+    def _context(self) -> ssl.SSLContext:
+        """What kubelet and kubectl verify. Raises OSError."""
+        context = ssl.create_default_context(
+            cafile=self.authority or None, cadata=self.authority_data or None)
+        # From Python 3.13 on, an authority without key usage or key identifiers would be refused,
+        # as many clusters have. Go also trusts an authority that another one has signed.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if not self.is_verified:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if self.certificate:
+            with ExitStack() as files:
+                context.load_cert_chain(*(files.enter_context(_file(one))
+                                          for one in self.certificate))
+        return context
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
         """The object that comes of it. Raises as ask() does."""
@@ -133,7 +163,9 @@ def server(kubeconfig: Path) -> Server:
             f"cannot read {error.filename}: {error.strerror}",
             "--kubeconfig names kubelet's file, whose --kubeconfig says which it is",
         ) from error
-    except (ValueError, KeyError, TypeError, StopIteration, yaml.YAMLError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError,
+    ) as error:
         raise NvshareError(
             f"{kubeconfig} is no kubeconfig that we can use: {type(error).__name__}: {error}"
         ) from error
@@ -147,20 +179,44 @@ def _of(config: Any, kubeconfig: Path) -> Server:
     def path(text: str) -> str:
         return str(kubeconfig.parent / text)
 
-    authority = cluster.get("certificate-authority", "")
-    data = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
-    token = user.get("token", "")
-    if "tokenFile" in user:
+    authority = cluster.get("certificate-authority") or ""
+    data = ""
+    if text := cluster.get("certificate-authority-data"):
+        # Without what stands around the certificates: ssl takes ASCII alone.
+        found = CERTIFICATE.findall(base64.b64decode(text))
+        if not found:
+            raise ValueError("there is no certificate in certificate-authority-data")
+        authority, data = "", b"\n".join(found).decode()
+    token = user.get("token") or ""
+    if user.get("tokenFile"):
         token = Path(path(user["tokenFile"])).read_text().strip()
-    certificate = tuple(
-        path(user[key]) for key in ("client-certificate", "client-key") if key in user
-    )
+    certificate: list[str | bytes] = []
+    for key in ("client-certificate", "client-key"):
+        if user.get(f"{key}-data"):
+            certificate.append(base64.b64decode(user[f"{key}-data"]))
+        elif user.get(key):
+            certificate.append(path(user[key]))
     if not token and not certificate:
         raise NvshareError(
-            f"{kubeconfig} names neither a token nor a file with a certificate",
+            f"{kubeconfig} names neither a token nor a certificate",
             "run nvshare-kubelet as a DaemonSet, or give it another file with --kubeconfig",
         )
-    return Server(cluster["server"], authority and path(authority), data, certificate, token)
+    return Server(
+        cluster["server"], authority and path(authority), data, tuple(certificate), token,
+        cluster.get("tls-server-name") or "", not cluster.get("insecure-skip-tls-verify"),
+    )
+
+
+@contextmanager
+def _file(certificate: str | bytes) -> Iterator[str]:
+    """The name of a file with this content: ssl reads files alone."""
+    if isinstance(certificate, str):
+        yield certificate
+        return
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+        file.write(certificate)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _named(config: Any, kind: str, name: str) -> Any:

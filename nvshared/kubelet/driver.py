@@ -19,7 +19,8 @@ from nvshared.kubelet.claims import DRIVER, Claim, device, read
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.messages import DRA, HEALTH, classes
 from nvshared.kubelet.offer import Offer
-from nvshared.kubelet.pods import TROUBLES, Pods
+from nvshared.kubelet.pod import clipped
+from nvshared.kubelet.pods import MOST_IN_EVENT, TROUBLES, Pods
 from nvshared.kubelet.registry import Kind
 from nvshared.kubelet.runtime import Runtime
 from nvshared.kubelet.watch import Seen
@@ -80,7 +81,7 @@ class Driver:
                 except TROUBLES as error:
                     logger.error(
                         "claim %s/%s is not prepared: %s", asked.namespace, asked.name, error)
-                    one.error = f"nvshare: {error}"
+                    one.error = clipped(f"nvshare: {error}", MOST_IN_EVENT)
         return answer
 
     async def _prepare(self, asked: Any) -> list[dict[str, Any]]:

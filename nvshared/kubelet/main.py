@@ -15,7 +15,7 @@ from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.given import holders
 from nvshared.kubelet.offer import Offer
-from nvshared.kubelet.options import Options, parse
+from nvshared.kubelet.options import OFF, Options, parse
 from nvshared.kubelet.pod import RESOURCE
 from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.watch import Place, Seen, Watch, look
@@ -113,7 +113,7 @@ async def _serve(options: Options) -> None:
         await registered.start()
         watch = Watch(place, tell)
         notifier.ready()
-        if why := await runtime.why_not():
+        if options.cdi != OFF and (why := await runtime.why_not()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         while not stopped.is_set():
             news = [asyncio.ensure_future(one) for one in (offer.news(), stopped.wait())]

@@ -11,27 +11,10 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kubelet.card import Card, identifies
 from nvshared.record import dataclass
 
 SEPARATOR = "::"
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One GPU, as nvshared and kubelet tell of it."""
-
-    uuid: str
-    index: int
-    pci_bus_id: str
-    trouble: str = ""                   # why it cannot be shared now
-    product: str = ""
-    memory: int = 0                     # bytes
-
-    @property
-    def names(self) -> set[str]:
-        """All that people call it."""
-        pci = self.pci_bus_id
-        return {self.uuid, str(self.index), pci, pci.removeprefix("00000000:")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,7 @@ class Offer:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
         self._trouble = "nvshared has not answered yet"     # of all cards
-        self._elsewhere: dict[str, str] = {}                # UUIDs, with the driver that has them
+        self._elsewhere: dict[str, str] = {}        # attributes of devices, with their driver
         self._changed = asyncio.Event()
 
     def learn(self, seen: tuple[Card, ...] | NvshareError) -> bool:
@@ -80,7 +63,7 @@ class Offer:
         return True
 
     def learn_elsewhere(self, devices: Mapping[str, str]) -> None:
-        """What other DRA drivers of this node offer: UUIDs, with the driver's name."""
+        """What other DRA drivers of this node offer: attributes, with the driver's name."""
         if devices != self._elsewhere:
             self._elsewhere = dict(devices)
             self._tell()
@@ -102,7 +85,8 @@ class Offer:
         """Why nobody gets a share of it now; "" if somebody may."""
         if self._trouble or card.trouble:
             return self._trouble or card.trouble
-        driver = self._elsewhere.get(card.uuid)
+        drivers = (name for text, name in self._elsewhere.items() if identifies(text, card))
+        driver = next(drivers, "")
         return f"{card.uuid} is offered by {driver} already" if driver else ""
 
     def offered(self) -> dict[Card, int]:

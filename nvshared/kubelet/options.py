@@ -91,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--runtime", metavar="PATH", type=Path,
-        help="the container runtime's socket (default: the first there is of "
-             f"{', '.join(map(str, RUNTIMES))})",
+        help="the container runtime's socket (default: the running kubelet's, or else all there "
+             f"are of {', '.join(map(str, RUNTIMES))})",
     )
     made.add_argument(
         "--kubelet", metavar="DIR", type=Path, default=Path(KUBELET),

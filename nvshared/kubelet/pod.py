@@ -54,11 +54,18 @@ def pod(said: Mapping[str, Any]) -> Pod:
         },
         static,
         frozenset(
-            one["name"] for one in (said.get("spec") or {}).get("containers") or ()
-            if RESOURCE in ((one.get("resources") or {}).get("limits") or ())
+            one["name"] for kind in ("containers", "initContainers")
+            for one in (said.get("spec") or {}).get(kind) or ()
+            if str(((one.get("resources") or {}).get("limits") or {}).get(RESOURCE, 0)) != "0"
         ),
         "".join(
             one.get("message", "") for one in status.get("conditions") or ()
             if one["type"] == CONDITION and one["status"] == "True"
         ),
     )
+
+
+def clipped(text: str, most: int) -> str:
+    """At most so many bytes of it, in UTF-8."""
+    taken = text.encode()
+    return text if len(taken) <= most else taken[:most - 3].decode(errors="ignore") + "…"

@@ -14,7 +14,7 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
 from nvshared.kubelet.claims import Claim, read
-from nvshared.kubelet.pod import CONDITION, Pod
+from nvshared.kubelet.pod import CONDITION, Pod, clipped
 from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.static import ADVICE, REASON, StaticPods
 
@@ -27,6 +27,7 @@ TROUBLES = (
     AttributeError,
 )
 REFUSED = "AnnotationRefused"
+MOST_IN_EVENT = 1024                    # bytes that the API server takes
 NAMESPACE = "/api/v1/namespaces/"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 
@@ -117,6 +118,7 @@ class Pods:
 
     def _complain(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
         """An event, which `kubectl describe` shows, and a line of the journal."""
+        why = clipped(why, MOST_IN_EVENT)
         logger.warning("%s: %s", pod, why)
         self._write("the event", "POST", f"{NAMESPACE}{pod.namespace}/events", {
             "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},

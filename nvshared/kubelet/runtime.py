@@ -4,8 +4,13 @@
 containerd 1.6 drops them without a word, and so does 1.7 unless `enable_cdi` is set: a container
 would start without the library, and use the whole GPU. The question is put again for each pod, as
 a runtime is upgraded and set up anew while we run.
+
+A machine may have several runtimes: Docker's containerd beside that of k3s. The command line of the
+kubelet that runs, or its configuration, names the one that starts pods. Where neither does, CDI
+devices are used if all runtimes heed them.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -23,31 +28,46 @@ PATIENCE = 5.0                          # seconds for its answer
 
 CRI = classes("runtime.v1", RUNTIME)
 SERVICE = "runtime.v1.RuntimeService"
+ENDPOINT = "container-runtime-endpoint"
+# The same in a file, which is YAML or JSON.
+CONFIGURED = re.compile(
+    r"""(?:^|[{,])\s*["']?containerRuntimeEndpoint["']?\s*:\s*["']?([^"'\s,}]+)""", re.MULTILINE)
 
 
 class Runtime:
     """The one of this node, or what its administrator says of it."""
 
-    def __init__(self, cdi: str, sockets: Sequence[Path]) -> None:
+    def __init__(self, cdi: str, sockets: Sequence[Path], proc: Path = Path("/proc")) -> None:
+        """`sockets`: the one that the administrator names, or those where runtimes usually are."""
         self._cdi = cdi
         self._sockets = sockets
+        self._proc = proc
         self.heeds = False              # CDI devices, when it was last asked
 
     async def why_not(self) -> str:
         """Why containers cannot get CDI devices; "" if they can."""
-        why = await self._ask()
+        why = await self._why_not()
         self.heeds = not why
         return why
 
-    async def _ask(self) -> str:
+    async def _why_not(self) -> str:
         if self._cdi != AUTO:
             return "" if self._cdi == ON else "--cdi off says that CDI devices are not heeded"
-        socket = next((path for path in self._sockets if path.is_socket()), None)
-        if socket is None:
+        sockets = [path for path in self._sockets if path.is_socket()]
+        if len(self._sockets) > 1 and (used := await asyncio.to_thread(endpoint, self._proc)):
+            sockets = [used]
+        if not sockets:
             return (
                 "nobody says whether CDI devices are heeded: there is no container runtime at "
                 f"{' or '.join(map(str, self._sockets))}; --runtime names its socket"
             )
+        for socket in sockets:
+            if why := await self._ask(socket):
+                several = f", and kubelet may use that of {socket}: --runtime names kubelet's"
+                return why + (several if len(sockets) > 1 else "")
+        return ""
+
+    async def _ask(self, socket: Path) -> str:
         try:
             version = await rpc.ask(
                 socket, f"{SERVICE}/Version", CRI["VersionRequest"](), CRI["VersionResponse"],
@@ -60,6 +80,49 @@ class Runtime:
         except NvshareError as error:
             return f"nobody says whether CDI devices are heeded: {error}"
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))
+
+
+def endpoint(proc: Path) -> Path | None:
+    """The socket that the kubelet of this machine has for its container runtime, if it says so."""
+    for process in proc.glob("[0-9]*"):
+        try:
+            if _is_kubelet(process):
+                arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                named = _option(arguments, ENDPOINT) or _configured(_option(arguments, "config"))
+                return Path(named.removeprefix("unix://")) if named else None
+        except OSError:                 # it has ended
+            continue
+    return None
+
+
+def _is_kubelet(process: Path) -> bool:
+    """Whether it is root's and in no container: anybody may call a program kubelet."""
+    if (process / "comm").read_bytes() != b"kubelet\n" or process.stat().st_uid != 0:
+        return False
+    status = (process / "status").read_bytes().decode(errors="replace")
+    return re.search(r"^NSpid:\t\d+$", status, re.MULTILINE) is not None
+
+
+def _option(arguments: Sequence[str], name: str) -> str:
+    """What stands behind --name, as Go's flags are written; the last one counts."""
+    found = ""
+    for number, argument in enumerate(arguments):
+        key, equals, value = argument.partition("=")
+        if key in (f"--{name}", f"-{name}"):
+            found = value if equals else "".join(arguments[number + 1:number + 2])
+    return found
+
+
+def _configured(file: str) -> str:
+    """What kubelet's configuration says; "" where it cannot be read."""
+    if not file:
+        return ""
+    try:
+        found = CONFIGURED.search(Path(file).read_text(errors="replace"))
+    except (OSError, ValueError) as error:
+        logger.debug("%s is not used: %s", file, error)
+        return ""
+    return found[1] if found else ""
 
 
 def refusal(name: str, version: str, config: str) -> str:

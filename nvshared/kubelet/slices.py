@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.kubelet.api import server
+from nvshared.kubelet.card import Card
 from nvshared.kubelet.claims import DRIVER, device
-from nvshared.kubelet.offer import Card, Offer
+from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.pods import PERIOD, TROUBLES
 
 logger = logging.getLogger(__name__)
@@ -71,18 +72,18 @@ def described(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
 
 
 def elsewhere(slices: Mapping[str, Any]) -> dict[str, str]:
-    """UUIDs that devices of other drivers have, with the driver."""
+    """Texts that devices of other drivers have as attributes, each with the driver.
+
+    Drivers call the attribute that identifies a GPU as they like; offer.Offer knows a GPU's UUID
+    and PCI address among the texts.
+    """
     return {
-        uuid: one["spec"]["driver"]
+        text: one["spec"]["driver"]
         for one in slices.values() if one["spec"]["driver"] != DRIVER
         for offered in one["spec"].get("devices") or ()
-        if (uuid := _text(offered, "uuid") or _text(offered, "parentUUID"))
+        for attribute in (offered.get("attributes") or {}).values()
+        for text in (attribute.get("string"), *(attribute.get("strings") or ())) if text
     }
-
-
-def _text(offered: Mapping[str, Any], name: str) -> str:
-    found: str = ((offered.get("attributes") or {}).get(name) or {}).get("string") or ""
-    return found
 
 
 class Slices:

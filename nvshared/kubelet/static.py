@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nvshared.errors import NvshareError
 from nvshared.kubelet.cdi import replace
 from nvshared.kubelet.pod import RESOURCE, Pod
 from nvshared.names import WITHOUT_GPU
@@ -34,9 +35,10 @@ class StaticPods:
         self._without: dict[Pod, str] = {}      # what is wrong, which has been said
 
     def hear(self, news: str, what: Any) -> list[tuple[Pod, str]]:
-        """What the API server says of pods. Returns who else has none, and the words for it.
+        """What the API server says of pods. Returns pods newly found without, with the reason.
 
-        Raises NvshareError where kubelet's file cannot be read.
+        While kubelet's file cannot be read, nothing is found: nvshare-kubelet offers nothing then,
+        and says why.
         """
         if news == "LISTED":
             there = set(what)
@@ -59,5 +61,8 @@ class StaticPods:
 
     def _lacking(self, one: Pod) -> frozenset[str]:
         started = one.wanting.intersection(one.containers.values())
-        has = {name for uid, name in self._holders() if uid == one.static} if started else set()
+        try:
+            has = {name for uid, name in self._holders() if uid == one.static} if started else set()
+        except NvshareError:
+            return frozenset()
         return started - has

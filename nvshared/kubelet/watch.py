@@ -5,12 +5,13 @@ has given to others. A thread looks again whenever nvshared comes or goes, and e
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from nvshared.control import Daemon
 from nvshared.errors import BusUnavailable, NvshareError
-from nvshared.kubelet.given import elsewhere, holder
-from nvshared.kubelet.offer import Card
+from nvshared.kubelet.card import Card
+from nvshared.kubelet.given import conflict, elsewhere
 from nvshared.record import dataclass
 
 PERIOD = 2.0                            # seconds between two looks
@@ -48,15 +49,15 @@ def _look(daemon: Daemon, place: Place) -> tuple[Card, ...]:
     cards = []
     for gpu in gpus:
         uuid = gpu["UUID"]
-        trouble = ""
+        card = Card(
+            uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
         if gpu["State"] == "lost":
             trouble = f"{uuid} fell off the bus, or its driver is gone"
         elif gpu["MIG"]:
             trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
-        elif resource := holder(uuid, given):
-            trouble = f"{uuid} is handed out as {resource} already"
-        cards.append(Card(
-            uuid, gpu["Index"], gpu["PCIBusID"], trouble, gpu["Name"], gpu["MemoryTotal"]))
+        else:
+            trouble = conflict(card, given)
+        cards.append(replace(card, trouble=trouble))
     return tuple(cards)
 
 

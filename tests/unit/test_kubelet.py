@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshare-kubelet's parts: messages, which shares are best, what a container gets, options."""
 
+import base64
 import json
 import socket
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.annotations import MEANINGS
+from nvshared.kubelet.annotations import MEANINGS, Terms
 from nvshared.kubelet.api import Server, server
-from nvshared.kubelet.given import CHECKPOINT, elsewhere, holder
+from nvshared.kubelet.card import Card
+from nvshared.kubelet.given import CHECKPOINT, conflict, elsewhere
 from nvshared.kubelet.messages import (
     DEVICE_PLUGIN,
     DRA,
@@ -24,13 +27,17 @@ from nvshared.kubelet.messages import (
     RUNTIME,
     classes,
 )
-from nvshared.kubelet.offer import Card, Offer, Replicas, card_of, preferred
+from nvshared.kubelet.offer import Offer, Replicas, card_of, preferred
 from nvshared.kubelet.options import parse, replicas
-from nvshared.kubelet.pod import MIRROR, PREFIX, STATIC, pod
+from nvshared.kubelet.pod import MIRROR, PREFIX, RESOURCE, STATIC, Pod, clipped, pod
+from nvshared.kubelet.static import StaticPods
 from nvshared.kubelet.watch import Place, _look
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
 OTHER = Card("GPU-1b", 1, "00000000:65:00.0")
+LONG = "513a7c0e-9d42-4b86-a15f-6e7673686100"
+ANOTHER = "513a7c0e-9d42-4b86-a15f-6e7673686101"
+HERE = Card(f"GPU-{LONG}", 0, "00000000:17:00.0")
 
 # What kubelet sends and expects, byte by byte: field number * 8 + 2, length, content.
 WIRE = [
@@ -171,17 +178,67 @@ def test_what_others_have_is_read_from_kubelets_file(tmp_path: Path) -> None:
     assert elsewhere(tmp_path, "nvshare.com/gpu") == {}
     file = tmp_path / CHECKPOINT
     file.parent.mkdir()
-    entry = {"ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["GPU-1b::4"]}}
+    entry = {"ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": [f"GPU-{LONG}::4"]}}
     file.write_text(json.dumps({"Data": {
         "PodDeviceEntries": [entry],
         "RegisteredDevices": {"nvshare.com/gpu": ["GPU-0a::0"], "example.com/nic": None},
     }}))
     given = elsewhere(tmp_path, "nvshare.com/gpu")
-    assert holder("GPU-0a", given) == ""
-    assert holder("GPU-1b", given) == "nvidia.com/gpu"
+    assert conflict(CARD, given) == ""
+    assert conflict(HERE, given) == f"{HERE.uuid} is handed out as nvidia.com/gpu already"
     file.write_text("{}")
     with pytest.raises(NvshareError, match="is not as kubelet writes it"):
         elsewhere(tmp_path, "nvshare.com/gpu")
+
+
+@pytest.mark.parametrize(("resource", "device", "said"), [
+    # This card: by its UUID, with or without something around it, its PCI address, its minor.
+    ("nvidia.com/gpu", f"GPU-{LONG}", "is"),
+    ("nvidia.com/gpu.shared", f"GPU-{LONG}::3", "is"),
+    ("nvidia.com/gpu", f"GPU-{LONG}-7", "is"),                      # HAMi
+    ("volcano.sh/vgpu-number", f"gpu-{LONG}-_-12", "is"),
+    ("k8s.amazonaws.com/vgpu", f"GPU-{LONG}-vgpu-1", "is"),
+    ("nvidia.com/mig-1g.10gb", f"MIG-GPU-{LONG}/7/0", "is"),
+    ("example.com/anything", LONG.upper(), "is"),
+    ("nvidia.com/gpu", "nvidia3", "is"),                            # GKE
+    ("nvidia.com/gpu", "nvidia3/vgpu0", "is"),
+    ("nvidia.com/gpu", "nvidia3/gi5", "is"),
+    ("nvidia.com/gpu", "/dev/nvidia3", "is"),
+    ("nvidia.com/GA100_A100", "0000:17:00.0", "is"),                # KubeVirt
+    ("example.com/gpu", "17:00.0", "is"),
+    # Another one.
+    ("nvidia.com/gpu", f"GPU-{ANOTHER}", ""),
+    ("nvidia.com/mig-1g.10gb", f"MIG-{ANOTHER}", ""),
+    ("nvidia.com/gpu", "nvidia30", ""),
+    ("nvidia.com/gpu", "nvidia0/vgpu3", ""),
+    ("nvidia.com/bf3", "0000:17:00.1", ""),
+    ("nvidia.com/bf3", "0001:17:00.0", ""),
+    # No GPU, or not NVIDIA's.
+    ("rdma/hca", "0", ""),
+    ("devices.kubevirt.io/kvm", "kvm12", ""),
+    ("amd.com/gpu", "card0", ""),
+    ("gpu.intel.com/i915", "card0-4", ""),
+    # A GPU's, and nothing says which.
+    ("nvidia.com/gpu", "0", "may be"),
+    ("tencent.com/vcuda-core", "tencent.com/vcuda-core-0", "may be"),
+    ("elasticgpu.io/gpu-core", "0-35", "may be"),
+    ("aliyun.com/gpu-mem", "whatever", "may be"),
+    ("nvidia.com/gpu", ANOTHER, "may be"),
+])
+def test_conflict_recognises_a_card_by_the_structure_of_a_devices_name(
+    tmp_path: Path, resource: str, device: str, said: str
+) -> None:
+    (tmp_path / "0000:17:00.0").mkdir()
+    (tmp_path / "0000:17:00.0/information").write_bytes(
+        b"Model: \t\t NVIDIA \xff\nDevice Minor: \t 3\nGPU Excluded:\t No\n")
+    found = conflict(HERE, {"nic": "example.com/nic", device: resource}, tmp_path)
+    start = f"{HERE.uuid} {said} handed out as {resource} already"
+    assert found.startswith(start) if said else found == ""
+
+
+def test_conflict_takes_every_card_where_the_minor_numbers_are_unknown(tmp_path: Path) -> None:
+    found = conflict(HERE, {"nvidia7": "nvidia.com/gpu"}, tmp_path)
+    assert "may be handed out as nvidia.com/gpu already: the name 'nvidia7' does not" in found
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "-1", "1001", "=3", "0=", "0=x", "٣"])
@@ -204,11 +261,14 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--replicas 10 --replicas 1=0" in shown
 
 
+PEM = "-----BEGIN CERTIFICATE-----\nY2VydA==\n-----END CERTIFICATE-----"
 KUBEADM: dict[str, Any] = {
     "current-context": "x",
     "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
     "clusters": [{"name": "c", "cluster": {
-        "server": "https://10.0.0.1:6443", "certificate-authority-data": "Y2VydA==",
+        "server": "https://10.0.0.1:6443", "certificate-authority": "not.used",
+        "certificate-authority-data": base64.b64encode(
+            f"# Zertifikat für Prüfung\n{PEM}\n# ü\n{PEM}\n".encode()).decode(),
     }}],
     "users": [{"name": "u", "user": {
         "client-certificate": "/var/lib/kubelet/pki/kubelet-client-current.pem",
@@ -224,20 +284,29 @@ def test_kubelets_file_says_whom_to_ask(
     file = tmp_path / "kubelet.conf"
     file.write_text(json.dumps(KUBEADM))
     assert server(file) == Server(
-        "https://10.0.0.1:6443", "", "cert",
+        "https://10.0.0.1:6443", "", f"{PEM}\n{PEM}",
         ("/var/lib/kubelet/pki/kubelet-client-current.pem", str(tmp_path / "own.key")),
     )
     (tmp_path / "token").write_text("secret\n")
     file.write_text(json.dumps(KUBEADM | {
         "clusters": [{"name": "c", "cluster": {
-            "server": "https://a", "certificate-authority": "ca.crt"}}],
-        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+            "server": "https://a", "certificate-authority": "ca.crt", "tls-server-name": "b",
+            "insecure-skip-tls-verify": True}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token", "token": "older"}}],
     }))
-    assert server(file) == Server("https://a", str(tmp_path / "ca.crt"), token="secret")
+    assert server(file) == Server(
+        "https://a", str(tmp_path / "ca.crt"), token="secret", name="b", is_verified=False)
+    file.write_text(json.dumps(KUBEADM | {"users": [{"name": "u", "user": {
+        "client-certificate-data": "Yw==", "client-key-data": "aw=="}}]}))
+    assert server(file).certificate == (b"c", b"k")
 
 
 @pytest.mark.parametrize(("changed", "said"), [
     ({"users": [{"name": "u", "user": {"exec": {"command": "aws"}}}]}, "names neither a token nor"),
+    ({"users": [{"name": "u", "user": None}]}, "is no kubeconfig that we can use"),
+    ({"clusters": [{"name": "c", "cluster": {
+        "server": "https://a", "certificate-authority-data": "bm9uZQ=="}}]},
+     "is no kubeconfig that we can use: ValueError: there is no certificate in"),
     ({"users": []}, "is no kubeconfig that we can use"),
     ({"current-context": None}, "is no kubeconfig that we can use"),
     ({"clusters": [{"name": "c", "cluster": {}}]}, "is no kubeconfig that we can use"),
@@ -277,6 +346,84 @@ def test_containers_are_known_by_their_ids() -> None:
     }
     meta = {"namespace": "n", "name": "p", "uid": "u"}
     assert pod({"metadata": meta, "status": status}).containers == {"01": "before", "02": "main"}
+
+
+@pytest.mark.parametrize("kind", ["container", "initContainer"])
+def test_pod_wants_a_share_by_its_containers_init_containers_and_sidecars(kind: str) -> None:
+    limits = {"a": {RESOURCE: "1"}, "b": {RESOURCE: "0"}, "c": None}
+    listed = [{"name": name, "restartPolicy": "Always", "resources": {"limits": one}}
+              for name, one in limits.items()]
+    meta = {"namespace": "n", "name": "p", "uid": "u"}
+    assert pod({"metadata": meta, "spec": {f"{kind}s": listed}}).wanting == {"a"}
+
+
+def test_static_pod_whose_sidecar_started_without_its_share_is_reported(tmp_path: Path) -> None:
+    meta = {"namespace": "n", "name": "p", "uid": "u",
+            "annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)}
+    static = pod({
+        "metadata": meta,
+        "spec": {"containers": [{"name": "main"}], "initContainers": [
+            {"name": "beside", "restartPolicy": "Always", "resources": {"limits": {RESOURCE: 1}}}]},
+        "status": {"initContainerStatuses": [{"name": "beside", "containerID": "cri-o://01"}]},
+    })
+    ((found, why),) = StaticPods(tmp_path, set).hear("ADDED", static)
+    assert found == static
+    assert why.startswith(f"beside started without {RESOURCE}")
+    holds = {("0a" * 16, "beside")}
+    assert StaticPods(tmp_path, lambda: holds).hear("ADDED", static) == []
+
+
+def test_static_pods_are_heard_while_kubelets_file_cannot_be_read(tmp_path: Path) -> None:
+    """Names and annotations of all pods pass the same way."""
+    def broken() -> set[tuple[str, str]]:
+        raise NvshareError("it is not as kubelet writes it")
+
+    meta = {"namespace": "n", "name": "p", "uid": "u",
+            "annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)}
+    static = pod({
+        "metadata": meta,
+        "spec": {"containers": [{"name": "it", "resources": {"limits": {RESOURCE: 1}}}]},
+        "status": {"containerStatuses": [{"name": "it", "containerID": "cri-o://01"}]},
+    })
+    assert StaticPods(tmp_path, broken).hear("ADDED", static) == []
+
+
+@pytest.mark.parametrize("text", ["short", "x" * 200_000, "ä" * 200_000, "\x1b[31m\n" * 30_000])
+def test_messages_about_annotations_are_bounded_whatever_these_are(text: str) -> None:
+    """The API server takes 1,024 bytes in an event, and 32,768 in a condition."""
+    said: list[str] = []
+    marked: list[str] = []
+    ended = threading.Event()
+
+    def mark(_: Pod, why: str) -> bool:
+        marked.append(why)
+        ended.set()
+        return len(marked) > 1          # the API server refuses the first one
+
+    terms = Terms("unix:path=/nonexistent", lambda _, why: said.append(why), mark, {})
+    meta = {"namespace": "n", "name": "p", "uid": "u"}
+    wrong = {f"{PREFIX}k{number}": text for number in range(1000)}
+    one = pod({"metadata": meta | {"annotations": wrong | {f"{PREFIX}weight": text}}})
+    terms.hear("LISTED", [one])
+    assert ended.wait(60)
+    for number in range(5):             # others' news are no reason to write it again
+        ended.clear()
+        terms.hear("ADDED", pod({"metadata": meta | {"uid": f"o{number}", "name": "other"}}))
+    terms.hear("MODIFIED", one)
+    assert ended.wait(60)
+    assert len(marked) == 2
+    assert len(said) == 1
+    assert max(len(why.encode()) for why in marked) <= 4096
+    assert f"{PREFIX}k0 cannot be " in said[0]
+    assert "\x1b" not in said[0] + marked[0]
+    assert text == "short" or text not in said[0]
+
+
+@pytest.mark.parametrize(("text", "most", "clip"), [
+    ("short", 5, "short"), ("longer", 5, "lo…"), ("ääää", 6, "ä…"), ("", 3, ""),
+])
+def test_clipped_counts_bytes_and_cuts_no_character(text: str, most: int, clip: str) -> None:
+    assert clipped(text, most) == clip
 
 
 @pytest.mark.parametrize("text", ["999999999999999Ti", "0", "0.0Gi", "much"])

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kubelet.card import Card
 from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.claims import DRIVER, parameters, quantity, read, terms
 from nvshared.kubelet.container import Containers
-from nvshared.kubelet.offer import Card, Offer, Replicas
+from nvshared.kubelet.offer import Offer, Replicas
 from nvshared.kubelet.pod import Pod
 from nvshared.kubelet.prepared import FILE, Prepared
-from nvshared.kubelet.runtime import refusal
+from nvshared.kubelet.runtime import endpoint, refusal
 from nvshared.kubelet.slices import TAINT, described, elsewhere
 from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
@@ -187,9 +188,12 @@ def test_a_card_that_another_driver_offers_is_not_shared() -> None:
         CARD, 1, is_tainted=False)]}}}
     offer.learn_elsewhere(elsewhere(slices))
     assert offer.trouble(CARD) == ""
-    for name in ("uuid", "parentUUID"):     # of a part of it
+    for name, text in (
+        ("uuid", CARD.uuid), ("parentUUID", CARD.uuid), ("example.com/id", f"{CARD.uuid}-0"),
+        ("resource.kubernetes.io/pciBusID", "0000:17:00.0"), ("busID", CARD.pci_bus_id),
+    ):
         slices["theirs"] = {"spec": {"driver": "gpu.nvidia.com", "devices": [
-            {"attributes": {name: {"string": CARD.uuid}}}, {}]}}
+            {"attributes": {name: {"string": text}, "memory": {"int": 1}}}, {}]}}
         offer.learn_elsewhere(elsewhere(slices))
         assert offer.trouble(CARD) == "GPU-0A is offered by gpu.nvidia.com already"
         assert not any(offer.shares().values())
@@ -289,3 +293,36 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     containers = Containers(Path("/s"), tmp_path, Folders(tmp_path / "file" / "cdi", ()))
     with pytest.raises(NvshareError, match=r"cannot write to .*/file/cdi"):
         containers.learn(["GPU-0a"])
+
+
+def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n") -> None:
+    """A process as the kernel shows it; its program may be called anything."""
+    (proc / str(number)).mkdir(parents=True)
+    for name, text in {
+        "comm": f"{Path(command[0]).name}\n", "status": f"Name:\tx\n{status}VmRSS:\t1 kB\n",
+        "cmdline": "\0".join((*command, "")),
+    }.items():
+        (proc / str(number) / name).write_text(text)
+
+
+@pytest.mark.parametrize(("options", "config", "found"), [
+    (["--container-runtime-endpoint=unix:///run/a.sock"], None, "/run/a.sock"),
+    (["--container-runtime-endpoint", "/run/a.sock", "--v=2"], None, "/run/a.sock"),
+    (["--container-runtime-endpoint=/run/a.sock"], "containerRuntimeEndpoint: /b", "/run/a.sock"),
+    ([], "containerRuntimeEndpoint: unix:///run/b.sock", "/run/b.sock"),
+    ([], '{"a": 1, "containerRuntimeEndpoint": "unix:///run/b.sock"}', "/run/b.sock"),
+    ([], "a: 1\n# containerRuntimeEndpoint: /run/b.sock\n", None),
+    ([], "kind: KubeletConfiguration", None), ([], "[]", None), ([], "{", None), ([], "\0", None),
+    ([], None, None),
+])
+def test_endpoint_is_that_of_the_kubelet_that_runs(
+    tmp_path: Path, options: list[str], config: str | None, found: str | None
+) -> None:
+    file = tmp_path / "kubelet.yaml"
+    if config is not None:
+        file.write_text(config)
+    process(tmp_path / "proc", 5, "/usr/bin/other", "--container-runtime-endpoint=/run/other")
+    process(tmp_path / "proc", 6, "/usr/bin/kubelet", "--container-runtime-endpoint=/run/inside",
+            status="NSpid:\t6\t1\n")      # in a container: no business of ours
+    process(tmp_path / "proc", 7, "/usr/bin/kubelet", f"--config={file}", *options)
+    assert endpoint(tmp_path / "proc") == (found and Path(found))

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshare-kubelet trusts the API servers that kubelet and kubectl trust, and no others."""
+
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.kubelet.api import Server
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+
+IDENTIFIED = "subjectKeyIdentifier=hash\n"
+SIGNED = "authorityKeyIdentifier=keyid\n"
+# Extensions of the authority and of the server's certificate.
+AUTHORITIES: Mapping[str, tuple[str, str]] = {
+    "kubeadm": (
+        "basicConstraints=critical,CA:TRUE\n"
+        f"keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign\n{IDENTIFIED}", SIGNED),
+    "without key identifiers": (
+        "basicConstraints=critical,CA:TRUE\n",
+        "subjectKeyIdentifier=none\nauthorityKeyIdentifier=none\n"),
+    "without key usage": (f"basicConstraints=critical,CA:TRUE\n{IDENTIFIED}{SIGNED}", SIGNED),
+    "with constraints that are not critical": (
+        f"basicConstraints=CA:TRUE\n{IDENTIFIED}{SIGNED}", SIGNED),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Says who asks."""
+
+    def do_GET(self) -> None:
+        """An empty object, whoever asks."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def openssl(*command: str) -> None:
+    subprocess.run(["openssl", *command], check=True, capture_output=True)
+
+
+def make(folder: Path, kind: str, names: str = "IP:127.0.0.1") -> None:
+    """An authority and the certificate of a server."""
+    authority, server = AUTHORITIES[kind]
+    (folder / "request").write_text(
+        f"[req]\ndistinguished_name=d\nx509_extensions=v\n[d]\n[v]\n{authority}")
+    (folder / "extensions").write_text(f"subjectAltName={names}\n{server}")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.crt",
+            "-subj", "/CN=kubernetes", "-days", "9", "-config", f"{folder}/request")
+    openssl("req", *key, "-keyout", f"{folder}/s.key", "-out", f"{folder}/s.csr", "-subj", "/CN=a")
+    openssl("x509", "-req", "-in", f"{folder}/s.csr", "-CA", f"{folder}/ca.crt", "-CAkey",
+            f"{folder}/ca.key", "-CAcreateserial", "-days", "9", "-out", f"{folder}/s.crt",
+            "-extfile", f"{folder}/extensions")
+
+
+@contextmanager
+def serving(folder: Path, client_authority: str = "") -> Iterator[str]:
+    """An API server with this certificate."""
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "s.crt", folder / "s.key")
+    if client_authority:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_authority)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own default from 3.13 on."""
+    make_default = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        context = make_default(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+
+
+@pytest.mark.parametrize("kind", AUTHORITIES)
+def test_server_is_verified_by_authorities_that_kubectl_takes(tmp_path: Path, kind: str) -> None:
+    make(tmp_path, kind)
+    with serving(tmp_path) as url:
+        authority = str(tmp_path / "ca.crt")
+        assert Server(url, authority).send("GET", "/") == {}
+        assert Server(url, authority_data=Path(authority).read_text()).send("GET", "/") == {}
+        with pytest.raises(ssl.SSLCertVerificationError):
+            Server(url).send("GET", "/")
+
+
+def test_server_of_another_name_needs_tls_server_name(tmp_path: Path) -> None:
+    make(tmp_path, "kubeadm", "DNS:kubernetes.default")
+    with serving(tmp_path) as url:
+        authority = str(tmp_path / "ca.crt")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            Server(url, authority).send("GET", "/")
+        assert Server(url, authority, name="kubernetes.default").send("GET", "/") == {}
+        with pytest.raises(ssl.SSLCertVerificationError):
+            Server(url, authority, name="another").send("GET", "/")
+
+
+def test_server_is_not_verified_where_the_kubeconfig_says_so(tmp_path: Path) -> None:
+    make(tmp_path, "kubeadm", "DNS:another")
+    with serving(tmp_path) as url:
+        assert Server(url, is_verified=False).send("GET", "/") == {}
+
+
+def test_client_certificate_may_be_within_the_kubeconfig(tmp_path: Path) -> None:
+    make(tmp_path, "kubeadm")
+    with serving(tmp_path, str(tmp_path / "ca.crt")) as url:
+        files = (str(tmp_path / "s.crt"), str(tmp_path / "s.key"))
+        content = tuple(Path(name).read_bytes() for name in files)
+        for certificate in (files, content, (content[0] + content[1],)):
+            made = Server(url, str(tmp_path / "ca.crt"), certificate=certificate)
+            assert made.send("GET", "/") == {}
