@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
-from nvshared.errors import NvshareError
+from nvshared.errors import GPULost, NoGPU, NvshareError
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
-from nvshared.machine.nvml import NVML, Facts
+from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.report import command, journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
@@ -90,7 +90,8 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
 
     notifier = systemd.Notifier(os.environ)
     nvml = NVML()
-    cards = nvml.find()
+    samples = _first_samples(nvml)
+    cards = [*samples]
     async with AsyncExitStack() as stack:
         stack.callback(notifier.close)
         given = systemd.inherited(os.environ)
@@ -112,8 +113,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
         kept = None
         if config.state_dir is not None:
             kept = RememberedTerms(config.state_dir, monotonic, _timer(loop))
-        for facts in cards:
-            sample = nvml.sample(facts.uuid)
+        for facts, sample in samples.items():
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
             gpu.failed.connect(failed)
@@ -155,6 +155,22 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
     if faults:
         raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
+
+
+def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
+    """Of all cards but those that are lost by then. Raises NoGPU when there is no other."""
+    samples: dict[Facts, Sample] = {}
+    for facts in nvml.find():
+        try:
+            samples[facts] = nvml.sample(facts.uuid)
+        except GPULost as error:
+            logger.warning("GPU %d (%s) is left out: %s", facts.index, facts.name, error)
+        except NvshareError as error:
+            logger.warning("GPU %d (%s): %s", facts.index, facts.name, error)
+            samples[facts] = Sample()
+    if not samples:
+        raise NoGPU("all GPUs are lost", "see what nvidia-smi and dmesg say")
+    return samples
 
 
 def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config]) -> Manager:

@@ -26,7 +26,7 @@ def findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
     if sharing:
         yield ok("clients", _count(len(sharing), "program shares its GPU", "programs share theirs"))
     for card in seen.cards:
-        for process in card.sample.processes if card.sample is not None else ():
+        for process in card.sample.processes or () if card.sample is not None else ():
             if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
                 memory = None if process.memory is None else process.memory / GIB
                 yield _unshared(card.facts.index, process.pid, memory, snapshot is not None)

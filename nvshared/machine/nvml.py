@@ -5,9 +5,14 @@ NVML calls can take seconds (a card being reset, a driver being unloaded), so
 outside of start they are made in threads of their own, one for each card
 (sampler.py). The library is found by the loader's rules, so LD_LIBRARY_PATH
 leads to the simulated one.
+
+Drivers and cards differ in what they answer, and pynvml raises more than NVMLError: for text that
+is no UTF-8, for a function that the library lacks. So whatever a question about a card raises is
+that card's trouble: its figure is absent, or the card is left out, and the others are not.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +20,14 @@ from typing import Any, TypeVar
 
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
+from nvshared.machine.peer import printable
 from nvshared.record import dataclass
 
 logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
+
+UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 # There since the kernel module is loaded. Where our unit loads it, systemd has not known the
 # numbers of its devices before, so the first daemon may not open them.
@@ -73,7 +81,8 @@ class Sample:
     utilisation: float | None = None    # 0 to 1, share of the last period with a kernel running
     temperature: int | None = None      # degrees Celsius
     power: float | None = None          # watts
-    processes: tuple[Process, ...] = ()
+    processes: tuple[Process, ...] | None = None
+    trouble: str = ""                   # why the first figure is absent; "": it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +119,12 @@ class NVML:
         for index in range(found):
             try:
                 cards.append(self._facts(index))
-            except self._nvml.NVMLError as error:
-                logger.warning("GPU %d does not answer and is left out: %s", index, error)
+            except Exception as error:
+                logger.warning("GPU %d is left out: %s", index, self._words(error))
         if not cards:
             raise NoGPU(
-                "the NVIDIA driver knows no GPU that answers", "see what nvidia-smi and dmesg say"
-            )
+                "the NVIDIA driver knows no GPU that can be shared",
+                "see the lines above, and what nvidia-smi and dmesg say")
         return tuple(cards)
 
     def driver(self) -> str:
@@ -127,25 +136,29 @@ class NVML:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except nvml.NVMLError as error:
-            raise NvshareError(f"NVML does not find {uuid}: {error}") from error
+        except Exception as error:
+            raise NvshareError(f"NVML does not find {uuid}: {self._words(error)}") from error
         compute = self._ask(lambda: nvml.nvmlDeviceGetComputeMode(handle))
         return Mode(
             exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle)
         )
 
     def sample(self, uuid: str) -> Sample:
-        """Asks one card. Raises GPULost when it is gone, NvshareError when NVML fails otherwise."""
+        """Asks one card. Raises GPULost when it is gone, NvshareError when it is not found."""
         nvml = self._nvml
         try:
             handle = self._handles.get(uuid) or nvml.nvmlDeviceGetHandleByUUID(uuid)
-            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        except nvml.NVMLError as error:
-            self._handles.pop(uuid, None)
-            if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_NOT_FOUND):
-                raise GPULost(str(error)) from error
-            raise NvshareError(f"NVML does not say what {uuid} holds: {error}") from error
+        except Exception as error:
+            self._demand_card(error)
+            raise NvshareError(f"NVML does not find {uuid}: {self._words(error)}") from error
         self._handles[uuid] = handle
+        used, trouble = None, ""
+        try:
+            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except Exception as error:
+            del self._handles[uuid]     # the next question looks for the card anew
+            self._demand_card(error)
+            trouble = f"NVML does not say how much memory is in use: {self._words(error)}"
         utilisation = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -156,36 +169,72 @@ class NVML:
                 lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
             power=None if milliwatts is None else milliwatts / 1000,
-            processes=tuple(
-                Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes or ()
+            processes=None if processes is None else tuple(
+                Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes
             ),
+            trouble=trouble,
         )
 
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        if not UUID.fullmatch(uuid):
+            raise NvshareError(f"its UUID is {uuid!r}")
         self._handles[uuid] = handle
+        try:
+            name = printable(_text(nvml.nvmlDeviceGetName(handle)))
+        except UnicodeDecodeError as error:     # pynvml decodes it strictly
+            name = printable(error.object.decode(errors="replace"))
+        except Exception as error:
+            logger.warning("GPU %d does not tell its name: %s", index, self._words(error))
+            name = f"GPU {index}"
         return Facts(
             index=index,
             uuid=uuid,
-            name=_text(nvml.nvmlDeviceGetName(handle)),
+            name=name,
             pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
-            memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            memory_total=self._memory_total(handle),
             mig=self._mig(handle),
         )
+
+    def _memory_total(self, handle: Any) -> int:
+        """Bytes. Raises NvshareError for a card without any of its own."""
+        nvml = self._nvml
+        total = 0
+        try:
+            total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
+                raise
+        if not total:
+            # Such as GB10 and Jetson: what left the card would lie in the same memory as before.
+            raise NvshareError("it has no memory of its own, but the host's, which is not shared")
+        return total
 
     def _mig(self, handle: Any) -> bool:
         mode = self._ask(lambda: self._nvml.nvmlDeviceGetMigMode(handle)[0])
         return bool(mode == self._nvml.NVML_DEVICE_MIG_ENABLE)
 
     def _ask(self, question: Callable[[], Value]) -> Value | None:
-        """Cards differ in what they can say; what they cannot is shown as unknown."""
+        """Cards differ in what they can say; what they cannot is unknown. Raises GPULost."""
         try:
             return question()
-        except self._nvml.NVMLError as error:
-            logger.debug("NVML has no answer: %s", error)
+        except Exception as error:
+            self._demand_card(error)
+            logger.debug("NVML has no answer: %s", self._words(error))
             return None
+
+    def _demand_card(self, error: Exception) -> None:
+        """Raises GPULost if it says that the card is gone."""
+        lost = (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_NOT_FOUND)
+        if getattr(error, "value", None) in lost:
+            raise GPULost(self._words(error)) from error
+
+    def _words(self, error: Exception) -> str:
+        """NVML's own, ours, or those of a fault in pynvml."""
+        plain = isinstance(error, (self._nvml.NVMLError, NvshareError))
+        return str(error) if plain else f"{type(error).__name__}: {error}"
 
 
 def _library() -> Any:

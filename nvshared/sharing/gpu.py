@@ -259,7 +259,8 @@ class GPU:
     def strangers(self) -> dict[int, int]:
         """Bytes of the card that processes hold which are no clients, as NVML said last."""
         ours = {client.peer.pid for client in self.clients.values()}
-        return {one.pid: one.memory or 0 for one in self.sample.processes if one.pid not in ours}
+        held = self.sample.processes or ()
+        return {one.pid: one.memory or 0 for one in held if one.pid not in ours}
 
     @property
     def queue_length(self) -> int:
@@ -273,6 +274,8 @@ class GPU:
 
     def see(self, sample: Sample, before: Mapping[int, int]) -> None:
         """The driver's figures are these. `before`: `occupied` before it was asked."""
+        if sample.processes is None:
+            return                      # what it said before is the latest that is known
         pids = [client.peer.pid for client in self.clients.values()]
         self._witness.hear(sample.processes, pids)
         if evidence := self._evidence(

@@ -70,7 +70,16 @@ class Worker:
                 result = self._ask(uuid)
             except NvshareError as error:
                 result = error
+            except Exception as error:
+                # It costs this answer; without the thread the card would never be asked again.
+                logger.exception("the question about %s failed", uuid)
+                result = NvshareError(f"the question about its figures failed: {error}")
             self._post(partial(answer, result))
+
+
+def _forget(gpu: GPU) -> None:
+    """NVML does not answer: figures of before would be shown as those of now."""
+    gpu.sample = Sample()
 
 
 def _grown(client: Client) -> None:
@@ -88,6 +97,7 @@ class _Watch:
     lookers: list[Callable[[], None]] = field(default_factory=list)
     failures: int = 0
     disarm: Callable[[], None] | None = None
+    overdue: Callable[[], None] = field(default=lambda: None)   # disarms what happens then
     occupied: dict[int, int] = field(default_factory=dict)      # when it was asked,
     still: bool = False                 # and nothing was in motion
 
@@ -153,12 +163,14 @@ class Sampler:
             watch.disarm()
             watch.disarm = None
         watch.asked, watch.asked_at = True, self._clock()
+        watch.overdue = self._timer(watch.asked_at + PATIENCE, partial(_forget, watch.gpu))
         watch.occupied = watch.gpu.occupied
         watch.still = not watch.gpu.scheduler.orders_unanswered()
         self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
         watch.asked = False
+        watch.overdue()
         self._take(watch, result)
         lookers, watch.lookers = watch.lookers, []
         for looked in lookers:
@@ -170,12 +182,16 @@ class Sampler:
             logger.error("%s (%s) is lost: %s", gpu, gpu.facts.name, result)
             gpu.lose(result.message)
             return
-        if isinstance(result, NvshareError):
+        trouble = str(result) if isinstance(result, NvshareError) else result.trouble
+        if trouble:
             if watch.failures % FAILURES_SHOWN == 0:
-                logger.warning("%s: %s", gpu, result)
+                logger.warning("%s: %s", gpu, trouble)
             watch.failures += 1
         else:
             watch.failures = 0
+        if isinstance(result, NvshareError):
+            gpu.sample = Sample()       # what is not known is not shown, however short the time
+        else:
             gpu.sample = result
             still = watch.still and not gpu.scheduler.orders_unanswered()
             still = still and watch.occupied == gpu.occupied

@@ -2,6 +2,7 @@
 """What is made of NVML's answers, and of its refusals to answer. The library is a fake."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ class FakeLibrary:
     """The module pynvml, with one card."""
 
     NVMLError = FakeError
+    NVML_ERROR_NOT_SUPPORTED = 3
     NVML_ERROR_NO_PERMISSION = 4
     NVML_ERROR_NOT_FOUND = 6
     NVML_ERROR_DRIVER_NOT_LOADED = 9
@@ -37,19 +39,33 @@ class FakeLibrary:
     NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(self) -> None:
-        self.failing: dict[str, int] = {}
+        # By the name of a function, or that and the card that it fails for.
+        self.failing: dict[str | tuple[str, int], int | Exception] = {}
         self.count = 1
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not name.startswith("nvml"):
             raise AttributeError(name)
 
-        def call(*_: object) -> Any:
-            if name in self.failing:
-                raise FakeError(self.failing[name])
+        def call(*given: Any) -> Any:
+            card = _card(*given)
+            if (failure := self.failing.get(name, self.failing.get((name, card)))) is not None:
+                raise failure if isinstance(failure, Exception) else FakeError(failure)
+            if name.startswith("nvmlDeviceGetHandleBy"):
+                return f"card {card}"
+            if name == "nvmlDeviceGetUUID" and card:
+                return OTHER
             return ANSWERS.get(name, self.count)
 
         return call
+
+
+OTHER = FACTS.uuid[:-1] + "e"
+
+
+def _card(given: Any = 0, *_: object) -> int:
+    """The number of the card that is asked about, by that, by its UUID or by its handle."""
+    return given if isinstance(given, int) else int(given in (OTHER, "card 1"))
 
 
 ANSWERS: dict[str, Any] = {
@@ -132,9 +148,9 @@ def test_a_card_that_does_not_answer_is_left_out(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
     library.failing["nvmlDeviceGetHandleByIndex"] = 15
-    with pytest.raises(NoGPU, match="knows no GPU that answers"):
+    with pytest.raises(NoGPU, match="knows no GPU that can be shared"):
         NVML().find()
-    assert "GPU 0 does not answer and is left out" in caplog.text
+    assert "GPU 0 is left out: NVML says 15" in caplog.text
 
 
 @pytest.mark.parametrize("value", [6, 15])
@@ -150,15 +166,67 @@ def test_a_card_is_looked_for_once_as_that_may_ask_others_too(library: FakeLibra
     library.failing["nvmlDeviceGetHandleByUUID"] = 15
     assert nvml.sample(FACTS.uuid).memory_used == 3 * GIB
     library.failing["nvmlDeviceGetMemoryInfo"] = 999
-    with pytest.raises(NvshareError) as caught:
-        nvml.sample(FACTS.uuid)
-    assert not isinstance(caught.value, GPULost)
+    assert nvml.sample(FACTS.uuid).memory_used is None
     with pytest.raises(GPULost):        # and again where it has failed
         nvml.sample(FACTS.uuid)
 
 
-def test_another_failure_is_no_loss(library: FakeLibrary) -> None:
-    library.failing["nvmlDeviceGetMemoryInfo"] = 999
-    with pytest.raises(NvshareError, match="NVML does not say what GPU-") as caught:
-        NVML().sample(FACTS.uuid)
-    assert not isinstance(caught.value, GPULost)
+QUESTIONS = (
+    "HandleByIndex", "UUID", "Name", "PciInfo", "MemoryInfo", "MigMode", "UtilizationRates",
+    "PowerUsage", "ComputeRunningProcesses", "Temperature", "HandleByUUID",
+)
+NO_NVML_ERRORS = (
+    UnicodeDecodeError("utf-8", b"NVIDIA \xf8\x01", 7, 8, "invalid start byte"),
+    AttributeError("undefined symbol: nvmlDeviceGetComputeRunningProcesses_v3"), OSError("gone"),
+)
+CODES: tuple[int | Exception, ...] = (*range(1, 30), 999, *NO_NVML_ERRORS)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_failure_of_any_question_costs_no_other_card_its_figures(
+    library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, code: int | Exception,
+) -> None:
+    """At the start, and later."""
+    library.count = 2
+    nvml = NVML()
+    library.failing[f"nvmlDeviceGet{question}", 0] = code
+    found = nvml.find()
+    assert 1 in [facts.index for facts in found]
+    if 0 not in [facts.index for facts in found]:
+        assert "GPU 0 is left out: " in caplog.text
+    library.failing.clear()
+    first, second = nvml.find()
+    whole = nvml.sample(first.uuid)
+    nvml = NVML()
+    library.failing[f"nvmlDeviceGet{question}", 0] = code
+    lost = code in (library.NVML_ERROR_NOT_FOUND, library.NVML_ERROR_GPU_IS_LOST)
+    asked_for = question not in ("HandleByIndex", "UUID", "Name", "PciInfo", "MigMode")
+    if asked_for and (lost or question == "HandleByUUID"):
+        with pytest.raises(GPULost if lost else NvshareError):
+            nvml.sample(first.uuid)
+    else:
+        sample = nvml.sample(first.uuid)
+        differing = [name for name in FIGURES if getattr(sample, name) != getattr(whole, name)]
+        assert len(differing) == asked_for
+        assert all(getattr(sample, name) is None for name in differing)
+        assert ("memory_used" in differing) == bool(sample.trouble)
+    assert replace(nvml.sample(second.uuid), processes=None) == replace(whole, processes=None)
+
+
+FIGURES = ("memory_used", "utilisation", "temperature", "power", "processes")
+
+
+def test_card_without_memory_of_its_own_is_left_out_with_the_reason(
+    library: FakeLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    library.failing["nvmlDeviceGetMemoryInfo"] = library.NVML_ERROR_NOT_SUPPORTED
+    with pytest.raises(NoGPU):
+        NVML().find()
+    assert "GPU 0 is left out: it has no memory of its own, but the host's" in caplog.text
+
+
+def test_name_that_is_no_text_is_shown_as_far_as_it_can_be_read(library: FakeLibrary) -> None:
+    library.failing["nvmlDeviceGetName"] = NO_NVML_ERRORS[0]
+    (facts,) = NVML().find()
+    assert facts.name == "NVIDIA \N{REPLACEMENT CHARACTER}?"

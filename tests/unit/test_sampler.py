@@ -258,3 +258,49 @@ def test_a_card_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.Monke
     hangs.set()
     answered.get()()
     assert gpus[0].sample.memory_used == GIB
+
+
+@pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
+def test_figures_that_cannot_be_read_any_more_are_absent(
+    bench: Bench, answer: Sample | NvshareError
+) -> None:
+    joined(bench.gpu, 1, Noted())
+    bench.time.pass_by(SECOND)
+    bench.answer(7 * GIB)
+    outside = bench.gpu.capacity.outside
+    bench.time.pass_by(SECOND)
+    bench.open.pop()(answer)
+    assert replace(bench.gpu.sample, trouble="") == Sample()
+    assert bench.gpu.capacity.outside == outside
+
+
+def test_figures_of_a_card_that_does_not_answer_any_more_are_absent(bench: Bench) -> None:
+    joined(bench.gpu, 1, Noted())
+    bench.time.pass_by(SECOND)
+    bench.answer(7 * GIB)
+    bench.time.pass_by(3 * SECOND)
+    assert len(bench.open) == 1
+    assert bench.gpu.sample == Sample()
+    bench.answer(7 * GIB)
+    assert bench.gpu.sample.memory_used == 7 * GIB
+    bench.time.pass_by(SECOND // 2)
+    assert bench.gpu.sample.memory_used == 7 * GIB
+
+
+def test_fault_in_a_question_costs_its_answer_alone(caplog: pytest.LogCaptureFixture) -> None:
+    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    answers: list[Sample | NvshareError] = []
+    faults = [ValueError("a fault of pynvml")]
+
+    def ask(_: str) -> Sample:
+        if faults:
+            raise faults.pop()
+        return Sample(memory_used=3)
+
+    worker = Worker(ask, posted.put, [FACTS.uuid])
+    for _ in range(2):
+        worker.question(FACTS.uuid, answers.append)
+        posted.get()()
+    assert isinstance(answers[0], NvshareError)
+    assert answers[1] == Sample(memory_used=3)
+    assert "a fault of pynvml" in caplog.text
