@@ -15,6 +15,7 @@ from bench.shares.load import Program, Shape, Work, tenant, together
 from bench.trace import Line, handovers
 
 SMALL = Shape("500 kernels of 7 us, then a look", 500, 7)
+LAUNCHES = Shape("500 kernels of 3 us, 10 us of the processor before each", 500, 3, host=10)
 TINY = Shape("kernels of 10 us", 1000, 10)
 MILLISECOND = Shape("kernels of 1 ms", 20, 1000)
 LARGE = Shape("kernels of 100 ms", 2, 100_000)
@@ -24,7 +25,7 @@ TRAINING = Shape("a training", 16, 250, passes=8)
 SERVICE = Shape("requests each 20 ms", 30, 100, period=20_000)
 CELL = Shape("a cell of 1 s each 5 s", 4000, 250, passes=1, part=0.57, period=5_000_000)
 FILLING = Shape("a training that fills the card", 16, 250, passes=1, part=0.57)
-SHAPES = (SMALL, TINY, MILLISECOND, LARGE, LONGEST, GRAPH, TRAINING)
+SHAPES = (SMALL, LAUNCHES, TINY, MILLISECOND, LARGE, LONGEST, GRAPH, TRAINING)
 PERCENTS = (25, 50, 75)
 SETTLED = 2.0                           # seconds
 WINDOW = 5.0

@@ -116,7 +116,8 @@ VERB = Verb(
     description=(
         "With --memory, the GPU is that large for the program from then on: allocations beyond it "
         "fail as out of memory. The program keeps what it has already. With --compute, it uses "
-        "the GPU for no more than that share of the time, whether others want it or not. With "
+        "the GPU for no more than that share of the time, whether others want it or not; how much "
+        "work that is depends on clock rates and on the program's processor. With "
         "--host-memory, the programs of a tenant may have allocated on all GPUs together what "
         "could move into so much host memory; what is held already may still move. With "
         "--request, a tenant gets at least that share of each GPU's time while programs take "
