@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import pages
 from tests.system import card
 from tests.system.conftest import USERS, leave_out
 from tests.system.container import Container
@@ -93,7 +94,13 @@ def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
             container.copy(file, f"{CHECKOUT}/{file.relative_to(ROOT)}")
         for package in (built.nvshared, built.libnvshare):
             container.copy(package, f"{CHECKOUT}/{package.name}")
-        for block in commands("docs/slurm.md", "Setting it up"):
+        for block in (
+            pages.block("docs/slurm.md", "apt install ./libnvshare"),
+            pages.block("docs/slurm.md", "apt install make"),
+            pages.block("docs/slurm.md", "install -D"),
+            pages.block("docs/slurm.md", "apt install slurmctld"),
+            pages.block("docs/slurm.md", "systemctl restart"),
+        ):
             container.run("bash", "-ec", f"cd {CHECKOUT}; {block}", environment=QUIET)
         # The jobs of a test need more processors than some machines have.
         container.run("sh", "-c", f"sed -i 's/CPUs=[0-9]*/CPUs=8/' {CONFIGURATION}; "
@@ -101,12 +108,6 @@ def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
         container.run("systemctl", "restart", "slurmctld", "slurmd")
         container.until(lambda: node(container) == "idle", "the node is there")
         yield container
-
-
-def commands(page: str, section: str) -> list[str]:
-    """The indented blocks of a section."""
-    text = (ROOT / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
 
 
 def node(container: Container) -> str:
@@ -229,6 +230,27 @@ def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Con
     assert f"gpuhost_slurmstepd.scope/job_{usual.id}/step_batch/" in usual.said
     for job in (usual, asked):
         job.finish()
+
+
+def test_commands_of_the_page_submit_and_show_jobs(cluster: Container) -> None:
+    for line in (*pages.block("docs/slurm.md", "Name=gpu").splitlines(),
+                 *pages.block("docs/slurm.md", "GresTypes").splitlines()):
+        assert line in (FILES / "gres.conf").read_text() + (FILES / "slurm.conf").read_text()
+    job = Job(cluster, "alice", memory=16)
+    job.await_memory()
+    shown = pages.block("docs/slurm.md", "nvsharectl tenants").replace("4711", str(job.id))
+    assert f"{job.tenant}: 1 program" in cluster.output("bash", "-ec", shown)
+    job.finish()
+    script = "#!/bin/sh\nenv; touch $SLURM_JOB_ID.train\n"
+    cluster.run("tee", "/home/bob/train.sh", user="bob", given=script)
+    submit = "cd; " + pages.block("docs/slurm.md", "sbatch")
+    numbers = re.findall(r"job (\d+)", cluster.output("bash", "-ec", submit, user="bob"))
+    assert len(numbers) == 2
+    for number in numbers:
+        cluster.until(
+            lambda: cluster.run("test", "-e", f"/home/bob/{number}.train", check=False)  # noqa: B023
+            .returncode == 0, "the job of the page runs")
+        assert "LD_PRELOAD=libnvshare.so" in cluster.output("cat", f"/home/bob/slurm-{number}.out")
 
 
 def test_a_job_without_shards_is_left_alone(cluster: Container) -> None:
