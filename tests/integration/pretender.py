@@ -21,7 +21,7 @@ from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE, Hook
 
-MUCH = 640 * MIB
+MUCH = 40 * MIB
 
 
 def become(uid: int, group: Path) -> None:
@@ -32,10 +32,15 @@ def become(uid: int, group: Path) -> None:
     os.setuid(uid)
 
 
-def go_to(folder: Path) -> None:
-    """The group is made if there is none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cgroup.procs").write_text(str(os.getpid()))
+def go_to(top: Path, folders: list[bytes]) -> None:
+    """The group is made if there is none. A whole path may be longer than a system call takes."""
+    here = Path.cwd()
+    os.chdir(top)
+    for name in map(os.fsdecode, folders):
+        Path(name).mkdir(exist_ok=True)
+        os.chdir(name)
+    Path("cgroup.procs").write_text(str(os.getpid()))
+    os.chdir(here)
 
 
 def steal(path: str, uuid: bytes, ends: Callable[[], bool]) -> int:
@@ -75,7 +80,7 @@ def main() -> None:
             print("waits", flush=True)
             print(steal(path, uuid, lambda: bool(select.select([sys.stdin], [], [], 0)[0])))
             return
-        go_to(top.joinpath(*(os.fsdecode(bytes.fromhex(name)) for name in line.split())))
+        go_to(top, [*map(bytes.fromhex, line.split())])
         hook = Hook(path, uuid)
         hook.socket.settimeout(PATIENCE)
         hook.hello()
