@@ -25,7 +25,7 @@ def setter(name: str, takes: str, setting: str, implied: int | None = None) -> C
 
     def obstacle(interface: Settable, uid: int, *arguments: int) -> str | None:
         client, *values = interface.meant(*arguments)
-        if client.peer.uid != uid:
+        if not client.peer.is_of(uid):
             return ""
         value = values[0] if implied is None else implied
         return None if client.terms.allows(setting, value) else client.terms.bound(setting)

@@ -66,6 +66,10 @@ class Peer:
         """Who answers for what it takes, see Identity."""
         return _account(self.owner, self.tenant, is_contained=self.is_contained)
 
+    def is_of(self, uid: int) -> bool:
+        """Whether it is a program of this user of the host; a container's users are others."""
+        return uid in (self.uid, self.owner) and not _is_of_the_systems_container(self.tenant)
+
     def __str__(self) -> str:
         return f"{self.name}[{self.pid}]"
 
@@ -128,10 +132,14 @@ def describe(pid: int, uid: int, owner: int, identity: Identity | None = None) -
 
 
 def _account(owner: int, tenant: Tenant, *, is_contained: bool) -> str:
-    # In a container of the system each user id is to be had for the asking, also root's.
-    if tenant.kind in (Kind.POD, Kind.CONTAINER) and not tenant.is_users_own:
+    if _is_of_the_systems_container(tenant):
         return str(tenant)
     return f"user:{owner}" if owner or is_contained else ""
+
+
+def _is_of_the_systems_container(tenant: Tenant) -> bool:
+    """Where each user id is to be had for the asking, also root's."""
+    return tenant.kind in (Kind.POD, Kind.CONTAINER) and not tenant.is_users_own
 
 
 def shown(pid: int) -> str:

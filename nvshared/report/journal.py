@@ -29,7 +29,7 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
     """
 
     def say(level: int, client: Client, what: str, words: str) -> None:
-        limited.say(level, (what, client.peer.uid), lambda: f"{gpu}: {client} {words}")
+        limited.say(level, (what, client.peer.account), lambda: f"{gpu}: {client} {words}")
 
     gpu.client_new.connect(lambda client: say(logging.INFO, client, "came", "came"))
     gpu.client_removed.connect(

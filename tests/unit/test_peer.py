@@ -160,6 +160,19 @@ def test_identify_takes_only_the_hosts_root_for_root() -> None:
     assert accounts(0, "") == "user:0"
 
 
+def test_is_of_a_user_of_the_host_alone() -> None:
+    def one(kind: Kind, name: str, owner: int = 1000) -> peer.Peer:
+        return peer.Peer(1, owner, owner, "", "", (Tenant(Kind.USER, "alice"), Tenant(kind, name)))
+
+    assert one(Kind.UNIT, "jupyter-alice.service").is_of(1000)
+    assert one(Kind.JOB, "42").is_of(1000)
+    assert one(Kind.CONTAINER, "alice/9f1c").is_of(1000)
+    assert not one(Kind.UNIT, "jupyter-alice.service").is_of(1001)
+    # Each image may have a user of that number.
+    assert not one(Kind.POD, "01234567").is_of(1000)
+    assert not one(Kind.CONTAINER, "9f1c").is_of(1000)
+
+
 def test_identify_takes_a_containers_users_for_no_users_of_the_host() -> None:
     box = "9f1c" * 16
     manager = "/user.slice/user-1000.slice/user@1000.service"
