@@ -50,10 +50,14 @@ class Row(Tenants):
 
     def goes(self) -> None:
         """All of it, and then everybody who can comes to an end."""
-        happens = self.weights()
-        for _ in range(self.dice.randint(20, 120)):
-            self.dice.choices(list(happens), list(happens.values()))[0]()
+        self.happens()
         self.teardown()
+
+    def happens(self) -> None:
+        """All of it."""
+        weights = self.weights()
+        for _ in range(self.dice.randint(20, 120)):
+            self.dice.choices(list(weights), list(weights.values()))[0]()
 
     def weights(self) -> dict[Callable[[], None], float]:
         """What may happen, and how often."""
