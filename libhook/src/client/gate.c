@@ -3,11 +3,10 @@
  * The gate's slow side. See gate.h for the idea.
  *
  * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed.
- * The closer does (3) gate_closed = 1, (4) membarrier, (5) read inside. The
- * membarrier makes every running thread of the process execute a full barrier
- * between (3) and (5). If a thread's (2) read 0, then (2) came before its
- * barrier, hence (1) too, and (5) sees it inside. Otherwise the thread sees
- * the gate closed and waits. There is no third case.
+ * The closer does (3) gate_closed = 1, (4) read inside. All four are sequentially
+ * consistent. If (2) read 0, it precedes (3) in their order, hence (1) precedes
+ * (4), which sees the thread inside. Otherwise the thread sees the gate closed
+ * and waits. There is no third case.
  *
  * A thread that finds the gate closed steps outside before it waits, so that
  * the closer does not wait for it. When the gate opens it goes through the
@@ -25,11 +24,9 @@
 #include "client/gate.h"
 
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,6 +35,8 @@
 #include "interpose/glibc.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+
+#define LOOK_NS 1000000
 
 _Atomic uint64_t gate_closed;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
@@ -150,7 +149,7 @@ static bool may_pass(uint64_t closed)
 /* By who is inside and about to look whether it may pass. */
 static uint64_t look(void)
 {
-    uint64_t closed = atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire));
+    uint64_t closed = atomic_load(&gate_closed);
     if ((closed & GATE_TELLING) != 0)
         gate_telling->count();
     return closed;
@@ -200,15 +199,14 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         /* Before its wish is told: who asks then whether anybody waits must see it. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
-        atomic_store_explicit(&self->inside, 0, GATE_ORDER(memory_order_release));
+        atomic_store_explicit(&self->inside, 0, memory_order_release);
         gate_wake_closer();
         if (gate_on_waiter != NULL)
             gate_on_waiter();
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         stand(self);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
-        atomic_store_explicit(&self->inside, 1, GATE_ORDER(memory_order_relaxed));
-        GATE_FENCE();
+        atomic_store(&self->inside, 1);
     } while (!may_pass(look()));    /* what it counted before may have been cleared meanwhile */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -220,19 +218,14 @@ void gate_wake_closer(void)
     bell_ring(&gate.emptied);
 }
 
-bool gate_prepare(void)
+void gate_prepare(void)
 {
     pthread_once(&gate.once, initialise);
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
 void gate_close(uint64_t reason)
 {
     atomic_fetch_or(&gate_closed, reason);
-    /* Cannot fail: gate_prepare() registered the process. */
-    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
-        fatal("membarrier failed: %s", error_text(errno));
-    GATE_FENCE();
 }
 
 void gate_open(uint64_t reason)
@@ -263,24 +256,27 @@ static bool nobody_inside(void)
     return true;
 }
 
+static uint64_t now_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 bool gate_empty(int64_t timeout_microseconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t nanoseconds = until.tv_nsec + timeout_microseconds % 1000000 * 1000;
-    until.tv_sec += timeout_microseconds / 1000000 + nanoseconds / 1000000000;
-    until.tv_nsec = nanoseconds % 1000000000;
-
-    for (;;) {
+    uint64_t now = now_nanoseconds(), until = now + (uint64_t)timeout_microseconds * 1000;
+    for (;; now = now_nanoseconds()) {
         uint32_t emptied = atomic_load(&gate.emptied);
         if (nobody_inside())
             return true;
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec > until.tv_sec
-            || (now.tv_sec == until.tv_sec && now.tv_nsec >= until.tv_nsec))
+        if (now >= until)
             return false;
-        bell_sleep(&gate.emptied, emptied, &until);
+        /* A thread that leaves may not have seen yet that the gate is closed; see gate_leave(). */
+        uint64_t next = now + LOOK_NS < until ? now + LOOK_NS : until;
+        bell_sleep(&gate.emptied, emptied, &(struct timespec){
+            .tv_sec = (time_t)(next / 1000000000), .tv_nsec = (long)(next % 1000000000),
+        });
     }
 }
 

@@ -8,9 +8,10 @@
  *
  * Exact and cheap. A thread that passes marks itself inside on a cache line
  * of its own, then looks whether the gate is open. Whoever closes the gate
- * sets the mark first and then makes every thread of the process pass a
- * memory barrier (membarrier(2)), so that the fast path needs none: after
- * that, each thread either has been seen inside or sees the gate closed.
+ * closes it first and then looks whether a thread is inside. Both sides have a
+ * full memory barrier in between, so each thread either is seen inside or sees
+ * the gate closed. The passing thread's barrier costs about 5 ns. membarrier(2)
+ * would save that, but a sandbox or a restored checkpoint may refuse it later.
  *
  * One gate per process: a program with clients on several GPUs may submit
  * only while all of them run. Each reason to be closed is one bit of a word.
@@ -47,16 +48,6 @@ struct gate_thread *gate_register_thread(void);
 void gate_wait(struct gate_thread *self, CUstream stream);
 void gate_wake_closer(void);
 
-#ifdef __SANITIZE_THREAD__
-/* The sanitizer does not know membarrier(2), nor fences: the order that they
- * give is put into the accesses themselves. */
-#define GATE_ORDER(weaker) memory_order_seq_cst
-#define GATE_FENCE() ((void)0)
-#else
-#define GATE_ORDER(weaker) weaker
-#define GATE_FENCE() atomic_signal_fence(memory_order_seq_cst)
-#endif
-
 /* Waits while the gate is closed, unless `stream` is being captured (nothing
  * is submitted then) or this thread is inside already. */
 static inline void gate_enter(CUstream stream)
@@ -65,32 +56,28 @@ static inline void gate_enter(CUstream stream)
     if (__builtin_expect(self == NULL, 0))
         self = gate_register_thread();
     uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
-    atomic_store_explicit(&self->inside, inside + 1, GATE_ORDER(memory_order_relaxed));
     atomic_store_explicit(&self->passes,
                           atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
                           memory_order_relaxed);
-    GATE_FENCE();
-    if (__builtin_expect(atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_acquire)) != 0,
-                         0)
-        && inside == 0)
+    atomic_store(&self->inside, inside + 1);
+    if (__builtin_expect(atomic_load(&gate_closed) != 0, 0) && inside == 0)
         gate_wait(self, stream);
 }
 
+/* Without a barrier, so a closer may miss this and sleeps for a moment only. */
 static inline void gate_leave(void)
 {
     struct gate_thread *self = gate_self;
-    GATE_FENCE();
     atomic_store_explicit(&self->inside,
                           atomic_load_explicit(&self->inside, memory_order_relaxed) - 1,
-                          GATE_ORDER(memory_order_release));
-    GATE_FENCE();
-    uint64_t closed = atomic_load_explicit(&gate_closed, GATE_ORDER(memory_order_relaxed));
+                          memory_order_release);
+    uint64_t closed = atomic_load_explicit(&gate_closed, memory_order_relaxed);
     if (__builtin_expect((closed & ~GATE_AJAR) != 0, 0))
         gate_wake_closer();
 }
 
 /* The closer's side; never called by a thread that is inside. */
-bool gate_prepare(void);                           /* false: no membarrier(2) here, nothing can be gated */
+void gate_prepare(void);                           /* before it is closed for the first time */
 void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
 void gate_open(uint64_t reason);
 void gate_look_again(void);                        /* who stands there may be let through now */

@@ -15,8 +15,8 @@
  * at anything else. From then on the word says that work is under way, and the launches after it
  * need not say so again: the service thread takes GATE_TELLING away, and the gate costs them what
  * it always does. It adds one itself now and then while they go on. When nothing has passed for a
- * moment and all seems done (service/settling.c), the service thread puts GATE_TELLING back, with a
- * barrier in all threads as for any closing (gate.c); notes `begun`; and looks whether anybody is
+ * moment and all seems done (service/settling.c), the service thread puts GATE_TELLING back, as
+ * exactly as it closes the gate (gate.c); notes `begun`; and looks whether anybody is
  * inside or has passed. If not, it waits once more for all that was submitted, and writes what it
  * noted to `done`. A launch that comes meanwhile either was seen so, or finds GATE_TELLING and
  * counts after what was noted: then the two differ, whatever is written to `done`. So no count is
@@ -136,8 +136,6 @@ static bool may_pass(void)
     return false;
 }
 
-/* With a barrier in all threads, even if the gate is as it should be: what they did before is
- * seen. */
 static void must_tell(void)
 {
     static const struct gate_telling ours = {

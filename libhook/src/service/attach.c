@@ -239,16 +239,12 @@ static void attach(CUdevice device)
     struct client *client = new_client(device);
     if (client == NULL)
         return;
-    if (!prepared && !gate_prepare()) {
-        complain("this kernel has no membarrier(2). The GPU is used unshared.");
-        discard(client);
-        return;
-    }
     if (client->wake < 0 || !introduce_patiently(client)) {
         discard(client);
         return;
     }
     if (!prepared) {
+        gate_prepare();
         rebind_driver();
         gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
