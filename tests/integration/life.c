@@ -5,7 +5,6 @@
  * lets it go on with a line on stdin. Ends with 0 if every byte was right.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,53 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SIZE (32u << 20)
+#include "holder.h"
+
 #define OUT_OF_MEMORY 2
 
-int cuInit(unsigned);
-int cuDevicePrimaryCtxRetain(void **, int);
-int cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(unsigned long long *, size_t);
-int cuMemFree_v2(unsigned long long);
-int cuMemsetD32_v2(unsigned long long, unsigned, size_t);
-int cuMemsetD32Async(unsigned long long, unsigned, size_t, void *);
-int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
-
-static void *context;
-static unsigned long long memory;
 static pthread_barrier_t barrier;
-
-static void must(int right, const char *what)
-{
-    if (right)
-        return;
-    printf("wrong: %s\n", what);
-    fflush(stdout);
-    _exit(1);
-}
-
-static void begin(void)
-{
-    must(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0
-         && cuCtxSetCurrent(context) == 0 && cuMemAlloc_v2(&memory, SIZE) == 0
-         && cuMemsetD32_v2(memory, 0x12345678, SIZE / 4) == 0, "beginning");
-}
-
-static void check(void)
-{
-    unsigned *words = malloc(SIZE);
-    must(cuCtxSetCurrent(context) == 0 && cuMemcpyDtoH_v2(words, memory, SIZE) == 0, "copying");
-    for (size_t i = 0; i < SIZE / 4; i++)
-        must(words[i] == 0x12345678, "a word");
-    free(words);
-}
-
-static void pause_here(const char *word)
-{
-    puts(word);
-    fflush(stdout);
-    must(getchar() == '\n', "a line");
-}
 
 static void *submit_and_go(void *argument)
 {

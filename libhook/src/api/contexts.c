@@ -18,6 +18,7 @@
 #include "client/stay.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
+#include "interpose/setting.h"
 #include "memory/peers.h"
 #include "service/attach.h"
 #include "service/context_end.h"
@@ -26,7 +27,9 @@
 
 EXPORT CUresult cuInit(unsigned int flags)
 {
+    settings_read();
     process_end_watch();
+    clients_watch_forks();
     return REAL(cuInit)(flags);
 }
 

@@ -24,6 +24,7 @@
 #include "block/host_slabs.h"
 #include "block/region.h"
 #include "interpose/log.h"
+#include "interpose/own_thread.h"
 
 #define THREADS_MOST 4
 #define THREADS_PART 4               /* of the processors that the process may use */
@@ -54,6 +55,7 @@ static bool make(struct client *client, uint64_t size)
 static void *make_all(void *argument)
 {
     struct client *client = argument;
+    own_thread_begins("nvshare-early");
     errno = 0;
     if (nice(NICER) == -1 && errno != 0)
         debug("host memory is made as if it were urgent: %s", error_text(errno));
@@ -86,12 +88,10 @@ void host_provide_early(struct client *client, uint64_t most)
 {
     client->provides_early = true;
     client->host_most = most;
-    pthread_attr_t detached;
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     pthread_t thread;
     while (client->early_providers < threads_most()
-           && pthread_create(&thread, &detached, make_all, client) == 0)
+           && own_thread_start(&thread, make_all, client) == 0) {
+        pthread_detach(thread);
         client->early_providers++;
-    pthread_attr_destroy(&detached);
+    }
 }

@@ -8,6 +8,7 @@
 #include "block/region.h"
 #include "client/client.h"
 #include "flight/capture.h"
+#include "interpose/own_thread.h"
 
 #define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
 #define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the order that comes next */
@@ -37,6 +38,7 @@ static void *provide(void *argument)
 {
     struct host_provision *provision = argument;
     struct client *client = provision->client;
+    own_thread_begins("nvshare-host");
     capture_relax();
     bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
@@ -84,7 +86,7 @@ void host_provide(struct client *client, uint64_t allowance, struct host_provisi
     if (provision->memory != NULL)
         provision->mapped = lacking;
     while (provision->count < jobs && provision->count < most
-           && pthread_create(&provision->threads[provision->count], NULL, provide, provision) == 0) {
+           && own_thread_start(&provision->threads[provision->count], provide, provision) == 0) {
         provision->count++;
         client->providers++;
     }

@@ -8,11 +8,13 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
+#include "interpose/bell.h"
+#include "interpose/forked.h"
+#include "interpose/own_file.h"
 #include "interpose/real.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,7 +22,6 @@ pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
 struct client *clients[CLIENTS_MAX];
 static _Atomic unsigned client_count;
-static bool forked;
 
 bool client_none(void)
 {
@@ -32,11 +33,6 @@ bool client_alone(void)
     return client_count == 1;
 }
 
-bool client_forked(void)
-{
-    return forked;
-}
-
 unsigned clients_count(void)
 {
     return client_count;
@@ -44,26 +40,22 @@ unsigned clients_count(void)
 
 void client_enter(struct client *client)
 {
-    pthread_mutex_lock(&memory_lock);
     __atomic_store_n(&clients[client->index], client, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&memory_lock);
     client_count++;
 }
 
-void client_withdraw(const struct client *client)
-{
-    client_count--;
-    LOCKED(memory_lock);
-    clients[client->index] = NULL;
-}
-
-void clients_abandon(void)
+static void abandon(void)
 {
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        if (clients[i] != NULL && clients[i]->socket >= 0)
-            close(clients[i]->socket);
-    client_count = 0;
-    forked = true;
+        if (clients[i] != NULL) {
+            clients[i]->socket = -1;
+            bell_ring(&clients[i]->heard);   /* a handler may have forked over one that asks */
+        }
+}
+
+void clients_watch_forks(void)
+{
+    forks_watch(abandon, gate_abandon);
 }
 
 uint64_t now_microseconds(void)
@@ -101,11 +93,9 @@ bool client_may_keep_freed(const struct client *client)
 
 void client_wake(struct client *client)
 {
-    uint64_t one = 1;
     UNCANCELLED;
-    /* Fails only if it is set already, many times over. */
-    ssize_t written = write(client->wake, &one, sizeof one);
-    (void)written;
+    /* Fails only if it was called many times already, or the program has closed it (service.c). */
+    send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 static bool send_text(const struct client *client, uint16_t type, const char *text)
@@ -146,11 +136,10 @@ void client_send(struct client *client, struct nvshare_report report)
     client_fill_report(client, &report);
     client->reported = true;
     UNCANCELLED;
-    /* Only the service thread closes it: it may just be waiting for it, and
-     * the number could be somebody else's by then. */
+    /* Only the service thread closes it, which may just be waiting for it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client))
         || !connection_send(client->socket, &report))
-        shutdown(client->socket, SHUT_RDWR);
+        shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }
 
 void client_changed(struct client *client)

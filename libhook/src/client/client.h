@@ -74,7 +74,7 @@ struct client {
     uint64_t host_most;              /* held by the last order; these keep no slab beyond it, */
     bool provides_early;             /* and begin slabs up to it */
 
-    int socket;                      /* -1: no daemon now */
+    int socket;                      /* as connection.h has it; -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT */
     /* commit.c. Those of threads that have asked to pin something and not begun to; and
      * whether one waits for a place there. */
@@ -98,7 +98,7 @@ struct client {
     /* Below: the service thread alone, except as context_ends() says. */
 
     pthread_t thread;
-    int wake;                        /* eventfd: something to do besides the socket */
+    int wakes, wake;                 /* a pair: something to do besides the socket */
     CUcontext own_context;           /* made while the program had none; NULL: there is none */
     CUcontext copy_context;          /* where the stream was made; NULL: not yet */
     CUstream copy_stream;
@@ -134,12 +134,9 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
 bool client_none(void);
 bool client_alone(void);                          /* there is one, and no other */
 unsigned clients_count(void);
-/* This is the child of a process that had one: a lock may be held for ever there. */
-bool client_forked(void);
 /* Attaching (service/attach.c). */
-void client_enter(struct client *client);
-void client_withdraw(const struct client *client); /* it was for nothing, and nothing was allocated */
-void clients_abandon(void);                       /* in a forked child */
+void client_enter(struct client *client);          /* memory_lock held */
+void clients_watch_forks(void);                   /* a child has none; once is enough */
 
 struct client *client_current(void);              /* of the current context's device, or NULL */
 

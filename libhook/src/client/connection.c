@@ -9,11 +9,20 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "interpose/forked.h"
 #include "interpose/log.h"
+#include "interpose/own_file.h"
+#include "interpose/setting.h"
 #include "nvshare/protocol.h"
 
 /* A daemon that does not read for this long is as good as gone. */
 static const struct timeval SEND_PATIENCE = { .tv_sec = 5 };
+
+static int new_socket(void)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
 
 int connection_open(void)
 {
@@ -27,21 +36,20 @@ int connection_open(void)
         return -1;
     }
     strcpy(address.sun_path, path);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int connection = new_socket(), fd = own_file_descriptor(connection);
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &SEND_PATIENCE, sizeof SEND_PATIENCE);
     if (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
-        int error = errno;
-        close(fd);
-        errno = error;
+        own_file_close(connection);
         return -1;
     }
-    return fd;
+    return connection;
 }
 
-static bool transmit(int socket, const struct msghdr *message, size_t size)
+static bool transmit(int connection, const struct msghdr *message, size_t size)
 {
+    int socket = own_file_descriptor(connection);
     ssize_t sent;
     do
         sent = sendmsg(socket, message, MSG_NOSIGNAL);
@@ -49,10 +57,10 @@ static bool transmit(int socket, const struct msghdr *message, size_t size)
     return sent == (ssize_t)size;
 }
 
-bool connection_send(int socket, const struct nvshare_report *report)
+bool connection_send(int connection, const struct nvshare_report *report)
 {
     struct iovec part = { .iov_base = (void *)report, .iov_len = sizeof *report };
-    return transmit(socket, &(struct msghdr){ .msg_iov = &part, .msg_iovlen = 1 }, sizeof *report);
+    return transmit(connection, &(struct msghdr){ .msg_iov = &part, .msg_iovlen = 1 }, sizeof *report);
 }
 
 /* The descriptor that came with a packet, or -1. */
@@ -66,31 +74,36 @@ static int unpack(struct msghdr *message)
 }
 
 /* The kernel closes descriptors beyond the first. */
-static ssize_t receive(int socket, char *packet, size_t size, int *descriptor)
+static ssize_t receive(int connection, char *packet, size_t size, int *descriptor)
 {
     struct iovec part = { .iov_base = packet, .iov_len = size };
     union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control.space };
-    ssize_t length = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    int came = length >= 0 ? unpack(&message) : -1;
+    UNFORKED;
+    ssize_t length = recvmsg(own_file_descriptor(connection), &message,
+                             MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    int came = own_file_add(length >= 0 ? unpack(&message) : -1);
     if (descriptor != NULL)
         *descriptor = came;
-    else if (came >= 0)
-        close(came);
+    else
+        own_file_close(came);
     return length;
 }
 
-int connection_receive(int socket, struct nvshare_order *order, int *descriptor, int timeout_ms)
+int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
+                       int timeout_ms)
 {
-    struct pollfd ready = { .fd = socket, .events = POLLIN };
-    int count = poll(&ready, 1, timeout_ms);
+    struct pollfd ready = { .fd = own_file_descriptor(connection), .events = POLLIN };
     if (descriptor != NULL)
         *descriptor = -1;
+    if (ready.fd < 0)
+        return -1;
+    int count = poll(&ready, 1, timeout_ms);
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
     char extra[sizeof *order + 1];  /* a longer packet shows as longer, not as cut */
-    ssize_t length = receive(socket, extra, sizeof extra, descriptor);
+    ssize_t length = receive(connection, extra, sizeof extra, descriptor);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (length != (ssize_t)sizeof *order) {
@@ -108,10 +121,10 @@ int connection_receive(int socket, struct nvshare_order *order, int *descriptor,
     return 1;
 }
 
-bool connection_next(int socket, unsigned type, struct nvshare_order *order)
+bool connection_next(int connection, unsigned type, struct nvshare_order *order)
 {
     struct nvshare_order next;
-    return recv(socket, &next, sizeof next, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)
-               == (ssize_t)sizeof next
-           && next.type == type && connection_receive(socket, order, NULL, 0) == 1;
+    return recv(own_file_descriptor(connection), &next, sizeof next,
+                MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT) == (ssize_t)sizeof next
+           && next.type == type && connection_receive(connection, order, NULL, 0) == 1;
 }

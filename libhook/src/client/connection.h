@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The socket, without any client's state.
+ * The connection to the daemon, without any client's state. It is a handle of own_file.h.
  */
 #pragma once
 
@@ -10,9 +10,10 @@ struct nvshare_order;
 struct nvshare_report;
 
 int connection_open(void);             /* -1 and errno */
-bool connection_send(int socket, const struct nvshare_report *report);
-/* 1: an order, 0: nothing there now, -1: the connection is at its end. `descriptor` gets the one
- * that came with the order, or -1; NULL: that is closed. */
-int connection_receive(int socket, struct nvshare_order *order, int *descriptor, int timeout_ms);
+bool connection_send(int connection, const struct nvshare_report *report);
+/* 1: an order, 0: nothing there now, -1: the connection is at its end. `descriptor` gets a handle of
+ * the one that came with the order, or -1; NULL: that is closed. */
+int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
+                       int timeout_ms);
 /* The next order if it is there already and of this type. */
-bool connection_next(int socket, unsigned type, struct nvshare_order *order);
+bool connection_next(int connection, unsigned type, struct nvshare_order *order);

@@ -91,13 +91,6 @@ void contexts_remove(CUcontext context)
     count = kept;
 }
 
-void contexts_abandon(void)
-{
-    count = room = 0;                /* it may have been about to grow */
-    known = NULL;
-    pthread_mutex_init(&known_lock, NULL);
-}
-
 unsigned contexts_ended(void)
 {
     return atomic_load(&ended);

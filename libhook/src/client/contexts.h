@@ -16,7 +16,6 @@
 void contexts_add(CUcontext context, CUdevice device, CUcontext owner);
 /* It ends, and with it the green ones that it owns. With memory_lock once there is a client. */
 void contexts_remove(CUcontext context);
-void contexts_abandon(void);                       /* in a forked child */
 unsigned contexts_ended(void);                     /* counts; what was made in them is gone */
 
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);

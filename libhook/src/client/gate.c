@@ -300,6 +300,5 @@ uint64_t gate_passes(void)
 
 void gate_abandon(void)
 {
-    atomic_store(&gate_closed, 0);
     bell_ring(&gate.opened);            /* a handler may have forked over one that waits */
 }

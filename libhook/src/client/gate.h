@@ -85,7 +85,7 @@ bool gate_empty(int64_t timeout_microseconds);     /* nobody (but the caller) in
 bool gate_has_waiters(void);
 uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
 void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
-void gate_abandon(void);                           /* open for ever; in a forked child */
+void gate_abandon(void);                           /* in a forked child, where it is open */
 
 /* Called by threads that pass while GATE_TELLING is set, or stand there; set before it ever is. */
 struct gate_telling {

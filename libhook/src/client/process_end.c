@@ -36,11 +36,8 @@ static void await(pthread_mutex_t *lock, uint64_t until)
     pthread_mutex_unlock(lock);
 }
 
-/* In a forked child a lock may be held for ever, and no thread of ours is there. */
 static void at_exit(void)
 {
-    if (client_forked())
-        return;
     uint64_t until = now_microseconds() + PATIENCE_US;
     await(&service_lock, until);
     await(&memory_lock, until);

@@ -34,11 +34,6 @@ bool capture_going_on(void)
     return captures > 0;
 }
 
-void capture_abandon(void)
-{
-    pthread_mutex_init(&capture_lock, NULL);
-}
-
 bool capture_forbid(bool whatever)
 {
     pthread_mutex_lock(&capture_lock);

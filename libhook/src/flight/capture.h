@@ -17,7 +17,6 @@ bool capture_going_on(void);
  * a context on their own. False: one is going on, unless that does not matter (`whatever`). */
 bool capture_forbid(bool whatever);
 void capture_allow(void);
-void capture_abandon(void);          /* in a forked child */
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it
  * nothing on account of one. capture_relax(): for good; returns what was before. */

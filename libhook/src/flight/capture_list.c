@@ -148,12 +148,6 @@ static struct capture *end_abandoned(void)
     return ended;
 }
 
-void captures_abandon(void)
-{
-    pthread_mutex_init(&captures_lock, NULL);
-    capture_abandon();
-}
-
 void captures_end_abandoned(void)
 {
     if (atomic_exchange(&any_gone, false))

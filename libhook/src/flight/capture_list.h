@@ -24,4 +24,3 @@ bool capture_is_own(void);
 uint64_t capture_oldest(void);
 /* Ends those that nobody can end any more. For a thread that disturbs no capture. */
 void captures_end_abandoned(void);
-void captures_abandon(void);         /* in a forked child */

@@ -56,6 +56,7 @@
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "interpose/log.h"
+#include "interpose/setting.h"
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000

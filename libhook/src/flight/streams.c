@@ -117,11 +117,6 @@ void streams_end_with(CUcontext context)
     }
 }
 
-void streams_abandon(void)
-{
-    pthread_mutex_init(&streams_lock, NULL);
-}
-
 uint64_t streams_moment(void)
 {
     LOCKED(streams_lock);

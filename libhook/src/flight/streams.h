@@ -21,7 +21,6 @@ void streams_left(struct listed_stream *listed);
 /* So are all that were made in this context. */
 void streams_end_with(CUcontext context);
 
-void streams_abandon(void);          /* in a forked child */
 
 /* For streams_look() to tell what was submitted before. */
 uint64_t streams_moment(void);

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "interpose/log.h"
+#include "interpose/setting.h"
 
 static const char *const known[] = { "libcuda-injection.so", "libsanitizer-collection.so" };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines on stderr, and the end of the process where going on would be worse. */
+/* Lines on stderr, and the end of the process where going on would be worse. A stderr that takes no
+ * line at once, or that the program has closed, gets none. */
 #pragma once
 
 /* Printed with NVSHARE_DEBUG=1 only. */
@@ -13,6 +14,3 @@ _Noreturn void fatal(const char *format, ...) __attribute__((format(printf, 1, 2
 
 /* strerror for threads; valid until this thread's next call. */
 const char *error_text(int error_number);
-
-/* Environment variables, never read in a setuid program. NULL if unset. */
-const char *setting(const char *name);

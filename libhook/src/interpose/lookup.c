@@ -23,11 +23,12 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "interpose/forked.h"
 #include "interpose/real.h"
 #include "interpose/symbols.h"
 
-_Atomic(void *) lookup_real_dlsym;
-_Atomic(void *) lookup_real_dlvsym;
+KEPT_IN_CHILD _Atomic(void *) lookup_real_dlsym = NULL;
+KEPT_IN_CHILD _Atomic(void *) lookup_real_dlvsym = NULL;
 
 void *dlsym(void *restrict handle, const char *restrict name);
 void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "interpose/forked.h"
 #include "interpose/symbols.h"
 
 static const char *const names[OTHER_COUNT] = {
@@ -14,7 +15,7 @@ static const char *const names[OTHER_COUNT] = {
 #undef OTHER
 };
 
-static _Atomic(void *) functions[OTHER_COUNT];
+static KEPT_IN_CHILD _Atomic(void *) functions[OTHER_COUNT] = { NULL };
 
 EARLY enum other other_named(const char *name)
 {

@@ -15,10 +15,11 @@
 #include <string.h>
 
 #include "api/newer_calls.h"
+#include "interpose/forked.h"
 #include "interpose/symbols.h"
 
-_Atomic(void *) real_functions[REAL_COUNT];
-static _Atomic bool found;                         /* all of them are stored */
+KEPT_IN_CHILD _Atomic(void *) real_functions[REAL_COUNT] = { NULL };
+static KEPT_IN_CHILD _Atomic bool found = false;                         /* all of them are stored */
 
 #define DRIVER "libcuda.so.1"
 
@@ -37,8 +38,8 @@ static void *const wrappers[HOOK_COUNT] = {
 #undef HOOK
 };
 
-static _Atomic(const char *) newer_names[NEWER_MAX];
-static _Atomic(const struct link_map *) driver;
+static KEPT_IN_CHILD _Atomic(const char *) newer_names[NEWER_MAX] = { NULL };
+static KEPT_IN_CHILD _Atomic(const struct link_map *) driver = NULL;
 
 CUresult real_absent(void)
 {

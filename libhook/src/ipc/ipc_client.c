@@ -16,18 +16,26 @@
 
 #include "block/region.h"
 #include "client/client.h"
+#include "interpose/forked.h"
+#include "interpose/own_file.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_socket.h"
 
 #define PATIENCE_MS 5000             /* for an owner that says nothing */
 #define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */
 
+static int new_socket(void)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
+
 static int begin(enum ipc_place place, const struct ipc_ticket *ticket, bool *again)
 {
     struct sockaddr_un address;
     unsigned length = ipc_socket(place, ticket->name, &address);
     uint64_t end = now_microseconds() + PATIENCE_MS * 1000;
-    int from = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int handle = new_socket(), from = own_file_descriptor(handle);
     *again = false;
     if (from < 0)
         return -1;
@@ -39,9 +47,9 @@ static int begin(enum ipc_place place, const struct ipc_ticket *ticket, bool *ag
     while (failed != 0 && errno == EINTR && now_microseconds() < end);
     if (failed == 0 && send(from, &ticket->request, sizeof ticket->request,
                             MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof ticket->request)
-        return from;
+        return handle;
     *again = failed == 0;
-    close(from);
+    own_file_close(handle);
     return -1;
 }
 
@@ -54,10 +62,10 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
 /* Not by SO_RCVTIMEO, which a program with a timer's signals would never see run out. */
 static bool wait_for(int from)
 {
-    struct pollfd ready = { .fd = from, .events = POLLIN };
+    struct pollfd ready = { .fd = own_file_descriptor(from), .events = POLLIN };
     uint64_t end = now_microseconds() + PATIENCE_MS * 1000, now;
     int count = -1;
-    while (count < 0 && (now = now_microseconds()) < end) {
+    while (ready.fd >= 0 && count < 0 && (now = now_microseconds()) < end) {
         count = poll(&ready, 1, (int)((end - now) / 1000) + 1);
         if (count < 0 && errno != EINTR)
             return false;
@@ -96,7 +104,8 @@ int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *
     *again = false;
     if (!wait_for(from))
         return -1;
-    ssize_t got = recvmsg(from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    UNFORKED;
+    ssize_t got = recvmsg(own_file_descriptor(from), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0) {
         *again = errno == ECONNRESET;
         return -1;
@@ -107,9 +116,8 @@ int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *
         && part->secret == ticket->secret && part->size > 0 && part->size % PAGE == 0
         && part->left >= part->size && part->left % PAGE == 0
         && part->left / PAGE <= PAGES_MAX;
-    if (!sound && file >= 0) {
-        close(file);
-        file = -1;
-    }
-    return file;
+    if (sound || file < 0)
+        return own_file_add(file);
+    close(file);
+    return -1;
 }

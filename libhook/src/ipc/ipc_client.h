@@ -10,6 +10,6 @@ struct ipc_ticket;
  * shut on us before an answer; it may be worth another try. */
 int ipc_client_begin(const struct ipc_ticket *ticket, bool *again);
 
-/* The next part, its figures sound; its descriptor, or -1. */
+/* The next part, its figures sound; its descriptor as a handle of own_file.h, or -1. */
 int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                     bool *again);

@@ -17,6 +17,8 @@
 #include "block/mapped.h"
 #include "block/region.h"
 #include "client/client.h"
+#include "interpose/forked.h"
+#include "interpose/own_file.h"
 #include "interpose/real.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_server.h"
@@ -40,6 +42,15 @@ static struct block *const *blocks_of(struct page_owner *owner, size_t *count)
     return owner->operations->blocks(owner, count);
 }
 
+static int export(const struct block *block)
+{
+    int file;
+    UNFORKED;
+    return REAL(cuMemExportToShareableHandle)(&file, block->handle,
+               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS
+        ? own_file_add(file) : -1;
+}
+
 int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
@@ -55,10 +66,8 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
         part->size = block->size;
         part->offset = request->address - blocks[0]->address;
         part->bytes = description.size;
-        if (block->state != BLOCK_SHARED
-            || REAL(cuMemExportToShareableHandle)(&file, block->handle,
-                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
-            file = -1;
+        if (block->state == BLOCK_SHARED)
+            file = export(block);
     }
     return file;
 }
@@ -168,8 +177,6 @@ CUresult ipc_export_pin(CUdeviceptr address)
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
-    if (client_forked())
-        return false;
     if (!memory_is_ours(address)) {
         /* What lies beyond the card cannot stay there. */
         pthread_mutex_lock(&memory_lock);

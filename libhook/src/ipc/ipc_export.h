@@ -6,7 +6,8 @@
 struct ipc_part;
 struct ipc_request;
 
-/* One block's descriptor and what to say of it, without the secret; -1 if it is gone. */
+/* One block's descriptor, as a handle of own_file.h, and what to say of it, without the secret; -1
+ * if it is gone. */
 int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part);
 
 /* The memory around an address of ours stays where it is from now on, as if it were exported. */

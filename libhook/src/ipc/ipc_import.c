@@ -11,13 +11,14 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "block/region.h"
 #include "client/client.h"
 #include "client/contexts.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
+#include "interpose/forked.h"
+#include "interpose/own_file.h"
 #include "interpose/real.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_client.h"
@@ -106,8 +107,9 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
     CUmemAllocationProp properties;
     CUmemGenericAllocationHandle handle;
     CUdevice here;
-    CUresult result = REAL(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)file,
-                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUresult result = REAL(cuMemImportFromShareableHandle)(
+        &handle, (void *)(intptr_t)own_file_descriptor(file),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemMap)(import->range + offset, size, 0, handle, 0);
@@ -141,12 +143,12 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     bool again;
     if (part->bytes == 0 || part->offset >= total
         || part->bytes > total - part->offset) {
-        close(file);
+        own_file_close(file);
         return CUDA_ERROR_INVALID_VALUE;
     }
     struct ipc_import *import = calloc(1, sizeof *import + total / PAGE * sizeof import->handles[0]);
     if (import == NULL) {
-        close(file);
+        own_file_close(file);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     import->owner.operations = &OPERATIONS;
@@ -158,19 +160,19 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     CUresult result = region_take(total, &import->range);
     pthread_mutex_unlock(&memory_lock);
     if (result != CUDA_SUCCESS) {
-        close(file);
+        own_file_close(file);
         free(import);
         return result;
     }
     import->base = import->range + part->offset;
     while (file >= 0 && result == CUDA_SUCCESS) {
         result = map_part(import, offset, part->size, file);
-        close(file);
+        own_file_close(file);
         offset += part->size;
         file = result == CUDA_SUCCESS && offset < total
             ? ipc_client_part(from, ticket, part, &again) : -1;
         if (file >= 0 && part->left != total - offset) {
-            close(file);
+            own_file_close(file);
             file = -1;
         }
     }
@@ -195,8 +197,7 @@ static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **m
         int file = from < 0 ? -1 : ipc_client_part(from, ticket, &part, &again);
         if (file >= 0)
             result = fetch_all(from, ticket, &part, file, made);
-        if (from >= 0)
-            close(from);
+        own_file_close(from);
     }
     return result;
 }
@@ -230,7 +231,7 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
     struct ipc_ticket ticket;
     _Static_assert(sizeof ticket <= sizeof *handle, "it must fit");
     memcpy(&ticket, handle, sizeof ticket);
-    if (ticket.magic != IPC_MAGIC || client_forked())
+    if (ticket.magic != IPC_MAGIC || is_forked_child())
         return false;
     if (ipc_server_own(&ticket)) {
         *result = CUDA_ERROR_INVALID_CONTEXT;
@@ -260,8 +261,6 @@ static struct ipc_import *import_at(CUdeviceptr address)
 
 bool ipc_import_close(CUdeviceptr address, CUresult *result)
 {
-    if (client_forked())
-        return false;
     pthread_mutex_lock(&memory_lock);
     struct ipc_import *import = import_at(address);
     CUcontext context = import != NULL ? import->owner.context : NULL;

@@ -14,14 +14,16 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "client/client.h"
+#include "interpose/forked.h"
 #include "interpose/log.h"
+#include "interpose/own_file.h"
+#include "interpose/own_thread.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_export.h"
 #include "ipc/ipc_socket.h"
@@ -42,7 +44,7 @@ struct peer {
 static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     unsigned open;                   /* sockets that are served */
-    int listener[IPC_PLACES];
+    int listener[IPC_PLACES];        /* as own_file.h has them, also those of peers */
     struct { uint64_t name[2], asker, owner; } random;
 } server;
 
@@ -52,22 +54,25 @@ static bool send_part(int to, const struct ipc_part *part, int file)
     struct iovec bytes = { (void *)part, sizeof *part };
     struct msghdr message = { .msg_iov = &bytes, .msg_iovlen = 1 };
     if (file >= 0) {
+        int descriptor = own_file_descriptor(file);
+        if (descriptor < 0)
+            return false;
         message.msg_control = &control;
         message.msg_controllen = sizeof control.space;
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         *header = (struct cmsghdr){
-            .cmsg_len = CMSG_LEN(sizeof file), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+            .cmsg_len = CMSG_LEN(sizeof descriptor), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
         };
-        memcpy(CMSG_DATA(header), &file, sizeof file);
+        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
     }
-    return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *part;
+    return sendmsg(own_file_descriptor(to), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *part;
 }
 
 /* Hears what he wants. False: he is to go. */
 static bool hear(struct peer *peer)
 {
     char packet[sizeof peer->request + 1]; /* a longer one shows as longer */
-    ssize_t size = recv(peer->socket, packet, sizeof packet, MSG_DONTWAIT);
+    ssize_t size = recv(own_file_descriptor(peer->socket), packet, sizeof packet, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (size != (ssize_t)sizeof peer->request)
@@ -88,15 +93,15 @@ static bool give(struct peer *peer)
     int file = ipc_export_part(&peer->request, peer->index++, &part);
     part.secret = server.random.owner;
     bool sent = send_part(peer->socket, &part, file) && file >= 0;
-    if (file >= 0)
-        close(file);
+    own_file_close(file);
     return sent && part.left > part.size;
 }
 
 static void dismiss(struct peer *peer)
 {
-    shutdown(peer->socket, SHUT_RDWR); /* a forked child may have it, too */
-    close(peer->socket);
+    /* A child that was forked by a system call of its own has it, too. */
+    shutdown(own_file_descriptor(peer->socket), SHUT_RDWR);
+    own_file_close(peer->socket);
     peer->socket = -1;
 }
 
@@ -113,20 +118,27 @@ static struct peer *place(struct peer *peers)
     return best;
 }
 
+static int accept_peer(int listener)
+{
+    UNFORKED;
+    return own_file_add(accept4(own_file_descriptor(listener), NULL, NULL, SOCK_CLOEXEC));
+}
+
 /* Lets one in. False: there was nobody, or cannot be now, for want of descriptors. */
 static bool let_in(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
     const int little = 1;            /* the least there is: a part or two under way */
-    int to = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int to = accept_peer(listener);
     if (to < 0) {
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
         return false;
     }
     struct peer peer = { .socket = to, .heard = now_microseconds() };
-    setsockopt(to, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-    if (getsockopt(to, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0
+    int descriptor = own_file_descriptor(to);
+    setsockopt(descriptor, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0
         || (credentials.uid != geteuid() && credentials.uid != 0) || !hear(&peer))
         dismiss(&peer);
     else
@@ -146,12 +158,6 @@ static void look_after(struct peer *peer, bool ready)
         dismiss(peer);
 }
 
-/* A program may close what is not its own, and then have the number for a socket of its own. */
-static bool is_ours(enum ipc_place place)
-{
-    return ipc_socket_is(server.listener[place], place, server.random.name);
-}
-
 static void *give_out(void *argument)
 {
     enum ipc_place place = (enum ipc_place)(intptr_t)argument;
@@ -161,17 +167,19 @@ static void *give_out(void *argument)
     bool short_of_files = false;
     for (unsigned i = 0; i < PEERS_MAX; i++)
         peers[i] = (struct peer){ .socket = -1 };
-    while (is_ours(place)) {
+    own_thread_begins("nvshare-ipc");
+    while (own_file_descriptor(listener) >= 0) {
         int timeout = short_of_files ? PAUSE_MS : -1;
         for (unsigned i = 0; i < PEERS_MAX; i++) {
             ready[i] = (struct pollfd){
-                .fd = peers[i].socket, .events = peers[i].asked ? POLLOUT : POLLIN,
+                .fd = own_file_descriptor(peers[i].socket),
+                .events = peers[i].asked ? POLLOUT : POLLIN,
             };
             if (peers[i].socket >= 0 && timeout < 0)
                 timeout = PATIENCE_MS;
         }
         ready[PEERS_MAX] = (struct pollfd){
-            .fd = short_of_files ? -1 : listener, .events = POLLIN,
+            .fd = short_of_files ? -1 : own_file_descriptor(listener), .events = POLLIN,
         };
         if (poll(ready, PEERS_MAX + 1, timeout) < 0)
             continue;
@@ -180,13 +188,14 @@ static void *give_out(void *argument)
                 look_after(&peers[i], ready[i].revents != 0);
         short_of_files = false;
         for (unsigned i = 0; i < PEERS_MAX && ready[PEERS_MAX].revents != 0; i++)
-            if (!is_ours(place) || !let_in(listener, peers, &short_of_files))
+            if (!let_in(listener, peers, &short_of_files))
                 break;
     }
     debug("memory is no longer given to other processes: the program has closed the socket");
     for (unsigned i = 0; i < PEERS_MAX; i++)
         if (peers[i].socket >= 0)
             dismiss(&peers[i]);
+    own_file_close(listener);
     LOCKED(server_lock);
     server.open--;
     return NULL;
@@ -199,7 +208,7 @@ bool ipc_server_own(const struct ipc_ticket *ticket)
         && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
 }
 
-/* Opens one of the two. server_lock is held, and signals are blocked. */
+/* Opens one of the two. server_lock is held. */
 static void serve_at(enum ipc_place place)
 {
     pthread_t thread;
@@ -207,11 +216,12 @@ static void serve_at(enum ipc_place place)
     server.listener[place] = listener;
     if (listener < 0)
         return;
-    if (pthread_create(&thread, NULL, give_out, (void *)(intptr_t)place) != 0) {
-        close(listener);
+    int error = own_thread_start(&thread, give_out, (void *)(intptr_t)place);
+    if (error != 0) {
+        debug("no thread to share memory with other processes: %s", error_text(error));
+        own_file_close(listener);
         return;
     }
-    pthread_setname_np(thread, "nvshare-ipc");
     pthread_detach(thread);
     server.open++;
 }
@@ -219,14 +229,10 @@ static void serve_at(enum ipc_place place)
 /* Opens them. server_lock is held. */
 static void begin(void)
 {
-    sigset_t all, before;
     if (syscall(SYS_getrandom, &server.random, sizeof server.random, 0) != sizeof server.random)
         return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (enum ipc_place place = 0; place < IPC_PLACES; place++)
         serve_at(place);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 bool ipc_server_open(struct ipc_ticket *ticket)
@@ -239,13 +245,4 @@ bool ipc_server_open(struct ipc_ticket *ticket)
     ticket->secret = server.random.owner;
     ticket->request.secret = server.random.asker;
     return server.open > 0;
-}
-
-void ipc_server_abandon(void)
-{
-    for (enum ipc_place place = 0; server.open > 0 && place < IPC_PLACES; place++)
-        if (is_ours(place))
-            close(server.listener[place]);
-    server.open = 0;
-    pthread_mutex_init(&server_lock, NULL); /* whoever held it is not in this process */
 }

@@ -12,6 +12,3 @@ bool ipc_server_open(struct ipc_ticket *ticket);
 
 /* Whether it is a ticket of this very process. */
 bool ipc_server_own(const struct ipc_ticket *ticket);
-
-/* In a forked child, which has no such thread and must not keep the sockets open. */
-void ipc_server_abandon(void);

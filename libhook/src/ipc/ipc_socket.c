@@ -23,7 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interpose/forked.h"
 #include "interpose/log.h"
+#include "interpose/own_file.h"
 
 #define FOLDER "/dev/shm/"
 #define PREFIX "nvshare-"
@@ -42,15 +44,6 @@ unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockadd
                           (unsigned long long)name[0], (unsigned long long)name[1]);
     /* The end of a path counts, that of an abstract name does not. */
     return (unsigned)(path - (char *)address) + (unsigned)length + !abstract;
-}
-
-bool ipc_socket_is(int socket, enum ipc_place place, const uint64_t name[2])
-{
-    struct sockaddr_un ours, is;
-    unsigned length = ipc_socket(place, name, &ours);
-    socklen_t actual = sizeof is;
-    return getsockname(socket, (struct sockaddr *)&is, &actual) == 0 && actual == length
-        && memcmp(&ours, &is, length) == 0;
 }
 
 static bool is_old(const char *path)
@@ -99,13 +92,19 @@ static void remove_at_exit(const struct sockaddr_un *bound)
     registered = registered || atexit(at_exit) == 0;
 }
 
+static int new_listener(void)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
 int ipc_socket_listen(enum ipc_place place, const uint64_t name[2])
 {
     struct sockaddr_un address;
     unsigned length = ipc_socket(place, name, &address);
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener >= 0 && bind(listener, (struct sockaddr *)&address, length) == 0
-        && listen(listener, SOMAXCONN) == 0) {
+    int listener = new_listener(), descriptor = own_file_descriptor(listener);
+    if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, length) == 0
+        && listen(descriptor, SOMAXCONN) == 0) {
         if (place == IPC_IN_FILES) {
             remove_at_exit(&address);
             remove_dead();
@@ -113,7 +112,6 @@ int ipc_socket_listen(enum ipc_place place, const uint64_t name[2])
         return listener;
     }
     debug("no socket to share memory at with other processes: %s", error_text(errno));
-    if (listener >= 0)
-        close(listener);
+    own_file_close(listener);
     return -1;
 }

@@ -32,6 +32,7 @@
 #include "client/contexts.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "interpose/setting.h"
 #include "memory/allocation.h"
 
 #define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */

@@ -58,16 +58,12 @@ static void insert(struct reservation one)
 
 void reservation_add(CUdeviceptr base, size_t size)
 {
-    if (client_forked())
-        return;
     LOCKED(memory_lock);
     insert((struct reservation){ .base = base, .size = size });
 }
 
 CUresult reservation_free(CUdeviceptr base, size_t size)
 {
-    if (client_forked())
-        return REAL(cuMemAddressFree)(base, size);
     struct reservation gone = { .size = 0 };
     pthread_mutex_lock(&memory_lock);
     struct reservation *one = around(base);
@@ -87,8 +83,6 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
 
 void reservation_is_mixed(CUdeviceptr address)
 {
-    if (client_forked())
-        return;
     LOCKED(memory_lock);
     struct reservation *one = around(address);
     if (one != NULL)

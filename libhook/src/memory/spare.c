@@ -57,6 +57,7 @@
 #include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/ring.h"
+#include "interpose/setting.h"
 #include "memory/allocation.h"
 #include "memory/large.h"
 

@@ -114,7 +114,7 @@ static size_t recount(struct driver_pool *pool)
 void pools_recount(void)
 {
     pools_settle();
-    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed) || client_forked())
+    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed))
         return;
     RELAXED;
     LOCKED(driver_pools_lock);

@@ -7,13 +7,10 @@
 #include "service/attach.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "block/host_memory.h"
 #include "client/client.h"
@@ -22,15 +19,15 @@
 #include "client/gate.h"
 #include "client/stay.h"
 #include "client/unknown_entry.h"
-#include "flight/capture_list.h"
 #include "flight/drain.h"
-#include "flight/streams.h"
 #include "interpose/glibc.h"
 #include "interpose/injection.h"
 #include "interpose/log.h"
+#include "interpose/own_file.h"
+#include "interpose/own_thread.h"
 #include "interpose/real.h"
 #include "interpose/rebind.h"
-#include "ipc/ipc_server.h"
+#include "interpose/setting.h"
 #include "memory/deferred_free.h"
 #include "memory/spare.h"
 #include "pool/pool.h"
@@ -54,18 +51,6 @@ static reclaimer *const RECLAIMERS[] = {
 
 /* Protects attaching: one thread at a time. memory_lock may be taken inside. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* In a forked child: the driver refuses its service there, so the library
- * does nothing either, and the parent's connection is the parent's alone. */
-static void in_child(void)
-{
-    gate_abandon();
-    contexts_abandon();
-    streams_abandon();
-    captures_abandon();
-    ipc_server_abandon();
-    clients_abandon();
-}
 
 static int open_patiently(void)
 {
@@ -132,7 +117,7 @@ static bool introduce_patiently(struct client *client)
 {
     const char *trouble;
     while ((trouble = introduce(client)) != NULL && waiting_for_daemon(trouble)) {
-        close(client->socket);
+        own_file_close(client->socket);
         client->socket = open_patiently();
     }
     if (trouble != NULL)
@@ -142,26 +127,23 @@ static bool introduce_patiently(struct client *client)
     return trouble == NULL;
 }
 
+/* clients[] has it only if there is a thread. That waits until then. */
 static bool start_service(struct client *client)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&client->thread, NULL, service_run, client);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    LOCKED(memory_lock);
+    int error = own_thread_start(&client->thread, service_run, client);
     if (error != 0)
         complain("no thread for sharing: %s. The GPU is used unshared.", error_text(error));
     else
-        pthread_setname_np(client->thread, "nvshare");
+        client_enter(client);
     return error == 0;
 }
 
 static void discard(struct client *client)
 {
-    if (client->socket >= 0)
-        close(client->socket);
-    if (client->wake >= 0)
-        close(client->wake);
+    own_file_close(client->socket);
+    own_file_close(client->wakes);
+    own_file_close(client->wake);
     free(client);
 }
 
@@ -208,7 +190,7 @@ static struct client *new_client(CUdevice device)
     client->drained = true;
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
-    client->wake = -1;
+    client->wakes = client->wake = -1;
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
     name_gang(client);
@@ -224,12 +206,10 @@ static struct client *new_client(CUdevice device)
     }
     /* Only now: it says why, and where there is no daemon nobody wants to know. */
     if (unknown_entry_forbids() || injection_forbids() || !can_start_threads() || !can_map(device)) {
-        close(client->socket);
-        free(client);
+        discard(client);
         return NULL;
     }
     memcpy(client->uuid, &uuid, sizeof client->uuid);
-    client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return client;
 }
 
@@ -239,7 +219,7 @@ static void attach(CUdevice device)
     struct client *client = new_client(device);
     if (client == NULL)
         return;
-    if (client->wake < 0 || !introduce_patiently(client)) {
+    if (!service_make_wake(client) || !introduce_patiently(client)) {
         discard(client);
         return;
     }
@@ -248,14 +228,12 @@ static void attach(CUdevice device)
         rebind_driver();
         gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
-        pthread_atfork(NULL, NULL, in_child);
+        clients_watch_forks();
         prepared = true;
     }
     gate_close(GATE_STOPPED(client));
-    client_enter(client);
     if (!start_service(client)) {
         /* The gate is this device's alone, and nothing was allocated yet. */
-        client_withdraw(client);
         gate_open(GATE_STOPPED(client));
         discard(client);
     } else if (clients_stays() != NVSHARE_STAYS_NOT) {

@@ -11,7 +11,7 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "block/host_early.h"
 #include "block/host_slabs.h"
@@ -25,7 +25,10 @@
 #include "flight/capture.h"
 #include "flight/pace.h"
 #include "interpose/bell.h"
+#include "interpose/forked.h"
 #include "interpose/log.h"
+#include "interpose/own_file.h"
+#include "interpose/own_thread.h"
 #include "memory/spare.h"
 #include "service/caches.h"
 #include "service/idleness.h"
@@ -48,8 +51,7 @@
 void service_disconnect(struct client *client)
 {
     LOCKED(memory_lock);
-    if (client->socket >= 0)
-        close(client->socket);
+    own_file_close(client->socket);
     client->socket = -1;
     reclaim(client, RECLAIM_ALL, false);
     client->postponed.type = 0;
@@ -73,6 +75,22 @@ void service_introduce(struct client *client, uint64_t number)
     });
     client_update(client);
     bell_ring(&client->heard);
+}
+
+bool service_make_wake(struct client *client)
+{
+    int pair[2];
+    UNFORKED;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return false;
+    if (client->wake < 0) {
+        client->wakes = own_file_add(pair[0]);
+        client->wake = own_file_add(pair[1]);
+    } else {
+        own_file_replace(client->wakes, pair[0]);
+        own_file_replace(client->wake, pair[1]);
+    }
+    return client->wakes >= 0 && client->wake >= 0;
 }
 
 static bool reconnect(struct client *client)
@@ -124,19 +142,27 @@ static void report(struct client *client)
 static int wait_for(struct client *client, int64_t timeout_us)
 {
     pthread_mutex_lock(&memory_lock);
+    int connection = client->socket;
     struct pollfd fds[2] = {
-        { .fd = client->wake, .events = POLLIN },
-        { .fd = client->socket, .events = POLLIN },
+        { .fd = own_file_descriptor(client->wake), .events = POLLIN },
+        { .fd = own_file_descriptor(connection), .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
+    /* The program may have closed them. What has happened meanwhile is looked at first. */
+    if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
+        return -1;
+    if (connection >= 0 && fds[1].fd < 0)
+        return connection;
     struct timespec timeout = {
         .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
     };
     ppoll(fds, 2, timeout_us < 0 ? NULL : &timeout, NULL);
-    uint64_t count;
-    if (fds[0].revents != 0 && read(client->wake, &count, sizeof count) < 0)
-        debug("a wake-up was taken by nobody");
-    return fds[1].revents != 0 ? fds[1].fd : -1;
+    char bytes[64];
+    while (fds[0].revents != 0
+           && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
+                  == sizeof bytes)
+        continue;
+    return fds[1].revents != 0 ? connection : -1;
 }
 
 /* It runs, and others wait or are to be heeded. Who could not be drained is not held back: what it
@@ -187,6 +213,9 @@ static int64_t sooner(int64_t one, int64_t other)
 void *service_run(void *argument)
 {
     struct client *client = argument;
+    own_thread_begins("nvshare");
+    pthread_mutex_lock(&memory_lock);   /* until clients[] has it */
+    pthread_mutex_unlock(&memory_lock);
     /* This thread never disturbs a capture of the program's threads. */
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
@@ -228,14 +257,14 @@ void *service_run(void *argument)
         struct nvshare_order order = client->postponed;
         bool postponed = order.type != 0;
         client->postponed.type = 0;
-        int socket = postponed ? -1 : wait_for(client, timeout), got = 0, descriptor = -1;
+        int connection = postponed ? -1 : wait_for(client, timeout), got = 0, descriptor = -1;
         if (postponed
-            || (socket >= 0 && (got = connection_receive(socket, &order, &descriptor, 0)) == 1))
-            service_obey(client, &order, descriptor);
+            || (connection >= 0
+                && (got = connection_receive(connection, &order, &descriptor, 0)) == 1))
+            service_obey(client, &order, own_file_descriptor(descriptor));
         else if (got < 0)
             service_disconnect(client);
-        if (descriptor >= 0)
-            close(descriptor);
+        own_file_close(descriptor);
 
         heard = (connected && heard) || got == 1;
         if (!heard)

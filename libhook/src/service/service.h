@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct client;
 
 /* The service thread of a client. */
 void *service_run(void *client);
+
+/* Makes client->wake, or makes it anew. */
+bool service_make_wake(struct client *client);
 
 /* The following on that thread. */
 

@@ -15,6 +15,7 @@
 #include "client/client.h"
 #include "client/gate.h"
 #include "interpose/log.h"
+#include "interpose/setting.h"
 
 #define TELL_AFTER_US 2000000
 #define RETRY_MS 250

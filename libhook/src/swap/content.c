@@ -47,6 +47,7 @@
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
+#include "interpose/setting.h"
 
 #define GRID 264                     /* blocks of the kernel: two for each of an H200's 132 */
 #define THREADS 256

@@ -102,9 +102,8 @@ bool client_none(void)
     return !core_attached;
 }
 
-bool client_forked(void)
+void clients_watch_forks(void)
 {
-    return false;
 }
 
 void client_attach(CUdevice device, CUcontext context)
@@ -127,11 +126,6 @@ void capture_begins(void)
 void capture_ends(void)
 {
     core_captures--;
-}
-
-void capture_abandon(void)
-{
-    core_captures = 0;
 }
 
 /* As where nothing is captured. */

@@ -13,8 +13,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 # Beside api/, what the wrappers need that is no double.
 REAL = ["client/contexts.c", "client/unknown_entry.c", "flight/capture_list.c", "flight/streams.c",
-        "interpose/log.c", "interpose/newer.c", "interpose/others.c", "interpose/real.c",
-        "interpose/symbols.c", "pool/driver_pools.c"]
+        "interpose/log.c", "interpose/newer.c", "interpose/others.c", "interpose/process_start.c",
+        "interpose/real.c", "interpose/setting.c", "interpose/symbols.c", "pool/driver_pools.c"]
 
 PRELUDE = """
 import ctypes, sys, threading

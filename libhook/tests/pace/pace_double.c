@@ -15,6 +15,7 @@
 #include "flight/pace.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "interpose/setting.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * forks release: another thread lets go of the context, and waits for work that ends only when the
+ *     child that is forked meanwhile has ended.
+ * forks everything SECONDS: forks children while other threads allocate, free, make and end contexts,
+ *     capture, give memory to another process and lose it to a rival on the card.
+ *
+ * Each child calls the driver and prints "child RESULT RESULT...", once for each list of results that
+ * differs from the last. It looks at its descriptors, too. Ends with 0 if no child hung or held
+ * anything.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "holder.h"
+
+#define CALLS 20
+#define PATIENCE_S 60
+
+struct handle { char reserved[64]; };
+
+int cuCtxCreate_v2(void **, unsigned, int);
+int cuCtxDestroy_v2(void *);
+int cuCtxSynchronize(void);
+int cuDevicePrimaryCtxRelease_v2(int);
+int cuDevicePrimaryCtxReset_v2(int);
+int cuIpcGetMemHandle(struct handle *, unsigned long long);
+int cuIpcOpenMemHandle_v2(unsigned long long *, struct handle, unsigned);
+int cuIpcCloseMemHandle(unsigned long long);
+int cuLaunchHostFunc(void *, void (*)(void *), void *);
+int cuMemAddressFree(unsigned long long, size_t);
+int cuMemAddressReserve(unsigned long long *, size_t, size_t, unsigned long long, unsigned long long);
+int cuMemAllocAsync(unsigned long long *, size_t, void *);
+int cuMemFreeAsync(unsigned long long, void *);
+int cuMemGetInfo_v2(size_t *, size_t *);
+int cuMemRelease(unsigned long long);
+int cuMemUnmap(unsigned long long, size_t);
+int cuPointerGetAttribute(void *, int, unsigned long long);
+int cuStreamBeginCapture_v2(void *, int);
+int cuStreamCreate(void **, unsigned);
+int cuStreamEndCapture(void *, void **);
+int cuThreadExchangeStreamCaptureMode(int *);
+
+static _Atomic int over;
+static struct handle handle_of_other;
+
+/* Sockets, what wakes threads, and card memory: what a simulated card exports is locked for reading. */
+static int holds(const char *descriptor)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/self/fd/%.20s", descriptor);
+    ssize_t length = readlink(path, text, sizeof text - 1);
+    text[length < 0 ? 0 : length] = '\0';
+    if (strncmp(text, "socket:", 7) == 0 || strstr(text, "eventfd") != NULL)
+        return 1;
+    if (strstr(text, "/cards/") == NULL)
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%.20s", descriptor);
+    int file = open(path, O_RDONLY);
+    length = read(file, text, sizeof text - 1);
+    text[length < 0 ? 0 : length] = '\0';
+    close(file);
+    return strstr(text, "FLOCK") != NULL && strstr(text, "READ") != NULL;
+}
+
+static int descriptors(void)
+{
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(all)) != NULL;)
+        count += holds(entry->d_name);
+    closedir(all);
+    return count;
+}
+
+static void call_driver(int results[CALLS])
+{
+    int n = 0, mode = 2;
+    void *other = NULL;
+    size_t unused, total;
+    char bytes[8];
+    struct handle handle = handle_of_other;
+    unsigned long long address = memory;
+    results[n++] = cuDevicePrimaryCtxRetain(&other, 0);
+    results[n++] = cuCtxSetCurrent(context);
+    results[n++] = cuMemAlloc_v2(&address, SIZE);
+    results[n++] = cuMemFree_v2(memory);
+    results[n++] = cuMemAllocAsync(&address, 4096, NULL);
+    results[n++] = cuMemFreeAsync(memory, NULL);
+    results[n++] = cuMemcpyDtoH_v2(bytes, memory, sizeof bytes);
+    results[n++] = cuMemsetD32Async(memory, 1, 1, NULL);
+    results[n++] = cuPointerGetAttribute(&address, 2, memory);
+    results[n++] = cuMemGetInfo_v2(&unused, &total);
+    results[n++] = cuIpcOpenMemHandle_v2(&address, handle, 1);
+    results[n++] = cuIpcGetMemHandle(&handle, memory);
+    results[n++] = cuIpcCloseMemHandle(memory);
+    results[n++] = cuMemAddressReserve(&address, SIZE, 0, 0, 0);
+    results[n++] = cuThreadExchangeStreamCaptureMode(&mode);
+    results[n++] = cuStreamCreate(&other, 1);
+    results[n++] = cuCtxSynchronize();
+    results[n++] = cuDevicePrimaryCtxRelease_v2(0);
+    results[n++] = cuCtxCreate_v2(&other, 0, 0);
+    results[n++] = cuInit(0);
+    must(n == CALLS, "the number of calls");
+}
+
+static void be_child(int to)
+{
+    int results[CALLS + 1];
+    alarm(PATIENCE_S);
+    results[CALLS] = descriptors();
+    call_driver(results);
+    _exit(write(to, results, sizeof results) == sizeof results ? 0 : 2);
+}
+
+static void fork_child(void)
+{
+    static int last[CALLS + 1];
+    int results[CALLS + 1], ends[2], status;
+    must(pipe(ends) == 0, "a pipe");
+    pid_t child = fork();
+    if (child == 0)
+        be_child(ends[1]);
+    close(ends[1]);
+    must(child > 0 && read(ends[0], results, sizeof results) == sizeof results,
+         "a child hangs or crashes");
+    close(ends[0]);
+    must(waitpid(child, &status, 0) == child && status == 0, "a child that ends well");
+    must(results[CALLS] == 0, "a child holds a descriptor");
+    if (memcmp(results, last, sizeof last) != 0) {
+        fputs("child", stdout);
+        for (int i = 0; i < CALLS; i++)
+            printf(" %d", results[i]);
+        puts("");
+        fflush(stdout);
+    }
+    memcpy(last, results, sizeof last);
+}
+
+static void wait_for_the_end(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&over))
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+static void *release(void *unused)
+{
+    (void)unused;
+    must(cuCtxSetCurrent(context) == 0 && cuDevicePrimaryCtxRelease_v2(0) == 0, "releasing");
+    return NULL;
+}
+
+static void fork_in_release(void)
+{
+    pthread_t thread;
+    begin();
+    must(cuLaunchHostFunc(NULL, wait_for_the_end, NULL) == 0, "work");
+    must(pthread_create(&thread, NULL, release, NULL) == 0, "a thread");
+    nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+    fork_child();
+    over = 1;
+    must(pthread_join(thread, NULL) == 0, "joining");
+}
+
+static void *allocate(void *argument)
+{
+    unsigned seed = (unsigned)(size_t)argument;
+    must(cuCtxSetCurrent(context) == 0, "a context");
+    while (!over) {
+        unsigned long long address, ordered;
+        size_t size = (size_t)1 << (9 + rand_r(&seed) % 14);
+        must(cuMemAlloc_v2(&address, size) == 0, "allocating");
+        must(cuMemsetD32Async(address, 7, size / 4, NULL) == 0, "filling");
+        must(cuMemAllocAsync(&ordered, size, NULL) == 0 && cuMemFreeAsync(ordered, NULL) == 0,
+             "allocating in order");
+        must(cuMemFree_v2(address) == 0, "freeing");
+    }
+    return NULL;
+}
+
+static void *make_contexts(void *unused)
+{
+    (void)unused;
+    while (!over) {
+        void *other;
+        unsigned long long address;
+        must(cuCtxCreate_v2(&other, 0, 0) == 0 && cuMemAlloc_v2(&address, 1 << 20) == 0
+             && cuCtxDestroy_v2(other) == 0, "a context of its own");
+        must(cuDevicePrimaryCtxRetain(&other, 1) == 0 && cuCtxSetCurrent(other) == 0
+             && cuMemAlloc_v2(&address, 1 << 20) == 0 && cuDevicePrimaryCtxRelease_v2(1) == 0,
+             "another card's context");
+    }
+    return NULL;
+}
+
+static void *capture(void *unused)
+{
+    (void)unused;
+    must(cuCtxSetCurrent(context) == 0, "a context");
+    while (!over) {
+        void *stream, *graph;
+        must(cuStreamCreate(&stream, 1) == 0 && cuStreamBeginCapture_v2(stream, 2) == 0
+             && cuStreamEndCapture(stream, &graph) == 0, "capturing");
+    }
+    return NULL;
+}
+
+static int handles[2];
+
+static void *share(void *unused)
+{
+    (void)unused;
+    must(cuCtxSetCurrent(context) == 0, "a context");
+    while (!over) {
+        struct handle handle;
+        unsigned long long address;
+        char done;
+        must(cuMemAlloc_v2(&address, 3 << 20) == 0 && cuIpcGetMemHandle(&handle, address) == 0,
+             "sharing");
+        must(write(handles[1], &handle, sizeof handle) == sizeof handle
+             && read(handles[0], &done, 1) == 1 && cuMemFree_v2(address) == 0, "being opened");
+    }
+    close(handles[1]);
+    return NULL;
+}
+
+/* The other process, which forks as well. */
+static void *import(void *unused)
+{
+    struct handle handle;
+    (void)unused;
+    must(cuCtxSetCurrent(context) == 0, "a context");
+    while (read(handles[0], &handle, sizeof handle) == sizeof handle) {
+        unsigned long long address;
+        handle_of_other = handle;
+        int result = cuIpcOpenMemHandle_v2(&address, handle, 1);
+        if (result != 0)
+            printf("opening: %d\n", result);
+        must(result == 0 && cuIpcCloseMemHandle(address) == 0 && write(handles[1], "", 1) == 1,
+             "opening");
+    }
+    return NULL;
+}
+
+static void fork_in_everything(int seconds)
+{
+    int there[2], back[2];
+    must(pipe(there) == 0 && pipe(back) == 0, "pipes");
+    pid_t other = fork();
+    handles[0] = other == 0 ? there[0] : back[0];
+    handles[1] = other == 0 ? back[1] : there[1];
+    close(other == 0 ? there[1] : there[0]);
+    close(other == 0 ? back[0] : back[1]);
+    begin();
+    void *(*const work[])(void *) = { allocate, allocate, make_contexts, capture,
+                                      other == 0 ? import : share };
+    pthread_t threads[5];
+    time_t end = time(NULL) + seconds;
+    for (size_t i = 0; i < 5; i++)
+        must(pthread_create(&threads[i], NULL, work[i], (void *)i) == 0, "a thread");
+    int forks = 0;
+    for (; time(NULL) < end; forks++)
+        fork_child();
+    over = 1;
+    for (size_t i = 0; i < 5; i++)
+        must(pthread_join(threads[i], NULL) == 0, "joining");
+    check();
+    int status;
+    must(other == 0 || (waitpid(other, &status, 0) == other && status == 0), "the other process");
+    printf("%d forks\n", forks);
+}
+
+int main(int count, char **arguments)
+{
+    if (count == 2 && strcmp(arguments[1], "release") == 0)
+        fork_in_release();
+    else if (count == 3 && strcmp(arguments[1], "everything") == 0)
+        fork_in_everything(atoi(arguments[2]));
+    else
+        must(0, "what is this to do");
+    return 0;
+}

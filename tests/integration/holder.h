@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program of a test that holds memory on the card. Where it pauses, the test may take the card
+ * from it, and lets it go on with a line on stdin. */
+#pragma once
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SIZE (32u << 20)
+
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(unsigned long long *, size_t);
+int cuMemFree_v2(unsigned long long);
+int cuMemsetD32_v2(unsigned long long, unsigned, size_t);
+int cuMemsetD32Async(unsigned long long, unsigned, size_t, void *);
+int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
+
+static void *context;
+static unsigned long long memory;
+
+static void must(int right, const char *what)
+{
+    if (right)
+        return;
+    printf("wrong: %s\n", what);
+    fflush(stdout);
+    _exit(1);
+}
+
+static void begin(void)
+{
+    must(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0
+         && cuCtxSetCurrent(context) == 0 && cuMemAlloc_v2(&memory, SIZE) == 0
+         && cuMemsetD32_v2(memory, 0x12345678, SIZE / 4) == 0, "beginning");
+}
+
+static inline void check(void)
+{
+    unsigned *words = malloc(SIZE);
+    must(cuCtxSetCurrent(context) == 0 && cuMemcpyDtoH_v2(words, memory, SIZE) == 0, "copying");
+    for (size_t i = 0; i < SIZE / 4; i++)
+        must(words[i] == 0x12345678, "a word");
+    free(words);
+}
+
+static inline void pause_here(const char *word)
+{
+    puts(word);
+    fflush(stdout);
+    must(getchar() == '\n', "a line");
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * resources WHAT: a program that holds memory on the card and does with its own stderr, descriptors,
+ * environment, threads and system calls what it likes. Ends with 0 if every byte was right.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "holder.h"
+
+#define OWN_MOST 64
+
+int cuIpcGetMemHandle(void *, unsigned long long);
+
+/* As a real-time program that keeps its main thread on one processor. */
+static void start_threads(void)
+{
+    char handle[64];
+    cpu_set_t first;
+    int processor = 0;
+    must(sched_getaffinity(0, sizeof first, &first) == 0, "its processors");
+    while (!CPU_ISSET(processor, &first))
+        processor++;
+    CPU_ZERO(&first);
+    CPU_SET(processor, &first);
+    must(sched_setaffinity(0, sizeof first, &first) == 0, "one processor");
+    must(sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){ .sched_priority = 1 }) == 0,
+         "being urgent");
+    begin();
+    must(cuIpcGetMemHandle(handle, memory) == 0, "sharing memory");
+    pause_here("started");
+    check();
+}
+
+/* Each of its threads is refused membarrier(2) from now on. */
+static void enter_sandbox(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { sizeof filter / sizeof filter[0], filter };
+    begin();
+    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
+    must(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0,
+         "a sandbox");
+    must(syscall(SYS_membarrier, 0, 0, 0) == -1 && errno == EPERM, "being refused");
+    pause_here("away");
+    check();
+}
+
+static void change_environment(void)
+{
+    must(cuInit(0) == 0, "beginning");
+    setenv("NVSHARE_SOCKET", "/nowhere", 1);
+    begin();
+    pause_here("away");
+    check();
+}
+
+/* The default size of a stack is more than there is, so no thread can be started. */
+static void start_no_thread(void)
+{
+    pthread_attr_t usual, huge;
+    pthread_getattr_default_np(&usual);
+    pthread_attr_init(&huge);
+    must(pthread_attr_setstacksize(&huge, (size_t)1 << 46) == 0
+         && pthread_setattr_default_np(&huge) == 0, "huge stacks");
+    must(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0, "a context");
+    pthread_setattr_default_np(&usual);
+    begin();
+    check();
+    must(cuMemFree_v2(memory) == 0, "freeing");
+}
+
+/* The library's, as the simulated driver has no such: sockets, and what wakes threads. */
+static int find_descriptors(int *found)
+{
+    char path[64], target[64];
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(all)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/self/fd/%.20s", entry->d_name);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length < 0 ? 0 : length] = '\0';
+        if (strncmp(target, "socket:", 7) == 0 || strstr(target, "eventfd") != NULL)
+            found[count++] = atoi(entry->d_name);
+    }
+    closedir(all);
+    return count;
+}
+
+static int data_file(void)
+{
+    int file = open("data", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    must(file >= 0, "a file");
+    return file;
+}
+
+static void must_be_untouched(int file)
+{
+    struct stat status;
+    must(fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0,
+         "its own file was written to, or closed");
+    must(lseek(file, 0, SEEK_CUR) == 0, "its own file was read");
+}
+
+static void take_descriptors(int close_first)
+{
+    char handle[64];
+    unsigned long long shared;
+    int own[OWN_MOST], file = data_file();
+    begin();
+    must(cuMemAlloc_v2(&shared, 1 << 20) == 0 && cuIpcGetMemHandle(handle, shared) == 0,
+         "sharing memory");
+    int count = find_descriptors(own);
+    must(count > 2, "the library has no descriptors");
+    for (int i = 0; close_first && i < count; i++)
+        close(own[i]);
+    for (int i = 0; i < count; i++)
+        must(dup2(file, own[i]) == own[i], "a number of its own");
+    pause_here("away");
+    check();
+    must(cuIpcGetMemHandle(handle, shared) == 0, "sharing memory again");
+    must(cuMemFree_v2(memory) == 0, "freeing");
+    for (int i = 0; i < count; i++)
+        must_be_untouched(own[i]);
+    must(close(file) == 0, "its own file is closed");
+}
+
+static void take_stderr(int before)
+{
+    if (!before)
+        must(cuInit(0) == 0, "beginning");
+    close(STDERR_FILENO);
+    must(data_file() == STDERR_FILENO, "the number 2");
+    begin();
+    check();
+    must_be_untouched(STDERR_FILENO);
+}
+
+static void plain(void)
+{
+    begin();
+    check();
+}
+
+int main(int count_of_arguments, char **arguments)
+{
+    const char *what = count_of_arguments > 1 ? arguments[1] : "";
+    if (strcmp(what, "threads") == 0)
+        start_threads();
+    else if (strcmp(what, "sandbox") == 0)
+        enter_sandbox();
+    else if (strcmp(what, "environment") == 0)
+        change_environment();
+    else if (strcmp(what, "no-thread") == 0)
+        start_no_thread();
+    else if (strcmp(what, "closes-descriptors") == 0)
+        take_descriptors(1);
+    else if (strcmp(what, "takes-descriptors") == 0)
+        take_descriptors(0);
+    else if (strcmp(what, "takes-stderr") == 0)
+        take_stderr(1);
+    else if (strcmp(what, "takes-stderr-later") == 0)
+        take_stderr(0);
+    else if (strcmp(what, "plain") == 0)
+        plain();
+    else
+        must(0, "what is this to do");
+    return 0;
+}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child may be forked at any instruction. It holds nothing of its parent's, and each call of CUDA
+in it is answered as the driver answers it. The program is forks.c."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_life import LINKED, SOURCE, Life, compiled
+
+NOT_INITIALIZED = 3
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = SOURCE.with_name("forks.c")
+    return compiled(tmp_path_factory.mktemp("forks"), *LINKED, source=source)
+
+
+def results(said: str) -> set[str]:
+    """What the calls of children returned, once for each list that differs."""
+    return {line for line in said.splitlines() if line.startswith("child ")}
+
+
+def unshared(site: Site, forks: Path) -> set[str]:
+    """The same of children of a program without the library."""
+    done = subprocess.run(
+        [forks, "release"], cwd=ROOT, env=site.environment, capture_output=True, text=True,
+        timeout=PATIENCE, check=True,
+    )
+    return results(done.stdout)
+
+
+def test_a_child_of_a_release_that_waits_gets_the_drivers_error(site: Site, forks: Path) -> None:
+    said = results(Life(site, forks, "release").ends())
+    assert said == unshared(site, forks)
+    assert said == {f"child{20 * f' {NOT_INITIALIZED}'}"}
+
+
+def test_children_of_a_program_that_does_everything_hold_nothing(site: Site, forks: Path) -> None:
+    seconds = os.environ.get("NVSHARE_FORK_SECONDS", "8")
+    program = Life(site, forks, "everything", seconds, tq="20ms")
+    popen = program.popen
+    said, _ = popen.communicate(timeout=PATIENCE + int(seconds))
+    assert popen.returncode == 0, said
+    assert results(said) == unshared(site, forks)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program's stderr, descriptors, environment, scheduling and system calls are its own: what it
+does with them hurts neither it nor the sharing. The program is resources.c."""
+
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_kills import BUILD
+from tests.integration.test_life import LINKED, SOURCE, Life, compiled, taken, until_it_waits
+from tests.integration.test_own_memory import give_it_back
+
+# The library says so when the program first uses the card.
+LINE = {"NVSHARE_KEEP_FREED_MS": "none"}
+SAID = "NVSHARE_KEEP_FREED_MS=none is not a number"
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = SOURCE.with_name("resources.c")
+    return compiled(tmp_path_factory.mktemp("resources"), *LINKED, source=source)
+
+
+def moves(program: Life) -> None:
+    """It loses the card and has it again, with every byte."""
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    program.ends()
+
+
+def test_a_program_that_is_refused_membarrier_later_takes_turns(
+    site: Site, resources: Path
+) -> None:
+    moves(Life(site, resources, "sandbox"))
+
+
+def test_a_change_of_the_environment_after_init_changes_nothing(
+    site: Site, resources: Path
+) -> None:
+    moves(Life(site, resources, "environment"))
+
+
+@pytest.mark.parametrize("what", ["closes-descriptors", "takes-descriptors"])
+def test_a_program_that_takes_our_descriptors_keeps_its_files_and_takes_turns(
+    site: Site, resources: Path, tmp_path: Path, what: str
+) -> None:
+    moves(Life(site, "env", "-C", tmp_path, resources, what))
+
+
+def test_a_program_that_can_start_no_thread_runs_unshared(site: Site, resources: Path) -> None:
+    said = Life(site, resources, "no-thread").ends()
+    assert "no thread for sharing" in said
+
+
+def fields(task: Path) -> dict[str, str]:
+    """Of a thread's status, by name."""
+    return dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+
+
+def is_urgent_allowed() -> bool:
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        return False
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    return True
+
+
+@pytest.mark.skipif(not is_urgent_allowed(), reason="real-time scheduling is not allowed here")
+def test_threads_of_ours_have_default_scheduling_all_processors_and_no_signals(
+    site: Site, resources: Path
+) -> None:
+    program = Life(site, resources, "threads")
+    program.says("started")
+    own = fields(Path("/proc/self"))["Cpus_allowed_list"]
+    tasks = {
+        task: status for task in Path(f"/proc/{program.popen.pid}/task").iterdir()
+        if (status := fields(task))["Name"].startswith("nvshare")
+    }
+    assert {status["Name"] for status in tasks.values()} == {"nvshare", "nvshare-ipc"}
+    for task, status in tasks.items():
+        assert os.sched_getscheduler(int(task.name)) == os.SCHED_OTHER
+        assert status["Cpus_allowed_list"] == own
+        blocked = int(status["SigBlk"], 16)
+        assert all(
+            blocked >> number - 1 & 1
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+        )
+    program.go_on()
+    program.ends()
+
+
+@pytest.mark.parametrize("what", ["takes-stderr", "takes-stderr-later"])
+def test_a_file_at_number_2_gets_no_line(
+    site: Site, resources: Path, tmp_path: Path, what: str
+) -> None:
+    Life(site, "env", "-C", tmp_path, resources, what, **LINE, NVSHARE_DEBUG="1").ends()
+
+
+def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | None = None) -> int:
+    """How it ends with this stderr, into which the library wants to write."""
+    site.start()
+    popen = subprocess.Popen(
+        [program, "plain"], cwd=ROOT, stderr=stderr, preexec_fn=prepare, restore_signals=True,
+        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+             "NVSHARE_SOCKET": str(site.socket), **LINE},
+    )
+    site.started.append(popen)
+    return popen.wait(timeout=PATIENCE)
+
+
+def fill(write_end: int) -> None:
+    os.set_blocking(write_end, False)
+    try:
+        while True:
+            os.write(write_end, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(write_end, True)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
+def test_a_stderr_that_takes_no_more_does_not_hold_a_program_up(
+    site: Site, resources: Path, kind: str
+) -> None:
+    if kind == "pipe":
+        read_end, write_end = os.pipe()
+    elif kind == "socket":
+        read_end, write_end = (end.detach() for end in socket.socketpair())
+    else:
+        read_end, write_end = os.openpty()
+    fill(write_end)
+    assert ended(site, resources, write_end) == 0
+    os.close(write_end)
+    os.close(read_end)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_stderr_that_nobody_reads_does_not_end_a_program(
+    site: Site, resources: Path, kind: str
+) -> None:
+    if kind == "pipe":
+        read_end, write_end = os.pipe()
+    else:
+        read_end, write_end = (end.detach() for end in socket.socketpair())
+    os.close(read_end)
+    assert ended(site, resources, write_end) == 0
+    os.close(write_end)
+
+
+def test_a_pipe_of_another_user_gets_lines(site: Site, resources: Path, tmp_path: Path) -> None:
+    """Its file cannot be opened anew."""
+    if os.geteuid() != 0:
+        pytest.skip("another user's program is started by root only")
+    read_end, write_end = os.pipe()
+    os.fchown(write_end, 1, 1)
+    os.fchmod(write_end, 0o600)
+    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_NONBLOCK)
+    limited = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")
+    site.start()
+    subprocess.run(
+        [*limited, str(resources), "plain"], cwd=ROOT, stderr=write_end, check=True,
+        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+             "NVSHARE_SOCKET": str(site.socket), **LINE}, timeout=PATIENCE,
+    )
+    assert SAID in os.read(read_end, 65536).decode()
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_stderr_that_may_not_grow_does_not_end_a_program(
+    site: Site, resources: Path, tmp_path: Path
+) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    with (tmp_path / "stderr").open("wb") as file:
+        assert ended(site, resources, file.fileno(), limit) == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
+def test_a_stderr_that_is_read_gets_the_line(
+    site: Site, resources: Path, tmp_path: Path, kind: str
+) -> None:
+    if kind == "pipe":
+        read_end, write_end = os.pipe()
+    elif kind == "socket":
+        read_end, write_end = (end.detach() for end in socket.socketpair())
+    else:
+        write_end = os.open(tmp_path / "stderr", os.O_RDWR | os.O_CREAT)
+        read_end = os.open(tmp_path / "stderr", os.O_RDONLY)
+    assert ended(site, resources, write_end) == 0
+    os.close(write_end)
+    assert SAID in os.read(read_end, 65536).decode()
+    os.close(read_end)
