@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import subordinate, tenant
-from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, strange, tenants
+from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, locate, tenants
 from nvshared.record import dataclass
 
 SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
@@ -104,11 +104,10 @@ def identify(pid: int, uid: int, owner: int) -> Identity:
     Reads nothing that waits for the process.
     """
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
-    found = tenants(cgroup, owner, own_cgroup(), "", _owner_of, control_groups.slurm_job)
+    found, puzzling = locate(cgroup, owner, own_cgroup(), _owner_of, control_groups.slurm_job)
     if is_unnumbered(found[-1]):
         environment = _read(pid, "environ", ENVIRONMENT_LONGEST)
         found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
-    puzzling = strange(cgroup, owner, own_cgroup(), _owner_of) if len(found) == 1 else ()
     contained = not cgroup or bool(puzzling) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
     account = _account(owner, found[-1], is_contained=contained)
@@ -221,13 +220,19 @@ def _contained(pid: int) -> bool:
     status = _read(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
     users = _read(pid, "uid_map")
-    return len(numbers) != 1 or not users or users != _read(os.getpid(), "uid_map")
+    return len(numbers) != 1 or not users or users != own_users()
 
 
 @cache
 def own_cgroup() -> str:
     """What /proc says of the daemon itself, which stays where it was started."""
     return _read(os.getpid(), "cgroup", CGROUPS_LONGEST)
+
+
+@cache
+def own_users() -> str:
+    """Which user ids there are for the daemon itself."""
+    return _read(os.getpid(), "uid_map")
 
 
 def _read(pid: int, name: str, longest: int = 4096) -> str:

@@ -144,32 +144,34 @@ def tenants(
     `environment` is /proc/PID/environ as of the start of the process, which is its user's word:
     it counts in a folder that SLURM made for a job alone, where `job_of` cannot tell.
     """
+    found, _ = locate(cgroup, uid, own, owner_of, job_of)
+    if is_unnumbered(found[-1]):
+        job = re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment)
+        return (*found[:-1], Tenant(Kind.JOB, job[1]) if job else found[-1])
+    return found
+
+
+def locate(
+    cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen, job_of: JobOf = unnamed,
+) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+    """The same, and if its user is all that is known, the paths in which root named folders that
+    tell nothing here: somebody may have meant them to."""
     beside = dict(_lines(own))
     found = [
-        _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of)
+        (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
         for controllers, path in _lines(cgroup)
     ]
-    known = [one for one in found if isinstance(one, Tenant)]
+    known = [one for _, one in found if isinstance(one, Tenant)]
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
-    if best is not None and is_unnumbered(best):
-        job = re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment)
-        best = Tenant(Kind.JOB, job[1]) if job else best
     whole = Tenant(Kind.USER, user(uid))
-    return (whole,) if best is None else (whole, best)
+    if best is not None:
+        return (whole, best), ()
+    return (whole,), tuple(path for path, one in found if one is STRANGE)
 
 
 def is_unnumbered(tenant: Tenant) -> bool:
     """Whether it is a job of SLURM of which no more is known than its folder's name."""
     return tenant.kind is Kind.JOB and SLUID.fullmatch(tenant.name) is not None
-
-
-def strange(cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen) -> tuple[str, ...]:
-    """Paths of a process in which root named folders that tell nothing here. Its user may be all
-    that is known of it, though somebody meant it to be more."""
-    beside = dict(_lines(own))
-    return tuple(
-        path for controllers, path in _lines(cgroup)
-        if _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of) is STRANGE)
 
 
 def _lines(cgroup: str) -> list[tuple[str, str]]:

@@ -34,7 +34,18 @@ FULL = 255                              # bytes of a folder's name, at most
 @pytest.fixture
 def groups() -> Iterator[Path]:
     """A slice of its own among the system's control groups; removed at the end."""
-    top = cgroup.top("")
+    yield from a_slice(cgroup.top(""))
+
+
+@pytest.fixture
+def old_groups() -> Iterator[Path]:
+    """The same in a hierarchy of version 1."""
+    if not (cgroup.top("freezer") / "tasks").exists():
+        pytest.skip("this machine has no hierarchy of version 1")
+    yield from a_slice(cgroup.top("freezer"))
+
+
+def a_slice(top: Path) -> Iterator[Path]:
     made = top / f"nvshare{uuid4().hex[:8]}.slice"
     try:
         made.mkdir()
@@ -87,7 +98,7 @@ def delegated(folder: Path, uid: int) -> Path:
     """As systemd delegates one to a user; the group in which its processes begin."""
     first = made(folder / "init.scope")
     for one in (folder, first):
-        for file in (one, one / "cgroup.procs", one / "cgroup.subtree_control"):
+        for file in (one, one / "cgroup.procs"):
             os.chown(file, uid, uid)
     return first
 
@@ -195,6 +206,23 @@ def test_tenants_of_a_user_are_that_users_whatever_groups_it_makes(
     journal = site.log.read_text()
     assert "Traceback" not in journal
     assert "which tells no" not in journal      # nor may a user have the journal filled
+
+
+def test_tenants_of_a_user_are_that_users_in_version_1_too(
+    site: Site, old_groups: Path, eventually: Eventually
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    attacker = pretender(site, delegated(old_groups / "alice", ALICE), ALICE)
+    tried = [folders for folders in paths() if dict.fromkeys(folders) != {b"a" * 250: None}][::4]
+    for folders in tried:
+        says(attacker, " ".join(name.hex() for name in folders), "was there")
+    pid = attacker.popen.pid
+    eventually(lambda: len(tenants(site, pid)) == len(tried))
+    mine = user(ALICE)
+    assert all(
+        one == f"user:{mine}" or one.startswith((f"unit:{mine}/", f"container:{mine}/"))
+        for found in tenants(site, pid) for one in found)
+    site.close()                        # no group that a program is in can be removed
 
 
 def test_a_user_who_looks_like_a_pod_is_sent_none_of_its_memory(

@@ -132,8 +132,8 @@ def has_peer_pidfd(connected: socket.socket) -> bool:
 def accounts(uid: int, cgroup: str, numbers: str = "9", users: str = "0 0 4294967295\n") -> str:
     files = {"cgroup": cgroup, "status": f"Name:\tx\nNSpid:\t{numbers}\n", "uid_map": users}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peer, "_read", lambda pid, name, longest=4096: (
-            "0 0 4294967295\n" if pid == os.getpid() else files.get(name, "")))
+        patch.setattr(peer, "_read", lambda _, name, longest=4096: files.get(name, ""))
+        patch.setattr(peer, "own_users", lambda: "0 0 4294967295\n")
         patch.setattr(peer, "own_cgroup", lambda: "0::/system.slice/nvshared.service\n")
         patch.setattr(control_groups, "owner", lambda _controllers, _path: 0)
         identity = peer.identify(9, uid, uid)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.machine.tenant import OTHERS, Kind, OwnerOf, strange, tenants, unseen, user
+from nvshared.machine.tenant import OTHERS, Kind, OwnerOf, locate, tenants, unseen, user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
@@ -242,7 +242,7 @@ def test_tenants_are_those_of_the_process_wherever_a_system_puts_it(
     own = "0::/system.slice/nvshared.service\n"
     found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
     assert found == ["user:root", *([name] if name else [])]
-    assert not strange(cgroup + "\n", 0, own, owner_of=owner_of)
+    assert locate(cgroup + "\n", 0, own, owner_of)[1] == ()
 
 
 @pytest.mark.parametrize(("cgroup", "name"), GIVEN.values(), ids=GIVEN)
@@ -270,11 +270,11 @@ def test_tenants_are_a_pods_below_any_unit_where_all_folders_are_roots() -> None
 @pytest.mark.parametrize("cgroup", [
     f"0::/lab/pod{UID}", "0::/batch/4711", "0::/lab.slice/thing", "0::/batch/x\r0::/y",
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
-def test_strange_names_paths_that_tell_nothing(cgroup: str) -> None:
+def test_locate_names_paths_that_tell_nothing(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
-    assert strange(f"{cgroup}\n", 0) == (cgroup[3:],)
+    assert locate(f"{cgroup}\n", 0)[1] == (cgroup[3:],)
     # In folders of its own a user may have anything.
-    assert not strange(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE)
+    assert locate(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE)[1] == ()
 
 
 @pytest.mark.parametrize("path", [
