@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 
+from bench.trace import Line
 from nvshared.machine import cgroup
 from nvshared.machine.tenant import user
 from tests.integration.conftest import ROOT, Process, Site
@@ -154,8 +155,11 @@ def says(to: Process, line: str, answer: str) -> None:
 
 def tenants(site: Site, pid: int) -> list[set[str]]:
     """Of each time that this process came."""
-    return [set(line["tenants"]) for line in site.trace()
-            if line.get("event") == "joined" and line.get("pid") == pid]
+    return [set(line["tenants"]) for line in joined(site) if line.get("pid") == pid]
+
+
+def joined(site: Site) -> list[Line]:
+    return [line for line in site.trace() if line.get("event") == "joined"]
 
 
 def paths() -> Iterator[list[bytes]]:
@@ -363,3 +367,48 @@ def test_tenants_are_known_from_inside_a_pod(
         assert all(found == {f"user:{user(ALICE)}"} for found in tenants(site, pid))
     blind = "cannot be seen; mount the host's /sys/fs/cgroup" in site.log.read_text()
     assert blind != mounts_the_hosts
+
+
+HELLO = '''
+import sys
+from tests.integration.fakehook import Hook
+hook = Hook(sys.argv[1], bytes.fromhex(sys.argv[2]))
+hook.hello()
+'''
+
+
+def test_only_root_of_the_host_has_no_account(
+    site: Site, groups: Path, eventually: Eventually
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    unit = made(groups / "train.service")
+    hello = [sys.executable, "-c", HELLO, str(site.socket), site.uuids[0].hex()]
+    accounts = [
+        (unit, [], ""), (pod(groups), [], f"pod:{UID}"),
+        (unit, ["unshare", "--user", "-r"], "user:0"),
+        (unit, ["unshare", "--user", "-r", "--pid", "--fork"], "user:0"),
+        (unit, ["unshare", "--pid", "--fork"], "user:0"),
+        (unit, ["setpriv", f"--reuid={ALICE}", "--clear-groups"], f"user:{ALICE}"),
+        (pod(groups), ["setpriv", f"--reuid={ALICE}", "--clear-groups"], f"pod:{UID}"),
+    ]
+    for number, (group, before, account) in enumerate(accounts, 1):
+        process = inside(site, group, 0, [*before, *hello], LD_PRELOAD="")
+        process.communicate()
+        assert process.returncode == 0, before
+        eventually(lambda number=number: len(joined(site)) == number)  # type: ignore[misc]
+        assert joined(site)[-1]["account"] == account, before
+
+
+def test_a_path_that_tells_nothing_is_named_once_in_the_journal(
+    site: Site, groups: Path, eventually: Eventually
+) -> None:
+    site.start("--trace", str(site.folder / "trace"))
+    for number in range(3):
+        task = made(groups / "engine" / f"task-{number}")
+        program = workload(site, task, ALICE, "--memory", "8MiB", "--steps", "1")
+        program.communicate()
+        eventually(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+        assert tenants(site, program.pid) == [{f"user:{user(ALICE)}"}]
+    said = [line for line in site.log.read_text().splitlines() if "which tells no" in line]
+    assert len(said) == 1
+    assert f"{groups.name}/engine/task-0, which" in said[0]

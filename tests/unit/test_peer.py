@@ -120,6 +120,21 @@ def test_whole_name_adds_what_the_kernel_cut_off(called: str, command: str, whol
     assert peer.whole_name(called, command) == whole
 
 
+def test_watch_goes_by_the_number_where_the_kernel_knows_no_better(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, subprocess.Popen([sys.executable, "-c", ""]) as process:
+        watch = peer.watch(ours, os.getpid())
+        assert watch is not None
+        os.close(watch)
+        assert peer.watch(ours, 0) is None  # somebody from another pid namespace
+        process.wait()
+        with pytest.raises(ProcessLookupError):
+            peer.watch(ours, process.pid)
+
+
 def has_peer_pidfd(connected: socket.socket) -> bool:
     """Linux 6.5 has it."""
     try:
