@@ -21,8 +21,10 @@
  *              pinned, and only what is away still as allocated. Once it is whole it runs
  *              beside all others, and STOP only shuts its gate.
  *
- * A client's gate is closed at first. The daemon may send any order at any
- * time; the hook carries orders out in the order received.
+ * A client's gate is closed at first. The daemon may send any order at any time; the hook carries
+ * orders out in the order received. But LIMITS, REASON, QUEUED, TELL and HEED may overtake a STOP
+ * whose drain lasts: threads of programs wait for them, and work in flight may wait for those
+ * threads.
  *
  * Room is said in absolute figures. EVICT and LOAD name the room the client has from
  * now on, not a difference. So they are harmless when repeated, and right when the

@@ -11,7 +11,7 @@
 
 /* For as long as it is out of memory and others can make more room. */
 #define AGAIN_WITH_ROOM(result, call)                                              \
-    for (size_t room = 0;                                                          \
+    for (struct room room = { 0 };                                                          \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \
         result = call;                                                             \
         room_end();                                                                \

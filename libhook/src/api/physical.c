@@ -112,7 +112,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     CUresult result;
     if (handle != NULL && flags == 0 && vmm_create(handle, size, properties, &result))
         return result;
-    result = pinned_begin_on(properties->location.id, size);
+    result = pinned_begin_on(properties->location.id, size, false);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);

@@ -98,6 +98,24 @@ void client_wake(struct client *client)
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+bool client_postpone(struct client *client, const struct nvshare_order *order)
+{
+    if (client->postponed_count == POSTPONED_MOST)
+        return false;
+    client->postponed[client->postponed_count++] = *order;
+    return true;
+}
+
+bool client_next_postponed(struct client *client, struct nvshare_order *order)
+{
+    if (client->postponed_count == 0)
+        return false;
+    *order = client->postponed[0];
+    memmove(client->postponed, client->postponed + 1,
+            --client->postponed_count * sizeof *order);
+    return true;
+}
+
 static bool send_text(const struct client *client, uint16_t type, const char *text)
 {
     struct nvshare_report report = { .type = type, .version = NVSHARE_PROTOCOL_VERSION };
@@ -158,25 +176,30 @@ void reclaim_from(reclaimer *const *all)
     reclaimers = all;
 }
 
-bool reclaim(struct client *client, uint64_t bytes, bool wait)
+bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
     for (reclaimer *const *one = reclaimers; *one != NULL; one++)
-        if ((*one)(client, bytes, wait))
+        if ((*one)(client, bytes, until))
             return true;
     return false;
 }
 
-static bool lacks(const struct client *client)
+bool client_is_whole(const struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
-    return client->remapping || client->absent > 0
-        || memory->resident + memory->pinned + memory->pending > memory->room;
+    return client->absent == 0
+        && memory->resident + memory->pinned + memory->pending <= memory->room;
+}
+
+static bool lacks(const struct client *client)
+{
+    return client->remapping || !client_is_whole(client);
 }
 
 void client_update(struct client *client)
 {
     bool starved = lacks(client);
-    if ((starved || !client_may_keep_freed(client)) && reclaim(client, RECLAIM_ALL, false))
+    if ((starved || !client_may_keep_freed(client)) && reclaim(client, RECLAIM_ALL, 0))
         starved = lacks(client);
     if (starved != client->starved) {
         client->starved = starved;

@@ -14,6 +14,7 @@
 #define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_AJAR */
 #define QUESTIONS_OPEN 16
 #define REASON_LONGEST 448
+#define POSTPONED_MOST 16
 
 struct block;
 struct host_slab;
@@ -103,7 +104,8 @@ struct client {
     CUcontext copy_context;          /* where the stream was made; NULL: not yet */
     CUstream copy_stream;
     unsigned undrained;              /* drains in a row that did not end */
-    struct nvshare_order postponed;  /* an order that was read before its time; type 0: none */
+    struct nvshare_order postponed[POSTPONED_MOST];  /* orders that were read before their time, */
+    unsigned postponed_count;        /* the oldest first */
 };
 
 #define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
@@ -144,6 +146,9 @@ struct client *client_current(void);              /* of the current context's de
 void clients_want(void);
 
 void client_wake(struct client *client);          /* the service thread has something to do */
+/* An order that is to be carried out after all that were postponed before it. False: no room. */
+bool client_postpone(struct client *client, const struct nvshare_order *order);
+bool client_next_postponed(struct client *client, struct nvshare_order *order);
 uint64_t now_microseconds(void);                  /* monotonic */
 
 /* The following with memory_lock held. */
@@ -154,6 +159,7 @@ uint64_t now_microseconds(void);                  /* monotonic */
 void client_update(struct client *client);
 void client_changed(struct client *client);       /* of the figures, only that the daemon hears of them */
 uint64_t client_need(const struct client *client);
+bool client_is_whole(const struct client *client);      /* all of it is on the card, within its room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 /* Whether what the program frees may stay mapped, as things stand with the daemon. */
 bool client_may_keep_freed(const struct client *client);
@@ -164,14 +170,14 @@ bool client_may_keep_freed(const struct client *client);
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* One of those who keep such memory of a client gives back `bytes`, or all. With `wait` also what
- * has to be waited for, or what the program has asked to be kept; the lock may be released
- * meanwhile. False: there is none. */
-typedef bool reclaimer(struct client *client, uint64_t bytes, bool wait);
+/* One of those who keep such memory of a client gives back `bytes`, or all. With `until`, which is a
+ * time in us, also what has to be waited for, until then at the latest, or what the program has
+ * asked to be kept; the lock may be released meanwhile. 0: neither. False: there is none. */
+typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
 /* All who do, in the order in which they are asked; ends with NULL. Before there is a client. */
 void reclaim_from(reclaimer *const *all);
 /* True: one of them has given some back. */
-bool reclaim(struct client *client, uint64_t bytes, bool wait);
+bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 /* Fills in the figures as they are. */
 void client_fill_report(const struct client *client, struct nvshare_report *report);

@@ -18,11 +18,13 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/gate.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
 
 #define TAKEN_WITHIN_US 60000000
 #define LATE_US 100000               /* for an answer that needs nobody else */
+#define RECLAIM_US 2000000           /* for the work that uses freed memory: it may wait for us */
 
 /* What this thread has asked last to pin, and where that was put. */
 static __thread struct {
@@ -123,6 +125,7 @@ int client_give_up(struct client *client)
 /* Until something is heard, or NULL or this time has come. Lock held, released meanwhile. */
 static void listen_on(struct client *client, const struct timespec *until)
 {
+    BLOCKED;
     uint32_t heard = atomic_load(&client->heard);
     pthread_mutex_unlock(&memory_lock);
     bell_sleep(&client->heard, heard, until);
@@ -151,7 +154,12 @@ static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
 
 bool client_commit(struct client *client, uint64_t bytes)
 {
-    return client_commit_pinned(client, bytes, 0);
+    return client_commit_pinned(client, bytes, 0, client_patience_ends());
+}
+
+uint64_t client_patience_ends(void)
+{
+    return now_microseconds() + RECLAIM_US;
 }
 
 /* True: client->answer is the answer to this very question. Lock held,
@@ -202,7 +210,7 @@ static uint64_t with_more(const struct client *client, uint64_t bytes)
     return memory->allocated + memory->pinned + memory->pending + bytes;
 }
 
-bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
+bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins, uint64_t until)
 {
     UNCANCELLED;
     bool granted, allowed = pins == 0;
@@ -215,12 +223,12 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
             break;
         /* What the program has freed counts for nothing that it asks for. */
         uint64_t most = pins == 0 ? client->limits.commit : 0;
-        if (wanted > most && reclaim(client, wanted - most, false))
+        if (wanted > most && reclaim(client, wanted - most, 0))
             continue;
         if (client->socket < 0) {
             /* No daemon to ask: as far as it last said we could go. */
             granted = wanted <= client->limits.most;
-            if (!granted && reclaim(client, RECLAIM_ALL, true))
+            if (!granted && reclaim(client, RECLAIM_ALL, until))
                 continue;
             break;
         }
@@ -231,7 +239,7 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins)
          * by now, another thread's later question may have been answered, or memory may have
          * been freed since this one was asked: then ask again. */
         if (ours && client->answer.commit < wanted && with_more(client, bytes) >= wanted
-            && !reclaim(client, RECLAIM_ALL, true)) {
+            && !reclaim(client, RECLAIM_ALL, until)) {
             explain(client);
             break;
         }

@@ -14,9 +14,11 @@ struct nvshare_limits;
 /* Waits, releasing the lock meanwhile, until allocated + pinned + pending
  * may grow by `bytes`. False: refused. */
 bool client_commit(struct client *client, uint64_t bytes);
-/* The same if then `pins` more bytes will be pinned, which count as that for the daemon
- * until this thread calls client_settle(): as soon as the figures say so, or never will. */
-bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins);
+/* The same if then `pins` more bytes will be pinned, which count as that for the daemon until this
+ * thread calls client_settle(): as soon as the figures say so, or never will. For memory that the
+ * program has freed it waits until `until` at the latest, us. */
+bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins, uint64_t until);
+uint64_t client_patience_ends(void);               /* `until`, for a call that begins now */
 void client_settle(void);
 /* The answer to this question has come, or none will: NULL. Those before it are void. */
 void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer);

@@ -36,7 +36,6 @@
 #include "interpose/log.h"
 #include "interpose/real.h"
 
-#define LOOK_NS 1000000
 
 _Atomic uint64_t gate_closed;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
@@ -49,7 +48,6 @@ const struct gate_telling *_Atomic gate_telling;
 static struct {
     _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
     _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
-    _Atomic uint32_t emptied;        /* changes when somebody left while it was closed; slept on */
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
     /* Only to be told of a thread's end. Where there is none, each thread keeps its place. */
     pthread_key_t key;
@@ -62,11 +60,10 @@ static void thread_ends(void *argument)
     struct gate_thread *thread = argument;
     atomic_store_explicit(&thread->inside, 0, memory_order_release);
     atomic_store(&thread->waits, 0);
+    atomic_store(&thread->blocked, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
     /* A destructor that runs later may pass again and registers anew. */
     gate_self = NULL;
-    if (atomic_load(&gate_closed) != 0)
-        gate_wake_closer();
 }
 
 static void initialise(void)
@@ -200,7 +197,6 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
-        gate_wake_closer();
         if (gate_on_waiter != NULL)
             gate_on_waiter();
         pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -211,11 +207,6 @@ void gate_wait(struct gate_thread *self, CUstream stream)
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
-}
-
-void gate_wake_closer(void)
-{
-    bell_ring(&gate.emptied);
 }
 
 void gate_prepare(void)
@@ -248,36 +239,12 @@ void gate_allow(uint64_t goal)
         gate_look_again();
 }
 
-static bool nobody_inside(void)
+bool gate_empty(void)
 {
     for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
         if (t != gate_self && atomic_load(&t->inside) != 0)
             return false;
     return true;
-}
-
-static uint64_t now_nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-bool gate_empty(int64_t timeout_microseconds)
-{
-    uint64_t now = now_nanoseconds(), until = now + (uint64_t)timeout_microseconds * 1000;
-    for (;; now = now_nanoseconds()) {
-        uint32_t emptied = atomic_load(&gate.emptied);
-        if (nobody_inside())
-            return true;
-        if (now >= until)
-            return false;
-        /* A thread that leaves may not have seen yet that the gate is closed; see gate_leave(). */
-        uint64_t next = now + LOOK_NS < until ? now + LOOK_NS : until;
-        bell_sleep(&gate.emptied, emptied, &(struct timespec){
-            .tv_sec = (time_t)(next / 1000000000), .tv_nsec = (long)(next % 1000000000),
-        });
-    }
 }
 
 bool gate_has_waiters(void)
@@ -288,6 +255,25 @@ bool gate_has_waiters(void)
             && atomic_load(&t->waits_pass) == atomic_load(&t->passes))
             return true;
     return false;
+}
+
+bool gate_has_blocked(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (atomic_load(&t->blocked) == atomic_load(&t->passes) + 1)
+            return true;
+    return gate_has_waiters();
+}
+
+uint32_t gate_block(void)
+{
+    struct gate_thread *self = gate_self != NULL ? gate_self : gate_register_thread();
+    return atomic_exchange(&self->blocked, atomic_load(&self->passes) + 1);
+}
+
+void gate_unblock(const uint32_t *before)
+{
+    atomic_store(&gate_self->blocked, *before);
 }
 
 uint64_t gate_passes(void)

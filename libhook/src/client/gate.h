@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 #include "interpose/driver.h"
+#include "interpose/locked.h"
 
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
 #define GATE_TELLING ((uint64_t)1 << 62)           /* telling.c */
@@ -37,6 +38,8 @@ struct gate_thread {
     /* That it stands at the gate: see gate.c. */
     _Atomic uint32_t waits;          /* since so many openings; 0: it does not */
     _Atomic uint32_t waits_pass;     /* and in which of its passes */
+    /* That it is blocked elsewhere in this library: in which of its passes, plus 1; 0: it is not. */
+    _Atomic uint32_t blocked;
     struct gate_thread *next;
     _Atomic bool in_use;             /* reused after its thread has ended */
 };
@@ -46,7 +49,6 @@ extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-
 
 struct gate_thread *gate_register_thread(void);
 void gate_wait(struct gate_thread *self, CUstream stream);
-void gate_wake_closer(void);
 
 /* Waits while the gate is closed, unless `stream` is being captured (nothing
  * is submitted then) or this thread is inside already. */
@@ -71,9 +73,6 @@ static inline void gate_leave(void)
     atomic_store_explicit(&self->inside,
                           atomic_load_explicit(&self->inside, memory_order_relaxed) - 1,
                           memory_order_release);
-    uint64_t closed = atomic_load_explicit(&gate_closed, memory_order_relaxed);
-    if (__builtin_expect((closed & ~GATE_AJAR) != 0, 0))
-        gate_wake_closer();
 }
 
 /* The closer's side; never called by a thread that is inside. */
@@ -81,11 +80,20 @@ void gate_prepare(void);                           /* before it is closed for th
 void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
 void gate_open(uint64_t reason);
 void gate_look_again(void);                        /* who stands there may be let through now */
-bool gate_empty(int64_t timeout_microseconds);     /* nobody (but the caller) inside any more */
+bool gate_empty(void);                             /* nobody (but the caller) inside any more */
 bool gate_has_waiters(void);
+bool gate_has_blocked(void);                       /* a thread stands there, or is BLOCKED */
 uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
 void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
 void gate_abandon(void);                           /* in a forked child, where it is open */
+
+/* BLOCKED: until the end of the block this thread of the program waits within the library, where
+ * the driver would not have let it wait. Work in flight may depend on what it does next, so a drain
+ * that does not end counts it like a thread at the gate. The mark of a thread that a signal handler
+ * has jumped away from ends with its next pass. */
+#define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
+uint32_t gate_block(void);
+void gate_unblock(const uint32_t *before);
 
 /* Called by threads that pass while GATE_TELLING is set, or stand there; set before it ever is. */
 struct gate_telling {

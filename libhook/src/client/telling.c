@@ -198,12 +198,12 @@ void telling_goes_on(struct client *client)
 bool telling_arm(struct client *client, uint64_t passes)
 {
     struct own *mine = &own[client->index];
-    if (!gate_empty(0))
+    if (!gate_empty())
         return false;
     mine->armed = true;
     must_tell();
     mine->noted = __atomic_load_n(&atomic_load(&mine->word)->begun, __ATOMIC_SEQ_CST);
-    if (gate_empty(0) && gate_passes() == passes)
+    if (gate_empty() && gate_passes() == passes)
         return true;
     telling_goes_on(client);
     return false;

@@ -126,14 +126,32 @@ static bool is_over(CUcontext context, CUresult result)
         || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
 }
 
-static void nap(uint64_t waited)
+/* Short drains are noticed at once, long ones cost no processor. */
+static uint64_t nap_us(uint64_t waited)
 {
-    /* Short drains are noticed at once, long ones cost no processor. */
-    long microseconds = waited < 200 ? 10 : waited < 5000 ? 50 : 500;
-    nanosleep(&(struct timespec){ .tv_nsec = microseconds * 1000 }, NULL);
+    return waited < 200 ? 10 : waited < 5000 ? 50 : 500;
 }
 
-static bool drain_one(CUcontext context, bool whatever, CUresult *result)
+static void nap(uint64_t waited)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = (long)nap_us(waited) * 1000 }, NULL);
+}
+
+/* `most`: us, UINT64_MAX: as long as it takes. */
+static CUresult await(CUevent event, uint64_t most)
+{
+    if (most == UINT64_MAX)
+        return REAL(cuEventSynchronize)(event);
+    CUresult result;
+    uint64_t began = now_microseconds(), waited = 0;
+    while ((result = REAL(cuEventQuery)(event)) == CUDA_ERROR_NOT_READY && waited < most) {
+        nap(waited);
+        waited = now_microseconds() - began;
+    }
+    return result;
+}
+
+static bool drain_one(CUcontext context, bool whatever, uint64_t most, CUresult *result)
 {
     /* Another thread's capture may begin while we wait: as a relaxed thread we
      * do not disturb it. */
@@ -143,26 +161,27 @@ static bool drain_one(CUcontext context, bool whatever, CUresult *result)
     while ((*result = record(context, whatever, CU_EVENT_BLOCKING_SYNC, moment, &event))
                == CUDA_ERROR_NOT_READY
            && !streams_need_no_list()
+           && waited < most
            && (whatever || (!capture_going_on() && waited < STREAMS_PATIENCE_US))) {
         nap(waited);
         waited = now_microseconds() - began;
     }
     if (event != NULL)
-        *result = REAL(cuEventSynchronize)(event);
+        *result = await(event, most);
     forget(context, &event);
     return is_over(context, *result);
 }
 
-bool drain_context(CUcontext context, CUresult *result)
+bool drain_context(CUcontext context, uint64_t most, CUresult *result)
 {
-    return drain_one(context, false, result);
+    return drain_one(context, false, most, result);
 }
 
 bool drain_ending(CUcontext context)
 {
     CUresult result;
     uint64_t began = now_microseconds(), waited = 0;
-    while (!drain_one(context, true, &result) && result != CUDA_ERROR_NOT_READY
+    while (!drain_one(context, true, DRAIN_PATIENCE_US, &result) && result != CUDA_ERROR_NOT_READY
            && waited < DRAIN_PATIENCE_US) {
         nap(waited);
         waited = now_microseconds() - began;
@@ -257,35 +276,39 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* For how long threads have been standing at the gate; *none: when nobody last did. */
-static uint64_t stood(uint64_t *none)
+/* For how long threads of the program have been blocked; *none: when none last was. */
+static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();
-    if (!gate_has_waiters())
+    if (!gate_has_blocked())
         *none = now;
     return now - *none;
 }
 
-enum drained drain_all(uint64_t patience, bool outlasts)
+enum drained drain_all(const struct drain_terms *terms)
 {
-    uint64_t began = now_microseconds(), none = began;
+    uint64_t began = now_microseconds(), none = began, waited = 0;
     struct drain drain = { .count = 0 };
-    while (!gate_empty(1000))
-        if (stood(&none) > patience)
+    while (!gate_empty()) {
+        if (blocked(&none) > terms->patience)
             return UNDRAINED;
+        terms->rest(terms->argument, nap_us(waited));
+        waited = now_microseconds() - began;
+    }
     drain_begin(&drain);
     while (!drain_step(&drain)) {
-        uint64_t waited = now_microseconds() - began;
-        /* Who stands at the gate, or waits here, may be just the thread that captures. */
+        waited = now_microseconds() - began;
+        /* A thread that is blocked may be just the one that captures. */
         bool capturing = capture_going_on();
         bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
-        bool soon = capturing && !endless, alone = drain.failing || endless || (soon && !outlasts);
-        uint64_t limit = soon ? CAPTURE_PATIENCE_US : patience;
-        if (stood(&none) > limit || (alone && waited > limit)) {
+        bool soon = capturing && !endless;
+        bool alone = drain.failing || endless || (soon && !terms->outlasts);
+        uint64_t limit = soon ? CAPTURE_PATIENCE_US : terms->patience;
+        if (blocked(&none) > limit || (alone && waited > limit)) {
             drain_abandon(&drain);
             return soon ? CAPTURING : UNDRAINED;
         }
-        nap(waited);
+        terms->rest(terms->argument, nap_us(waited));
     }
     drain_abandon(&drain);
     return DRAINED;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting until nothing is in flight. All of it on the service thread with service_lock held,
- * except drain_context(), drain_ending() and context_error().
+ * Waiting until nothing is in flight. All of it with service_lock held, except drain_context(),
+ * drain_ending() and context_error().
  */
 #pragma once
 
@@ -16,11 +16,21 @@ enum drained {
     CAPTURING,                       /* gave up for a capture, which says nothing of the work */
 };
 
+/* How long a drain lasts at most, and what its caller does between two looks. */
+struct drain_terms {
+    uint64_t patience;               /* us for which a thread of the program is blocked, or calls fail */
+    bool outlasts;                   /* it waits for the end of a capture, too */
+    /* Passes about so many microseconds, without service_lock: no thread of the program may wait
+     * for the work in flight because it wants that lock, or an answer of the daemon's. */
+    void (*rest)(void *argument, uint64_t us);
+    void *argument;
+};
+
 /* With the gate closed, waits until nothing is in flight in any context of the process. It gives
- * up when threads have stood at the gate for `patience` microseconds, or calls have failed, or a
- * capture has not ended, for as long; and soon, if a capture goes on and threads stand at the gate
- * or it does not `outlast` captures. */
-enum drained drain_all(uint64_t patience, bool outlasts);
+ * up when threads of the program have been blocked in this library (gate_has_blocked()) for as long
+ * as the terms say, or calls have failed, or a capture has not ended, for as long; and soon, if a
+ * capture goes on and threads are blocked or it does not `outlast` captures. */
+enum drained drain_all(const struct drain_terms *terms);
 
 /* The same in steps, to find out whether a client is idle. */
 struct drain {
@@ -40,10 +50,11 @@ void drain_begin(struct drain *drain);             /* one of zeros, or a former 
 bool drain_step(struct drain *drain);              /* true: everything submitted before it began is done */
 void drain_abandon(struct drain *drain);           /* at the end, too: leaves zeros */
 
-/* Waits for all work of one context; any thread. False: *result, which is NOT_READY
- * where a capture is going on and forbids it. */
-bool drain_context(CUcontext context, CUresult *result);
-/* Of one that is about to be destroyed. False: a capture in it forbids that, or it has failed. */
+/* Waits for all work of one context, `most` us long or, if that is UINT64_MAX, as long as it takes;
+ * any thread. False: *result, which is NOT_READY where that is over or a capture forbids it. */
+bool drain_context(CUcontext context, uint64_t most, CUresult *result);
+/* Of one that is about to be destroyed. False: a capture in it forbids that, it has failed, or its
+ * work does not end within DRAIN_PATIENCE_US. */
 bool drain_ending(CUcontext context);
 /* What a context has ended or failed with for good, or success. */
 CUresult context_error(CUcontext context);

@@ -5,7 +5,8 @@
  *
  * As with the driver, memory that is opened again while it is open is the same
  * memory, and must be closed as often; and nothing is unmapped before the work
- * in flight is done.
+ * in flight is done. Work that does not end may wait for the thread that closes,
+ * so it waits no longer than DRAIN_PATIENCE_US.
  */
 #include "ipc/ipc_import.h"
 
@@ -267,19 +268,17 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     pthread_mutex_unlock(&memory_lock);
     if (import == NULL)
         return false;
-    bool drained;
-    while (!(drained = drain_context(context, result)) && *result == CUDA_ERROR_NOT_READY
-           && !capture_going_on())
-        continue;
-    if (!drained && *result == CUDA_ERROR_NOT_READY)
-        *result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    bool drained = drain_context(context, DRAIN_PATIENCE_US, result);
+    bool late = !drained && *result == CUDA_ERROR_NOT_READY;
+    if (late)
+        *result = capture_going_on() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
     if (*result != CUDA_SUCCESS)
         return true;
     LOCKED(memory_lock);
     import = import_at(address);     /* another thread may have closed it in the meantime */
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
-    else if (--import->opened == 0)
-        forget(import);
+    else if (--import->opened == 0 && !late)
+        forget(import);              /* else it stays mapped until it is opened again, or the end */
     return true;
 }

@@ -11,8 +11,12 @@
 
 #include "block/region.h"
 #include "client/client.h"
+#include "client/gate.h"
+#include "flight/capture.h"
 #include "flight/drain.h"
 #include "memory/allocation.h"
+
+#define SLICE_US 1000                /* of a wait: a context that ends must not wait for its work */
 
 /* The latest first. */
 struct deferred {
@@ -57,29 +61,44 @@ void deferred_frees_waited(CUcontext context, uint64_t number)
     }
 }
 
-bool deferred_frees_reclaim(struct client *client, uint64_t bytes, bool wait)
+static const struct deferred *first_of(const struct client *client)
 {
-    (void)bytes;
-    const struct deferred *one = wait ? deferred : NULL;
+    const struct deferred *one = deferred;
     while (one != NULL && !deferred_by(one, client))
         one = one->next;
-    if (one == NULL)
-        return false;
-    if (waited_in != NULL) {
-        pthread_cond_wait(&memory_changed, &memory_lock);
-        return true;                 /* perhaps that was enough */
-    }
-    CUcontext context = waited_in = one->context;
-    uint64_t earlier = deferrals;
-    pthread_mutex_unlock(&memory_lock);
+    return one;
+}
+
+/* Lock held, released meanwhile. */
+static bool wait_in(CUcontext context)
+{
     CUresult ignored_as_work_that_failed_is_done;
-    bool waited = drain_context(context, &ignored_as_work_that_failed_is_done);
+    uint64_t earlier = deferrals;
+    waited_in = context;
+    pthread_mutex_unlock(&memory_lock);
+    bool waited = drain_context(context, SLICE_US, &ignored_as_work_that_failed_is_done);
     pthread_mutex_lock(&memory_lock);
     if (waited)
         deferred_frees_waited(context, earlier);
     waited_in = NULL;
     pthread_cond_broadcast(&memory_changed);
     return waited;
+}
+
+bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until)
+{
+    (void)bytes;
+    BLOCKED;
+    const struct deferred *one;
+    while (now_microseconds() < until && (one = first_of(client)) != NULL) {
+        if (waited_in != NULL)
+            pthread_cond_wait(&memory_changed, &memory_lock);
+        else if (wait_in(one->context))
+            return true;
+        else if (capture_going_on())
+            return false;
+    }
+    return false;
 }
 
 void deferred_frees_context_end(CUcontext context)

@@ -85,7 +85,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     pthread_mutex_unlock(&memory_lock);
 
     *result = CUDA_SUCCESS;
-    bool waited = idle || drain_context(context, result);
+    bool waited = idle || drain_context(context, UINT64_MAX, result);
     if (!waited)
         *result = CUDA_SUCCESS;      /* it is freed later */
 

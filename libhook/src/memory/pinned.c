@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts memory that cannot be swapped, and takes it only where there is room. A thread that wants
- * some adds its wish to `pending`, which is part of the client's need. So the gate does not open
+ * Counts memory that cannot be swapped, and takes it only where there is room. Where the client has
+ * room to spare, it counts as pinned before it is taken, and the thread does not stand at the gate:
+ * the driver would not let it wait for the card, and work in flight may wait for it. Otherwise the
+ * thread adds its wish to `pending`, which is part of the client's need. So the gate does not open
  * before there is room, and once the thread is inside nobody can take the room away.
  *
  * Memory goes with the context that it was made in, and many programs destroy nothing else, or only
@@ -30,49 +32,68 @@ static __thread struct {
     struct client *client;
     CUcontext context;               /* what is taken goes with it; NULL: with none */
     size_t bytes;
+    bool inside;                     /* the gate; else it counts as pinned already */
 } wish;
 
-static CUresult granted(struct client *client, size_t bytes)
+/* Counts the wish no longer. Lock held. */
+static void end_wish(void)
 {
+    struct nvshare_memory *memory = &wish.client->memory;
+    *(wish.inside ? &memory->pending : &memory->pinned) -= wish.bytes;
+    wish.client = NULL;
+}
+
+static CUresult granted(struct client *client, size_t bytes, bool submits, uint64_t until)
+{
+    struct nvshare_memory *memory = &client->memory;
     LOCKED(memory_lock);
     if (wish.client != NULL) {
         /* A signal handler jumped over the call that wished it. */
-        wish.client->memory.pending -= wish.bytes;
-        client_update(wish.client);
-        wish.client = NULL;
+        struct client *former = wish.client;
+        end_wish();
+        client_update(former);
     }
-    if (!client_commit_pinned(client, bytes, bytes))
+    if (!client_commit_pinned(client, bytes, bytes, until))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    client->memory.pending += bytes;
+    wish.inside = submits || client_free_room(client) < bytes;
+    *(wish.inside ? &memory->pending : &memory->pinned) += bytes;
+    wish.client = client;
+    wish.bytes = bytes;
     client_settle();
     client_update(client);
     return CUDA_SUCCESS;
 }
 
-static CUresult begin(struct client *client, CUcontext context, size_t bytes)
+/* `submits`: to take it is work in a stream, and waits at a closed gate in any case. */
+static CUresult begin(struct client *client, CUcontext context, size_t bytes, bool submits,
+                      uint64_t until)
 {
     if (client == NULL)
         return CUDA_SUCCESS;
-    CUresult result = granted(client, bytes);
+    CUresult result = granted(client, bytes, submits, until);
     if (result != CUDA_SUCCESS)
         return result;
-    wish.client = client;
     wish.context = context;
-    wish.bytes = bytes;
-    gate_enter(GATE_NO_STREAM);
+    if (wish.inside)
+        gate_enter(GATE_NO_STREAM);
     return CUDA_SUCCESS;
 }
 
-CUresult pinned_begin(size_t bytes)
+static CUresult begin_here(size_t bytes, uint64_t until)
 {
     struct client *client = client_current();
     CUcontext context = NULL;
     if (client != NULL && contexts_current(&context) != CUDA_SUCCESS)
         context = NULL;
-    return begin(client, context, bytes);
+    return begin(client, context, bytes, false, until);
 }
 
-bool room_begin(size_t *room)
+CUresult pinned_begin(size_t bytes)
+{
+    return begin_here(bytes, client_patience_ends());
+}
+
+bool room_begin(struct room *room)
 {
     struct client *client = client_current();
     if (client == NULL)
@@ -80,14 +101,16 @@ bool room_begin(size_t *room)
     UNCANCELLED;
     pthread_mutex_lock(&memory_lock);
     uint64_t most = client->limits.total / ROOM_PART;
-    bool sensible = *room < most;
-    *room = *room == 0 ? ROOM_FIRST : ROOM_GROWS * *room;
-    if (*room > most)
-        *room = most;
-    reclaim(client, RECLAIM_ALL, true);
+    bool sensible = room->bytes < most;
+    if (room->bytes == 0)
+        room->until = client_patience_ends();
+    room->bytes = room->bytes == 0 ? ROOM_FIRST : ROOM_GROWS * room->bytes;
+    if (room->bytes > most)
+        room->bytes = most;
+    reclaim(client, RECLAIM_ALL, room->until);
     pthread_mutex_unlock(&memory_lock);
-    debug("the driver is out of memory: asking for %zu MiB of room", *room >> 20);
-    return sensible && pinned_begin(*room) == CUDA_SUCCESS;
+    debug("the driver is out of memory: asking for %zu MiB of room", room->bytes >> 20);
+    return sensible && begin_here(room->bytes, room->until) == CUDA_SUCCESS;
 }
 
 void room_end(void)
@@ -101,9 +124,9 @@ static struct client *client_on(CUdevice device)
     return known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL;
 }
 
-CUresult pinned_begin_on(CUdevice device, size_t bytes)
+CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits)
 {
-    return begin(client_on(device), NULL, bytes);
+    return begin(client_on(device), NULL, bytes, submits, client_patience_ends());
 }
 
 bool pinned_counts_on(CUdevice device)
@@ -117,12 +140,12 @@ void pinned_end(size_t bytes_taken)
     if (client == NULL)
         return;
     pthread_mutex_lock(&memory_lock);
-    client->memory.pending -= wish.bytes;
+    end_wish();
     client->memory.pinned += bytes_taken;
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
-    wish.client = NULL;
-    gate_leave();
+    if (wish.inside)
+        gate_leave();
 }
 
 static void count_less(struct client *client, size_t bytes)

@@ -214,9 +214,9 @@ static struct large *oldest(const struct client *client)
     return RING_MEMBER(spares_of(client)->order.next, struct large, order);
 }
 
-bool spares_reclaim(struct client *client, uint64_t bytes, bool wait)
+bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
-    (void)wait;                      /* that costs nothing */
+    (void)until;                     /* that costs nothing */
     const struct spares *spares = spares_of(client);
     if (spares->count == 0)
         return false;

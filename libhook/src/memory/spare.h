@@ -22,7 +22,7 @@ bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdevice
 void spare_leave(struct large *large);
 
 /* Releases the oldest until `bytes` bytes or all are gone: client/client.h. */
-bool spares_reclaim(struct client *client, uint64_t bytes, bool wait);
+bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Service thread: releases those that are too old, or some of them if they are many. */
 void spares_expire(struct client *client);
 /* Milliseconds until that is to be called; -1: it need not be. */

@@ -139,7 +139,7 @@ CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, 
     pthread_mutex_unlock(&driver_pools_lock);
     capture_exchange(&mode);
     if (*counted)
-        return pinned_begin_on(device, growth);
+        return pinned_begin_on(device, growth, true);
     gate_enter(stream);
     return CUDA_SUCCESS;
 }

@@ -11,10 +11,12 @@
 #include "pool/pending_frees.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "block/region.h"
 #include "client/client.h"
 #include "client/contexts.h"
+#include "client/gate.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "interpose/ring.h"
@@ -22,8 +24,7 @@
 #include "pool/pool.h"
 #include "pool/stream.h"
 
-/* One call alone may fail. */
-#define TRIES 8
+#define LOOK_US 100                  /* at work that somebody waits for */
 
 /* An event, used again and again as long as its context lives. */
 struct marker {
@@ -34,7 +35,6 @@ struct marker {
 struct stock {
     CUcontext context;
     struct marker *markers;          /* unused ones */
-    unsigned waiting;                /* threads, for one of its events */
     struct stock *next;
 };
 
@@ -205,28 +205,23 @@ bool pending_frees_look(void)
     return any;
 }
 
-static void wait_for(const struct async_allocation *async)
+static bool are_pending(void)
 {
-    struct stock *stock = async->pending->stock;
-    CUevent event = async->marker->event;
-    stock->waiting++;
-    pthread_mutex_unlock(&memory_lock);
-    RELAXED;
-    REAL(cuEventSynchronize)(event);
-    pthread_mutex_lock(&memory_lock);
-    if (--stock->waiting == 0)
-        pthread_cond_broadcast(&memory_changed);
+    const struct pending_frees *pending = pending_lists;
+    while (pending != NULL && ring_empty(&pending->allocations))
+        pending = pending->next;
+    return pending != NULL;
 }
 
-bool pending_frees_wait(void)
+/* Not by waiting for an event: the work may wait for this very thread, and the event's context may
+ * end meanwhile. */
+bool pending_frees_wait(uint64_t until)
 {
-    for (unsigned i = 0; i < TRIES; i++) {
-        const struct pending_frees *pending = pending_lists;
-        while (pending != NULL && ring_empty(&pending->allocations))
-            pending = pending->next;
-        if (pending == NULL)
-            return false;
-        wait_for(first(pending));
+    BLOCKED;
+    while (are_pending() && now_microseconds() < until) {
+        pthread_mutex_unlock(&memory_lock);
+        nanosleep(&(struct timespec){ .tv_nsec = LOOK_US * 1000 }, NULL);
+        pthread_mutex_lock(&memory_lock);
         if (pending_frees_look())
             return true;
     }
@@ -245,14 +240,9 @@ static void drop_memory_of(CUcontext context, struct pending_frees *pending)
     }
 }
 
-/* Its events are destroyed with it, and its work is done; so nobody waits for one for long. */
+/* Its events are destroyed with it, and its work is done. */
 void pending_frees_context_ends(CUcontext context)
 {
-    const struct stock *own = stocks;
-    while (own != NULL && own->context != context)
-        own = own->next;
-    while (own != NULL && own->waiting > 0)
-        pthread_cond_wait(&memory_changed, &memory_lock);
     for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
         bool ends = pending->stock->context == context;
         while (ends && !ring_empty(&pending->allocations))

@@ -281,21 +281,17 @@ static bool give_back(const struct client *client)
     return any;
 }
 
-bool pools_yield(const struct client *client, bool wait)
+bool pools_yield(const struct client *client, uint64_t until)
 {
     pending_frees_look();
-    if (give_back(client))
-        return true;
-    while (wait) {
-        wait = pending_frees_wait();
-        if (give_back(client))
-            return true;
-    }
-    return false;
+    while (!give_back(client))
+        if (until == 0 || !pending_frees_wait(until))
+            return false;
+    return true;
 }
 
-bool pools_reclaim(struct client *client, uint64_t bytes, bool wait)
+bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
     (void)bytes;
-    return wait && pools_yield(client, true);
+    return until != 0 && pools_yield(client, until);
 }

@@ -62,7 +62,7 @@ CUresult pool_open(CUmemoryPool handle);
 void pool_leave(struct pool *pool);               /* one user less */
 
 /* The client needs memory more than what is free in pools does. True if any went. Waits for work
- * if need be and `wait` says so, and releases the lock meanwhile. */
-bool pools_yield(const struct client *client, bool wait);
-/* With `wait` the same: client/client.h. Otherwise the program may keep what it has asked to. */
-bool pools_reclaim(struct client *client, uint64_t bytes, bool wait);
+ * if need be, but no longer than `until`, and releases the lock meanwhile; 0: without a wait. */
+bool pools_yield(const struct client *client, uint64_t until);
+/* With `until` the same: client/client.h. Otherwise the program may keep what it has asked to. */
+bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);

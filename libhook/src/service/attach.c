@@ -263,7 +263,7 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
         || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
         return false;
     pthread_mutex_lock(&memory_lock);
-    bool room = reclaim(clients[device], RECLAIM_ALL, false);
+    bool room = reclaim(clients[device], RECLAIM_ALL, 0);
     pthread_mutex_unlock(&memory_lock);
     if (!room)
         nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);

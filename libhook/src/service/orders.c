@@ -71,14 +71,18 @@ static void run(struct client *client, const struct nvshare_order *order)
  * let through, and later again. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
+    struct drain_terms terms = {
+        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = service_rest, .argument = client,
+    };
     uint64_t began = now_microseconds();
-    for (uint64_t wait = PARTS_PATIENCE_US; !client_alone(); wait *= 2) {
-        enum drained drained = drain_all(wait, true);
+    for (; !client_alone(); terms.patience *= 2) {
+        enum drained drained = drain_all(&terms);
         if (drained != UNDRAINED || now_microseconds() - began > patience)
             return drained;
         pace_let_through(client, clients_count());
     }
-    return drain_all(patience, true);
+    terms.patience = patience;
+    return drain_all(&terms);
 }
 
 /* Each time longer than before, as the work may only take long. After a few times in vain the
@@ -118,7 +122,7 @@ static void stop(struct client *client)
 
     LOCKED(memory_lock);
     client->stopping = false;
-    reclaim(client, RECLAIM_ALL, false); /* before the daemon reads how much is to leave */
+    reclaim(client, RECLAIM_ALL, 0); /* before the daemon reads how much is to leave */
     if (drained || client->stays != NVSHARE_STAYS_NOT) {
         client->drained = drained;
         caches_turn_ended(client);
@@ -139,10 +143,10 @@ static void stop(struct client *client)
 static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
-    reclaim(client, RECLAIM_ALL, false);
+    reclaim(client, RECLAIM_ALL, 0);
     if (!client->granted) {
         caches_room_ordered(client, order->room);
-        pools_yield(client, false);
+        pools_yield(client, 0);
     }
 }
 
@@ -171,7 +175,7 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
     LOCKED(memory_lock);
     client->limits = order->limits;
     if (!client_may_keep_freed(client))
-        reclaim(client, RECLAIM_ALL, false);
+        reclaim(client, RECLAIM_ALL, 0);
     /* An answer to a question that nobody asked must not pass for the next ones'. */
     if (order->number > client->answered && order->number <= client->question)
         client_hears(client, order->number, &order->limits);
@@ -180,7 +184,6 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 
 void service_obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
-    LOCKED(service_lock);
     pthread_mutex_lock(&memory_lock);
     if (order->type == NVSHARE_PROVIDE)
         host_provide_early(client, order->host);

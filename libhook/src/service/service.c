@@ -53,8 +53,8 @@ void service_disconnect(struct client *client)
     LOCKED(memory_lock);
     own_file_close(client->socket);
     client->socket = -1;
-    reclaim(client, RECLAIM_ALL, false);
-    client->postponed.type = 0;
+    reclaim(client, RECLAIM_ALL, 0);
+    client->postponed_count = 0;
     host_provided_early(client, client->host_most);
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);
@@ -165,6 +165,44 @@ static int wait_for(struct client *client, int64_t timeout_us)
     return fds[1].revents != 0 ? connection : -1;
 }
 
+/* Threads of this program or of another wait for what these bring, and the work that is drained may
+ * wait for those threads. They move nothing. */
+static bool overtakes_drain(const struct nvshare_order *order)
+{
+    switch (order->type) {
+    case NVSHARE_LIMITS:
+    case NVSHARE_REASON:
+    case NVSHARE_QUEUED:
+    case NVSHARE_TELL:
+    case NVSHARE_HEED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void service_rest(void *argument, uint64_t us)
+{
+    struct client *client = argument;
+    struct nvshare_order order;
+    int connection = -1, descriptor = -1, got = 0;
+    pthread_mutex_unlock(&service_lock);
+    if (client->postponed_count < POSTPONED_MOST)
+        connection = wait_for(client, (int64_t)us);
+    else
+        usleep((useconds_t)us);
+    if (connection >= 0)
+        got = connection_receive(connection, &order, &descriptor, 0);
+    pthread_mutex_lock(&service_lock);
+    if (got == 1 && overtakes_drain(&order))
+        service_obey(client, &order, own_file_descriptor(descriptor));
+    else if (got == 1)
+        client_postpone(client, &order);
+    else if (got < 0)
+        service_disconnect(client);
+    own_file_close(descriptor);
+}
+
 /* It runs, and others wait or are to be heeded. Who could not be drained is not held back: what it
  * has in flight may wait for what it is about to submit. service_lock is held. */
 static bool competes(struct client *client, bool *others_wait)
@@ -254,16 +292,17 @@ void *service_run(void *argument)
         }
         timeout = sooner(timeout, sooner(due, busyness_due(&busy)));
         timeout = sooner(look, timeout < 0 ? -1 : timeout * 1000);
-        struct nvshare_order order = client->postponed;
-        bool postponed = order.type != 0;
-        client->postponed.type = 0;
+        struct nvshare_order order;
+        bool postponed = client_next_postponed(client, &order);
         int connection = postponed ? -1 : wait_for(client, timeout), got = 0, descriptor = -1;
         if (postponed
             || (connection >= 0
-                && (got = connection_receive(connection, &order, &descriptor, 0)) == 1))
+                && (got = connection_receive(connection, &order, &descriptor, 0)) == 1)) {
+            LOCKED(service_lock);
             service_obey(client, &order, own_file_descriptor(descriptor));
-        else if (got < 0)
+        } else if (got < 0) {
             service_disconnect(client);
+        }
         own_file_close(descriptor);
 
         heard = (connected && heard) || got == 1;

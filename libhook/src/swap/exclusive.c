@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing memory under a program that uses it. Waits until the program runs
- * with room to spare, shuts the gate, drains, and keeps the service thread
- * from its orders for as long as it takes: nothing can then be evicted, and
- * the daemon sees a client that runs.
+ * Changing memory under a program that uses it. Waits until the program runs with room to spare,
+ * shuts the gate and drains. Then it keeps the service thread from its orders for as long as the
+ * change takes: nothing can be evicted, and the daemon sees a client that runs. If a STOP came
+ * during the drain, it begins again.
+ *
+ * Work in flight may wait for the very thread that called. So all drains and waits for captures
+ * together last no longer than DRAIN_PATIENCE_US. Standing at the gate, until the program has
+ * its turn, does not count.
  */
 #include "swap/exclusive.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include "client/commit.h"
@@ -16,10 +21,7 @@
 #include "flight/drain.h"
 #include "swap/pipeline.h"
 
-/* A STOP may come between waiting and shutting; work may depend on a thread at the gate. */
-#define TRIES 10
-/* For others' captures, which forbid it and end without us. */
-#define CAPTURE_PATIENCE_US 30000000
+#define TRIES 10                     /* as a STOP may come again and again */
 #define CAPTURE_LOOK_US 1000
 
 struct task {
@@ -28,19 +30,40 @@ struct task {
     CUresult (*action)(void *);
     void *argument;
     bool ran;
+    uint64_t patience;               /* us, that are left */
 };
 
-/* Everything is still. With memory_lock. */
+static void rest(void *unused, uint64_t us)
+{
+    (void)unused;
+    pthread_mutex_unlock(&service_lock);
+    nanosleep(&(struct timespec){ .tv_nsec = (long)us * 1000 }, NULL);
+    pthread_mutex_lock(&service_lock);
+}
+
+static bool drain(struct task *task)
+{
+    BLOCKED;
+    uint64_t began = now_microseconds();
+    bool drained = drain_all(&(struct drain_terms){ .patience = task->patience, .rest = rest })
+        == DRAINED;
+    uint64_t took = now_microseconds() - began;
+    task->patience -= took < task->patience ? took : task->patience;
+    return drained;
+}
+
+/* With both locks, which it releases while it waits. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;
     client->remapping = true;
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
-    bool ready = drain_all(DRAIN_PATIENCE_US, false) == DRAINED && swap_enter_context(client);
+    bool ready = drain(task) && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
-    if (ready) {
+    /* It may have been stopped meanwhile. */
+    if (ready && client->granted && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
         client_settle();             /* what it has pinned is in the figures */
@@ -71,12 +94,14 @@ static CUresult attempt(struct task *task)
 }
 
 /* False: it would be in vain, or for too long. One of this thread's own would not end. */
-static bool captures_have_ended(uint64_t patience_until)
+static bool captures_have_ended(struct task *task)
 {
+    BLOCKED;
     while (capture_going_on()) {
-        if (capture_is_own() || now_microseconds() > patience_until)
+        if (capture_is_own() || task->patience < CAPTURE_LOOK_US)
             return false;
         usleep(CAPTURE_LOOK_US);
+        task->patience -= CAPTURE_LOOK_US;
     }
     return true;
 }
@@ -85,7 +110,7 @@ static bool captures_have_ended(uint64_t patience_until)
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;
-    if (!client_commit_pinned(client, task->room, pins))
+    if (!client_commit_pinned(client, task->room, pins, client_patience_ends()))
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += task->room;
     if (task->room >= pins)
@@ -105,16 +130,14 @@ static CUresult once(struct task *task, uint64_t pins)
 CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
                      CUresult (*action)(void *), void *argument)
 {
-    struct task task = { client, room, action, argument, false };
-    uint64_t patience_until = now_microseconds() + CAPTURE_PATIENCE_US;
+    struct task task = { client, room, action, argument, false, DRAIN_PATIENCE_US };
     CUresult result = CUDA_ERROR_NOT_READY;
     /* A thread cancelled while the gate is shut on its behalf would leave it so. */
     UNCANCELLED;
-    /* Whose work does not end is held up for it no more than once. */
-    unsigned tries = client->stays == NVSHARE_STAYS_UNDRAINED ? 1 : TRIES;
-    for (unsigned i = 0; i < tries && !task.ran && result == CUDA_ERROR_NOT_READY; i++) {
+    for (unsigned i = 0;
+         i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY && task.patience > 0; i++) {
         pthread_mutex_unlock(&memory_lock);
-        bool may = captures_have_ended(patience_until);
+        bool may = captures_have_ended(&task);
         pthread_mutex_lock(&memory_lock);
         result = may ? once(&task, pins) : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }

@@ -12,9 +12,9 @@
  * held again in `action`.
  *
  * Returns what `action` returns; CUDA_ERROR_OUT_OF_MEMORY if the room is
- * refused, CUDA_ERROR_NOT_READY if the program's work did not end,
- * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a capture did not, none of them having
- * run it.
+ * refused, CUDA_ERROR_NOT_READY if the program's work did not end within
+ * DRAIN_PATIENCE_US, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a capture did not,
+ * none of them having run it.
  */
 CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
                      CUresult (*action)(void *), void *argument);

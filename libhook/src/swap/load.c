@@ -106,7 +106,7 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
  * was looked for (orders.c) came before it. */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
-    return client->postponed.type == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
+    return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
 }
 
 void swap_in(struct client *client, const struct nvshare_order *order)

@@ -11,11 +11,11 @@
 /* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
 bool order_yields(struct client *client, const struct nvshare_order *order)
 {
-    struct nvshare_order yield;
+    struct nvshare_order yield, next;
     if ((order->flags & NVSHARE_AHEAD) == 0)
         return false;
-    if (client->postponed.type == 0)
-        connection_next(client->socket, NVSHARE_EVICT, &client->postponed);
+    if (client->postponed_count == 0 && connection_next(client->socket, NVSHARE_EVICT, &next))
+        client_postpone(client, &next);
     return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 

@@ -163,14 +163,19 @@ void host_provide(struct client *client, uint64_t allowance, struct host_provisi
 }
 void host_provided(struct host_provision *provision) { (void)provision; }
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
-bool reclaim(struct client *client, uint64_t bytes, bool wait)
+bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
-    (void)client, (void)bytes, (void)wait;
+    (void)client, (void)bytes, (void)until;
     return false;
 }
 void spare_leave(struct large *large) { (void)large; }
 void content_leave_context(struct client *client) { (void)client; }
 void client_send(struct client *client, struct nvshare_report report) { (void)client, (void)report; }
+bool client_postpone(struct client *client, const struct nvshare_order *order)
+{
+    (void)client, (void)order;
+    return false;
+}
 bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
     (void)socket, (void)type, (void)order;

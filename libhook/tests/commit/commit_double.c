@@ -5,6 +5,7 @@
  */
 #include "client/client.h"
 #include "client/commit.h"
+#include "client/gate.h"
 #include "interpose/bell.h"
 #include "interpose/log.h"
 
@@ -55,9 +56,19 @@ void client_send(struct client *client, struct nvshare_report report)
     (void)client, (void)report;
 }
 
-bool reclaim(struct client *client, uint64_t bytes, bool wait)
+uint32_t gate_block(void)
 {
-    (void)client, (void)bytes, (void)wait;
+    return 0;
+}
+
+void gate_unblock(const uint32_t *before)
+{
+    (void)before;
+}
+
+bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
+{
+    (void)client, (void)bytes, (void)until;
     return false;
 }
 
@@ -65,7 +76,7 @@ bool reclaim(struct client *client, uint64_t bytes, bool wait)
 SEEN bool ask_to_pin(uint64_t bytes)
 {
     pthread_mutex_lock(&memory_lock);
-    bool granted = client_commit_pinned(&one, bytes, bytes);
+    bool granted = client_commit_pinned(&one, bytes, bytes, 0);
     pthread_mutex_unlock(&memory_lock);
     return granted;
 }

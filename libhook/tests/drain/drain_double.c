@@ -124,13 +124,12 @@ CUresult streams_look(CUcontext context, uint64_t moment)
     return CUDA_SUCCESS;
 }
 
-bool gate_empty(int64_t timeout)
+bool gate_empty(void)
 {
-    (void)timeout;
     return true;
 }
 
-bool gate_has_waiters(void)
+bool gate_has_blocked(void)
 {
     return false;
 }

@@ -42,7 +42,7 @@ SEEN uint64_t core_mixed;            /* where the driver has mapped something la
 SEEN int core_mapped;                /* the program mapped every address itself */
 /* and what it reads. */
 SEEN uint64_t core_stream;           /* that was last named at the gate */
-SEEN int core_entered, core_left;
+SEEN int core_entered;
 SEEN uint64_t core_wished;           /* bytes of the last pinned_begin(), */
 SEEN int core_device_wished = -1;    /* and of which device, if it was named */
 SEEN uint64_t core_pinned;           /* bytes counted now, */
@@ -92,9 +92,10 @@ void bus_copy_ends(const struct bus_copy *copy)
         core_copies--;
 }
 
-void gate_wake_closer(void)
+/* How often this thread has entered and not left. */
+SEEN int core_inside(void)
 {
-    core_left++;
+    return gate_self == NULL ? 0 : (int)gate_self->inside;
 }
 
 bool client_none(void)
@@ -238,8 +239,9 @@ CUresult pinned_begin(size_t bytes)
     return begin(-1, bytes);
 }
 
-CUresult pinned_begin_on(CUdevice device, size_t bytes)
+CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits)
 {
+    (void)submits;
     return begin(device, bytes);
 }
 
@@ -434,7 +436,7 @@ void room_end(void)
 {
 }
 
-bool room_begin(size_t *room)
+bool room_begin(struct room *room)
 {
     (void)room;
     return false;

@@ -33,6 +33,9 @@ class Core:
         return self.TYPES.get(name, ctypes.c_int).in_dll(library, "core_" + name)
     def __getattr__(self, name):
         return self.variable(name).value
+    @property
+    def left(self):
+        return self.entered - library.core_inside()
     def __setattr__(self, name, value):
         self.variable(name).value = value
 core = Core()

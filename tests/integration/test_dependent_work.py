@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work in flight may wait for what a thread of the program does next. A call of that thread lasts no
+longer than without the library: alone on the card, while the daemon has the client stopped, and
+while the thread captures a stream."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report, encode_order
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.test_bus_sharing import Daemon
+from tests.integration.test_contexts import WAITING
+from tests.integration.test_own_memory import PRELUDE, Program
+
+OUT_OF_MEMORY = 2
+# A kernel waits for a word of the host's that this thread sets last. Where the call does not return,
+# the program ends with the stacks of its threads.
+DEPENDENT = WAITING.removeprefix(PRELUDE) + '''
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+
+class Array(ctypes.Structure):
+    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint)]
+
+address, other, small, array, stream, side, lasting = (c_uint64() for _ in range(7))
+for one in (stream, side, lasting):
+    call("cuStreamCreate", byref(one), 1)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
+exportable = c_uint64(create(64 * MIB, handles=1))
+here = reserve(64 * MIB)
+call("cuMemMap", here, 64 * MIB, 0, exportable, 0)
+allow(here, 64 * MIB)
+another = begin_context()
+call("cuCtxSetCurrent", home)
+call("cuMemAllocAsync", byref(small), 8 * MIB, stream)
+call("cuStreamSynchronize", stream)
+
+def spins():
+    wait_in(stream)
+def waits_for_a_value():
+    call("cuStreamWaitValue32_v2", stream, flag.value, c_uint(1), c_uint(0))
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
+@HOST_FUNCTION
+def needs_the_interpreter(_):
+    while not reached.value:
+        time.sleep(0.001)
+def calls_back():
+    call("cuLaunchHostFunc", stream, needs_the_interpreter, None)
+
+def allocates(size):
+    return lambda: cuda.cuMemAlloc_v2(byref(other), c_size_t(size))
+def makes_an_array():
+    return cuda.cuArrayCreate_v2(byref(array), byref(Array(1024, 1024, 1, 1)))
+def destroys_a_context():
+    return cuda.cuCtxDestroy_v2(another)
+def exports_by_handle():
+    return cuda.cuIpcGetMemHandle(byref((ctypes.c_char * 64)()), address)
+def exports_by_descriptor():
+    return cuda.cuMemExportToShareableHandle(byref(c_int()), exportable, c_int(1), c_uint64(0))
+def allocates_managed():
+    return cuda.cuMemAllocManaged(byref(other), c_size_t(8 * MIB), c_uint(1))
+def creates():
+    properties = Properties(1, 0, Location(1, 0))
+    return cuda.cuMemCreate(byref(other), c_size_t(8 * MIB), byref(properties), c_uint64(0))
+def allocates_in_a_stream(size):
+    return lambda: cuda.cuMemAllocAsync(byref(other), c_size_t(size), side)
+def frees_in_a_stream():
+    return cuda.cuMemFreeAsync(small, side)
+def loads():
+    with open("libhook/demo/kernels.ptx", "rb") as file:
+        return cuda.cuModuleLoadData(byref(other), file.read())
+def asks():
+    return cuda.cuMemGetInfo_v2(byref(other), byref(array))
+def launches():
+    return cuda.cuMemsetD8Async(c_uint64(address.value), c_uint(7), c_size_t(16), side)
+
+def capture():
+    call("cuStreamBeginCapture_v2", lasting, c_int(RELAXED))
+def capture_ends():
+    graph = c_void_p()
+    call("cuStreamEndCapture", lasting, byref(graph))
+def says(what):
+    print(json.dumps(what), flush=True)
+'''
+ENDING = '''
+reached.value = 1
+call("cuStreamSynchronize", stream)
+assert get(address, MIB) == bytes([7]) * MIB
+'''
+
+# What is called, and what the driver says to it.
+CALLS = {
+    "allocates(8 * MIB)": 0,
+    "allocates(1 << 40)": OUT_OF_MEMORY,
+    "makes_an_array": 0,
+    "destroys_a_context": 0,
+    "allocates_managed": 0,
+    "creates": 0,
+    "allocates_in_a_stream(8 * MIB)": 0,
+    "allocates_in_a_stream(1 << 40)": OUT_OF_MEMORY,
+    "frees_in_a_stream": 0,
+    "loads": 0,
+    "asks": 0,
+}
+WORK = ["spins", "waits_for_a_value", "calls_back"]
+
+
+class Answering(threading.Thread):
+    """The daemon goes on answering questions, and lets the program run again when it has stopped or
+    could not be drained. What it was told, in order."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        super().__init__(daemon=True)
+        self.daemon_ = daemon
+        self.said: list[Type] = []
+        self.start()
+
+    def run(self) -> None:
+        daemon = self.daemon_
+        while packet := daemon.connection.recv(4096):
+            record = decode_report(packet)
+            self.said.append(record.type)
+            if record.type is Type.COMMIT:
+                daemon.connection.send(
+                    encode_order(replace(daemon.limits, number=record.number)))
+            if record.type is Type.STOPPED:
+                daemon.connection.send(encode_order(OrderRecord(Type.RUN)))
+        daemon.connection.close()
+
+    def hears_all(self) -> list[Type]:
+        """Once the program has ended."""
+        self.join()
+        return self.said
+
+
+def dependent(site: Site, body: str) -> tuple[Daemon, Answering, Program]:
+    """A program whose work in flight depends on it, with its memory on the card."""
+    daemon = Daemon(site)
+    program = Program(site, DEPENDENT + body + ENDING)
+    daemon.accept(Flag(0))
+    return daemon, Answering(daemon), program
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("call", CALLS)
+def test_call_returns_while_work_depends_on_its_thread(site: Site, call: str, work: str) -> None:
+    _, answering, program = dependent(site, f"{work}()\nsays({call}())\n")
+    assert program.hears() == CALLS[call]
+    program.ends_well()
+    assert Type.REOPENED not in answering.hears_all()
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread(
+        site: Site, call: str, capturing: bool) -> None:
+    begins, ends = ("capture()", "capture_ends()") if capturing else ("", "")
+    daemon, answering, program = dependent(
+        site, f"spins()\n{begins}\naway()\nsays({call}())\n{ends}\n")
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP))
+    # Behind it comes what moves memory, and waits for the end of the drain.
+    daemon.send(OrderRecord(Type.EVICT, number=2, room=512 * MIB, host=1 << 40))
+    program.go_on()
+    assert program.hears() == CALLS[call]
+    program.ends_well()
+    said = answering.hears_all()
+    assert said.count(Type.STOPPED) + said.count(Type.REOPENED) == 1
+
+
+def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(site: Site) -> None:
+    daemon, answering, program = dependent(site, "spins()\naway()\nsays(launches())\n")
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP))
+    program.go_on()
+    assert program.hears() == 0
+    program.ends_well()
+    assert Type.REOPENED in answering.hears_all()
