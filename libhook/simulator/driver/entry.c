@@ -106,10 +106,31 @@ static CUresult refusal(const char *name, unsigned needs)
     return (needs & ENTRY_UNSAFE) != 0 ? capture_prohibits() : CUDA_SUCCESS;
 }
 
+static void (*_Atomic subscribed)(const char *name);
+
+void simulator_subscribe(void (*subscriber)(const char *name))
+{
+    atomic_store(&subscribed, subscriber);
+}
+
+static void tell_subscriber(const char *name)
+{
+    static __thread bool telling;
+    void (*subscriber)(const char *name) = atomic_load(&subscribed);
+    if (subscriber == NULL || telling)
+        return;
+    telling = true;
+    subscriber(name);
+    telling = false;
+}
+
 CUresult entry(const char *name, unsigned needs)
 {
     atomic_fetch_add(&inside, 1);
-    return refusal(name, needs);
+    CUresult result = refusal(name, needs);
+    if (result == CUDA_SUCCESS)
+        tell_subscriber(name);
+    return result;
 }
 
 void entry_left(const CUresult *entered)

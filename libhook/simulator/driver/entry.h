@@ -40,6 +40,10 @@ void entry_left(const CUresult *entered);
     if (entered_ != CUDA_SUCCESS)                                                        \
         return entered_
 
+/* Stands for a subscriber of CUPTI's: called at the beginning of each call that is not refused, on the
+ * thread that calls, unless that is within the subscriber already. NULL: none any more. */
+__attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));
+
 /* The life of the driver in this process. */
 bool driver_running(void);           /* between cuInit and the process's exit */
 bool driver_ended(void);             /* the process exits */

@@ -39,6 +39,7 @@ static void *provide(void *argument)
     struct host_provision *provision = argument;
     struct client *client = provision->client;
     own_thread_begins("nvshare-host");
+    client_thread_is_ours();
     capture_relax();
     bool ready = REAL(cuCtxSetCurrent)(provision->context) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);

@@ -23,9 +23,21 @@ pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
 struct client *clients[CLIENTS_MAX];
 static _Atomic unsigned client_count;
 
+static __thread bool thread_is_ours __attribute__((tls_model("initial-exec")));
+
+void client_thread_is_ours(void)
+{
+    thread_is_ours = true;
+}
+
+bool client_is_called_back(void)
+{
+    return thread_is_ours || locked_here(&memory_lock);
+}
+
 bool client_none(void)
 {
-    return client_count == 0;
+    return client_count == 0 || locked_here(&memory_lock);
 }
 
 bool client_alone(void)
@@ -67,8 +79,13 @@ uint64_t now_microseconds(void)
 
 struct client *client_current(void)
 {
+    return client_count == 0 || client_is_called_back() ? NULL : client_here();
+}
+
+struct client *client_here(void)
+{
     CUdevice device;
-    if (client_none() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+    if (client_count == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
         || device < 0 || device >= CLIENTS_MAX)
         return NULL;
     return __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE);

@@ -11,7 +11,7 @@
 #include "interpose/locked.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 31                /* two bits each in the gate's word, and GATE_AJAR */
+#define CLIENTS_MAX 30                /* two bits each in the gate's word, and GATE_AJAR */
 #define QUESTIONS_OPEN 16
 #define REASON_LONGEST 448
 #define POSTPONED_MOST 16
@@ -132,15 +132,23 @@ extern pthread_mutex_t service_lock;
 
 extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
 
-/* No client has ever been attached in this process: wrappers pass through. */
+/* Wrappers pass through: no client has ever been attached in this process, or the driver has called
+ * back in the middle of a call of ours (client_is_called_back()). */
 bool client_none(void);
+/* A tool that watches the driver's calls (CUPTI) is called back in the middle of each, on the same
+ * thread, and may call the driver itself. In the middle of one of ours that thread holds memory_lock,
+ * or is the library's: it may neither lock that again, nor wait for an answer of the daemon's or at
+ * the gate. */
+bool client_is_called_back(void);
+void client_thread_is_ours(void);                 /* the calling one, until it ends */
 bool client_alone(void);                          /* there is one, and no other */
 unsigned clients_count(void);
 /* Attaching (service/attach.c). */
 void client_enter(struct client *client);          /* memory_lock held */
 void clients_watch_forks(void);                   /* a child has none; once is enough */
 
-struct client *client_current(void);              /* of the current context's device, or NULL */
+struct client *client_here(void);                 /* of the current context's device, or NULL */
+struct client *client_current(void);              /* the same; NULL if client_is_called_back() */
 
 /* A thread is about to stand at the gate. memory_lock not held. */
 void clients_want(void);

@@ -30,12 +30,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/client.h"
 #include "client/contexts.h"
 #include "interpose/bell.h"
 #include "interpose/glibc.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-
 
 _Atomic uint64_t gate_closed;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
@@ -48,6 +48,7 @@ const struct gate_telling *_Atomic gate_telling;
 static struct {
     _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
     _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
+    _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
     /* Only to be told of a thread's end. Where there is none, each thread keeps its place. */
     pthread_key_t key;
@@ -152,6 +153,17 @@ static uint64_t look(void)
     return closed;
 }
 
+/* The same for whoever stands at the gate or comes to it. Nothing is submitted before that counts. */
+static bool passes(CUstream stream)
+{
+    uint64_t closed = look();
+    if (!may_pass(closed))
+        return false;
+    if ((closed & GATE_CAPTURING) != 0 && !is_capturing(stream))
+        atomic_fetch_add(&gate.submissions, 1);
+    return true;
+}
+
 static bool worth_another_look(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
@@ -162,7 +174,8 @@ static bool worth_another_look(void)
 
 static bool waits_for_pace_alone(void)
 {
-    return atomic_load(&gate_closed) == GATE_AJAR && !gate_telling->holds();
+    return (atomic_load(&gate_closed) & ~GATE_CAPTURING) == (GATE_PACED | GATE_TELLING)
+           && !gate_telling->holds();
 }
 
 /* A signal handler may run here, jump away, or submit work itself and leave no mark. */
@@ -181,11 +194,11 @@ static void stand(const struct gate_thread *self)
 
 void gate_wait(struct gate_thread *self, CUstream stream)
 {
-    if (may_pass(look()))
+    if (passes(stream))
         return;
     /* A capture submits nothing. Staying inside meanwhile is harmless: the
      * call into the driver is short. */
-    if (is_capturing(stream))
+    if (is_capturing(stream) || client_is_called_back())
         return;
 
     int saved_errno = errno;
@@ -203,7 +216,7 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         stand(self);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         atomic_store(&self->inside, 1);
-    } while (!may_pass(look()));    /* what it counted before may have been cleared meanwhile */
+    } while (!passes(stream));      /* what it counted before may have been cleared meanwhile */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
@@ -282,6 +295,11 @@ uint64_t gate_passes(void)
     for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
         sum += atomic_load_explicit(&t->passes, memory_order_relaxed);
     return sum;
+}
+
+uint64_t gate_submissions(void)
+{
+    return atomic_load(&gate.submissions);
 }
 
 void gate_abandon(void)

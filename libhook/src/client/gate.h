@@ -16,7 +16,8 @@
  * One gate per process: a program with clients on several GPUs may submit
  * only while all of them run. Each reason to be closed is one bit of a word.
  * With GATE_PACED alone, so many passes are let through all the same; with
- * GATE_TELLING, who passes says so to other programs or asks whether they do.
+ * GATE_TELLING, who passes says so to other programs or asks whether they do;
+ * with GATE_CAPTURING, passes are counted that no capture swallows.
  */
 #pragma once
 
@@ -27,7 +28,9 @@
 
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
 #define GATE_TELLING ((uint64_t)1 << 62)           /* telling.c */
-#define GATE_AJAR (GATE_PACED | GATE_TELLING)      /* passes are looked at, and may be let through */
+#define GATE_CAPTURING ((uint64_t)1 << 61)         /* before_capture.c */
+#define GATE_AJAR (GATE_PACED | GATE_TELLING | GATE_CAPTURING) /* passes are looked at, and may be
+                                                                  let through */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */
 
 /* One per thread that has ever passed, on cache lines of its own. `inside`
@@ -84,6 +87,7 @@ bool gate_empty(void);                             /* nobody (but the caller) in
 bool gate_has_waiters(void);
 bool gate_has_blocked(void);                       /* a thread stands there, or is BLOCKED */
 uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
+uint64_t gate_submissions(void);                   /* with GATE_CAPTURING: passes that are not captured */
 void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
 void gate_abandon(void);                           /* in a forked child, where it is open */
 

@@ -12,21 +12,26 @@
  */
 #include "flight/capture.h"
 
-/* Protects `captures`, which may be read without. Held across driver calls that
- * return at once; nothing else is locked by its holder but the list of streams. */
+#include "flight/before_capture.h"
+
+/* Protects `captures`, which may be read without, and before_capture.c. Held across driver calls
+ * that return at once; nothing else is locked by its holder but the lists of streams and contexts. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned captures;
 
 void capture_begins(void)
 {
     LOCKED(capture_lock);
+    if (captures == 0)
+        before_capture_record();
     captures++;
 }
 
 void capture_ends(void)
 {
     LOCKED(capture_lock);
-    captures--;
+    if (--captures == 0)
+        before_capture_drop();
 }
 
 bool capture_going_on(void)
@@ -36,6 +41,8 @@ bool capture_going_on(void)
 
 bool capture_forbid(bool whatever)
 {
+    if (locked_here(&capture_lock))
+        return false;                /* the driver has called back: see client_is_called_back() */
     pthread_mutex_lock(&capture_lock);
     if (captures == 0 || whatever)
         return true;
@@ -46,6 +53,20 @@ bool capture_forbid(bool whatever)
 void capture_allow(void)
 {
     pthread_mutex_unlock(&capture_lock);
+}
+
+void capture_leave_context(CUcontext context)
+{
+    LOCKED(capture_lock);
+    before_capture_forget(context);
+}
+
+bool capture_alone(void)
+{
+    if (captures == 0 || locked_here(&capture_lock))
+        return false;
+    LOCKED(capture_lock);
+    return captures > 0 && before_capture_is_over();
 }
 
 bool capture_refuses(CUresult *result)

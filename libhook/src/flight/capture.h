@@ -17,6 +17,10 @@ bool capture_going_on(void);
  * a context on their own. False: one is going on, unless that does not matter (`whatever`). */
 bool capture_forbid(bool whatever);
 void capture_allow(void);
+/* A context ends: nobody asks it for its work any more. */
+void capture_leave_context(CUcontext context);
+/* Captures go on, and nothing is in flight, as far as that can be known: see before_capture.c. */
+bool capture_alone(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it
  * nothing on account of one. capture_relax(): for good; returns what was before. */

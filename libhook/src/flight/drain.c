@@ -12,10 +12,11 @@
  * A context that is about to be destroyed is drained in any case: a capture in it ends with it, and
  * captures in other contexts, which may last, are not disturbed.
  *
- * Otherwise a drain waits for the end of a capture. A capture submits nothing, so it takes as long
- * as the program does. But a captured copy needs its memory to be there and stands at the gate
- * (copies.c), so then patience is short. One that lasts for long is taken for work that does not
- * end.
+ * Otherwise, while a capture goes on, a drain is over when what was in flight before the capture is
+ * done and nothing has been submitted since (before_capture.c). Where something has, it waits for the
+ * end of the capture. A capture submits nothing, so it takes as long as the program does. But a
+ * captured copy needs its memory to be there and stands at the gate (copies.c), so then patience is
+ * short. One that lasts for long is taken for work that does not end.
  *
  * A call that fails says nothing of the work, so the drain tries again. Only a context that has
  * failed for good runs nothing any more, and counts as drained.
@@ -181,7 +182,7 @@ bool drain_ending(CUcontext context)
 {
     CUresult result;
     uint64_t began = now_microseconds(), waited = 0;
-    while (!drain_one(context, true, DRAIN_PATIENCE_US, &result) && result != CUDA_ERROR_NOT_READY
+    while (!drain_one(context, true, UINT64_MAX, &result) && result != CUDA_ERROR_NOT_READY
            && waited < DRAIN_PATIENCE_US) {
         nap(waited);
         waited = now_microseconds() - began;
@@ -240,6 +241,8 @@ static CUresult part_step(struct drain_part *part)
     CUresult result = CUDA_SUCCESS;
     if (!part->started)
         result = record(part->context, false, 0, part->moment, &part->event);
+    if (result == CUDA_ERROR_NOT_READY && part->event == NULL && capture_alone())
+        result = CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && part->event != NULL)
         result = REAL(cuEventQuery)(part->event);
     bool over = is_over(part->context, result);

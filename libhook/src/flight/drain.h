@@ -53,8 +53,8 @@ void drain_abandon(struct drain *drain);           /* at the end, too: leaves ze
 /* Waits for all work of one context, `most` us long or, if that is UINT64_MAX, as long as it takes;
  * any thread. False: *result, which is NOT_READY where that is over or a capture forbids it. */
 bool drain_context(CUcontext context, uint64_t most, CUresult *result);
-/* Of one that is about to be destroyed. False: a capture in it forbids that, it has failed, or its
- * work does not end within DRAIN_PATIENCE_US. */
+/* Of one that is about to be destroyed; as long as it takes, as the driver waits, too. False: a
+ * capture in it forbids that, or it has failed. */
 bool drain_ending(CUcontext context);
 /* What a context has ended or failed with for good, or success. */
 CUresult context_error(CUcontext context);

@@ -89,7 +89,7 @@ struct listed_stream *streams_leave(CUstream stream)
     if (listed != NULL && REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
         listed->end = mark_end(stream);
         /* Nobody could ask later. */
-        listed->over = listed->end == NULL && REAL(cuStreamSynchronize)(stream) == CUDA_SUCCESS;
+        listed->over = listed->end == NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
         REAL(cuCtxPopCurrent_v2)(&same);
     }
     return listed;

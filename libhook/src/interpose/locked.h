@@ -8,11 +8,24 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
 {
     pthread_mutex_lock(mutex);
     return mutex;
+}
+
+/* The calling thread has locked it. glibc notes the owner of every mutex that is not shared. */
+static inline bool locked_here(const pthread_mutex_t *mutex)
+{
+    static __thread pid_t self __attribute__((tls_model("initial-exec")));
+    if (self == 0)
+        self = (pid_t)syscall(SYS_gettid);
+    return __atomic_load_n(&mutex->__data.__owner, __ATOMIC_RELAXED) == self;
 }
 
 static inline void locked_end(pthread_mutex_t *const *mutex)

@@ -155,11 +155,15 @@ static void information(const struct client *client, size_t *free_bytes, size_t 
 
 bool memory_information(size_t *free_bytes, size_t *total_bytes)
 {
-    struct client *client = client_current();
+    struct client *client = client_here();
     if (client == NULL)
         return false;
-    LOCKED(memory_lock);
+    bool called_back = locked_here(&memory_lock);
+    if (!called_back)
+        pthread_mutex_lock(&memory_lock);
     information(client, free_bytes, total_bytes);
+    if (!called_back)
+        pthread_mutex_unlock(&memory_lock);
     return true;
 }
 

@@ -129,9 +129,10 @@ static bool usable(const struct async_allocation *async, CUcontext context, uint
     return async->stream == stream && stream != 0 && async->context == context;
 }
 
-/* The smallest that is large enough and not much larger; latest freed first. */
+/* The smallest that is large enough and not much larger; latest freed first. `early`: or one that work
+ * in another stream still touches. */
 static struct async_allocation *fitting(const struct pool *pool, size_t room, unsigned class,
-                                        CUcontext context, uint64_t stream)
+                                        CUcontext context, uint64_t stream, bool early)
 {
     size_t most = room + (class < SLAB_CLASSES ? 0 : room / 8);
     struct async_allocation *best = NULL;
@@ -141,7 +142,8 @@ static struct async_allocation *fitting(const struct pool *pool, size_t room, un
         for (struct ring *link = head->previous; link != head && searched++ < SEARCHED;
              link = link->previous) {
             struct async_allocation *async = RING_MEMBER(link, struct async_allocation, alike);
-            if (async->room < room || async->room > most || !usable(async, context, stream)
+            if (async->room < room || async->room > most
+                || !(usable(async, context, stream) || (early && async->pending != NULL))
                 || (best != NULL && best->room <= async->room))
                 continue;
             best = async;
@@ -202,22 +204,26 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
 }
 
 CUresult async_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
-                    uint64_t stream, CUdeviceptr *address)
+                    CUstream stream, uint64_t name, CUdeviceptr *address)
 {
     unsigned class;
     if (bytes > MOST)
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t room = room_of(bytes, &class);
-    struct async_allocation *async = fitting(pool, room, class, context, stream);
+    struct async_allocation *async = fitting(pool, room, class, context, name, false);
     if (async == NULL && pending_frees_look())
-        async = fitting(pool, room, class, context, stream);
-    if (async != NULL) {
-        reuse(async, bytes);
-    } else {
-        CUresult result = make(pool, client, bytes, room, class, &async);
-        if (result != CUDA_SUCCESS)
-            return result;
+        async = fitting(pool, room, class, context, name, false);
+    bool made = async == NULL;
+    CUresult result = made ? make(pool, client, bytes, room, class, &async) : CUDA_SUCCESS;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->dependencies
+        && (async = fitting(pool, room, class, context, name, true)) != NULL) {
+        made = false;
+        result = async->pending == NULL ? CUDA_SUCCESS : pending_frees_order(async, stream);
     }
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!made)
+        reuse(async, bytes);
     *address = async->address;
     pool->used += bytes;
     if (pool->used + pool->lost > pool->used_high)

@@ -29,10 +29,10 @@ struct async_allocation {
 };
 
 struct async_allocation *async_at(CUdeviceptr address); /* begins there, freed or not */
-/* Out of a pool, made or reused for work in the context's `stream`. May release the lock
- * meanwhile. */
+/* Out of a pool, made or reused for work in the context's `stream`, whose name is `name`. May release
+ * the lock meanwhile. */
 CUresult async_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
-                    uint64_t stream, CUdeviceptr *address);
+                    CUstream stream, uint64_t name, CUdeviceptr *address);
 /* The program's address ends; the allocation belongs to nobody yet. NULL: there is
  * no allocation, or no memory to remember it by. */
 struct async_allocation *async_retire(CUdeviceptr address);

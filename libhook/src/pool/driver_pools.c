@@ -114,8 +114,9 @@ static size_t recount(struct driver_pool *pool)
 void pools_recount(void)
 {
     pools_settle();
-    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed))
-        return;
+    if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed)
+        || locked_here(&driver_pools_lock))
+        return;                      /* the latter: the driver has called back */
     RELAXED;
     LOCKED(driver_pools_lock);
     for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next) {
@@ -130,6 +131,11 @@ void pools_recount(void)
 
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
 {
+    *counted = false;
+    if (client_is_called_back() || locked_here(&driver_pools_lock)) {
+        gate_enter(stream);
+        return CUDA_SUCCESS;
+    }
     CUstreamCaptureMode mode = capture_relax();
     pthread_mutex_lock(&driver_pools_lock);
     const struct driver_pool *pool = counted_pool(handle);

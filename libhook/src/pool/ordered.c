@@ -20,7 +20,8 @@
  * pool must grow, when the program asks for figures, and whenever it is stopped. Idle memory has no
  * content. So before a pool's client is sent off the card it gives all of it back, whatever the
  * threshold: that costs less than one copy of it. Before an allocation is refused, idle memory is
- * given back, and waited for.
+ * given back. Memory that work in another stream still touches then serves one of its own pool that
+ * fits, whose stream first waits for that work (unless the program forbids it).
  *
  * Pools that others may hold (exportable or imported), or of other than device memory, stay the
  * driver's: driver_pools.c.
@@ -55,7 +56,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         ours = client != NULL;
         if (ours) {
             pool->users++;
-            *result = async_take(pool, client, bytes, context, name, address);
+            *result = async_take(pool, client, bytes, context, stream, name, address);
             pool_leave(pool);
         }
         pthread_mutex_unlock(&memory_lock);

@@ -22,7 +22,6 @@ void pending_frees_put(struct async_allocation *async, const struct mark *mark);
 void pending_frees_leave(struct async_allocation *async); /* the stream itself uses it again */
 /* Makes those idle whose work is done. True if there were any. */
 bool pending_frees_look(void);
-/* The same after waiting for some, until a time in us at the latest; releases the lock. False: there
- * are none. */
-bool pending_frees_wait(uint64_t until);
+/* The stream, which uses it from now on, first waits for what it waits for. */
+CUresult pending_frees_order(struct async_allocation *async, CUstream stream);
 void pending_frees_context_ends(CUcontext context);

@@ -30,7 +30,8 @@ static struct pool *add(CUmemoryPool handle, CUdevice device, size_t most)
     if (pool == NULL)
         return NULL;
     *pool = (struct pool){
-        .handle = handle, .device = device, .most = most, .opportunistic = true, .next = pools,
+        .handle = handle, .device = device, .most = most, .opportunistic = true,
+        .dependencies = true, .next = pools,
     };
     ring_clear(&pool->idle);
     for (unsigned i = 0; i < ASYNC_CLASSES; i++)
@@ -85,6 +86,9 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
         && REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &option)
                == CUDA_SUCCESS)
         pool->opportunistic = option != 0;
+    if (pool != NULL && REAL(cuMemPoolGetAttribute)(
+            handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &option) == CUDA_SUCCESS)
+        pool->dependencies = option != 0;
     return pool;
 }
 
@@ -254,6 +258,9 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
         case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
             pool->opportunistic = *(const int *)value != 0;
             break;
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+            pool->dependencies = *(const int *)value != 0;
+            break;
         case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
             pool->threshold = *(const cuuint64_t *)value;
             break;
@@ -281,17 +288,14 @@ static bool give_back(const struct client *client)
     return any;
 }
 
-bool pools_yield(const struct client *client, uint64_t until)
+bool pools_yield(const struct client *client)
 {
     pending_frees_look();
-    while (!give_back(client))
-        if (until == 0 || !pending_frees_wait(until))
-            return false;
-    return true;
+    return give_back(client);
 }
 
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
     (void)bytes;
-    return until != 0 && pools_yield(client, until);
+    return until != 0 && pools_yield(client);
 }

@@ -21,7 +21,8 @@ struct pool {
     bool destroyed;                  /* and goes with the last that uses it */
     unsigned users;                  /* allocations, and calls under way */
     uint64_t threshold;              /* bytes that it keeps when they are free */
-    bool opportunistic;              /* what is free in one stream may serve another */
+    bool opportunistic;              /* what is free in one stream may serve another, */
+    bool dependencies;               /* and what will be may, which then waits for that */
     uint64_t used, used_high;        /* bytes, as asked for */
     uint64_t lost;                   /* freed by cuMemFree: told as used for ever, as by the driver */
     uint64_t reserved, reserved_high;
@@ -61,8 +62,8 @@ bool pool_is_opening(const struct pool *pool);
 CUresult pool_open(CUmemoryPool handle);
 void pool_leave(struct pool *pool);               /* one user less */
 
-/* The client needs memory more than what is free in pools does. True if any went. Waits for work
- * if need be, but no longer than `until`, and releases the lock meanwhile; 0: without a wait. */
-bool pools_yield(const struct client *client, uint64_t until);
+/* The client needs memory more than what is free in pools does. True if any went. Waits for no work,
+ * as the driver does not. */
+bool pools_yield(const struct client *client);
 /* With `until` the same: client/client.h. Otherwise the program may keep what it has asked to. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);

@@ -246,8 +246,8 @@ void client_attach(CUdevice device, CUcontext context)
     static uint32_t tried;           /* one try for each device, whatever came of it */
     if (context != NULL)
         contexts_add(context, device, context);
-    if (device < 0 || device >= CLIENTS_MAX)
-        return;
+    if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
+        return;                      /* or the driver has called back */
     LOCKED(attach_lock);
     if (clients[device] == NULL && (tried >> device & 1) == 0) {
         tried |= (uint32_t)1 << device;

@@ -6,6 +6,7 @@
 
 #include "client/client.h"
 #include "client/contexts.h"
+#include "flight/capture.h"
 #include "flight/drain.h"
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"
@@ -31,6 +32,7 @@ void context_ends(CUcontext context)
     pinned_context_ends(context);
     pending_frees_context_ends(context);
     contexts_remove(context);
+    capture_leave_context(context);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = clients[i];
         if (client == NULL)

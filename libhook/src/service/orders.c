@@ -146,7 +146,7 @@ static void yield_spare_memory(struct client *client, const struct nvshare_order
     reclaim(client, RECLAIM_ALL, 0);
     if (!client->granted) {
         caches_room_ordered(client, order->room);
-        pools_yield(client, 0);
+        pools_yield(client);
     }
 }
 

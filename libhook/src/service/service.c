@@ -254,6 +254,7 @@ void *service_run(void *argument)
     own_thread_begins("nvshare");
     pthread_mutex_lock(&memory_lock);   /* until clients[] has it */
     pthread_mutex_unlock(&memory_lock);
+    client_thread_is_ours();
     /* This thread never disturbs a capture of the program's threads. */
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);

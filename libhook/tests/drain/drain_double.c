@@ -99,6 +99,11 @@ void capture_allow(void)
 {
 }
 
+bool capture_alone(void)
+{
+    return false;
+}
+
 bool capture_going_on(void)
 {
     return false;

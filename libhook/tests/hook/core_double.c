@@ -98,6 +98,11 @@ SEEN int core_inside(void)
     return gate_self == NULL ? 0 : (int)gate_self->inside;
 }
 
+bool client_is_called_back(void)
+{
+    return false;
+}
+
 bool client_none(void)
 {
     return !core_attached;

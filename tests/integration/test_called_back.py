@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tool that watches the driver's calls is called back in the middle of the library's own, and may
+ask the driver from there."""
+
+import pytest
+
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+
+WATCHED = '''
+import faulthandler, threading
+faulthandler.dump_traceback_later(120, exit=True)
+library = ctypes.CDLL("libcuda.so.1")
+seen, wrong, asked = set(), [], threading.local()
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+def watches(name):
+    seen.add(name.decode())
+    code = asks()
+    if code not in (0, 201):                 # a thread of the library's may have no context yet
+        wrong.append((name.decode(), code))
+def asks_for_room():
+    free, total = c_size_t(), c_size_t()
+    return cuda.cuMemGetInfo_v2(byref(free), byref(total))
+def asks_about_memory():
+    kind = c_uint()
+    code = cuda.cuPointerGetAttribute(byref(kind), c_int(2), address)
+    return code if code != 1 else 0          # unknown is an answer
+def allocates():
+    there = c_uint64()
+    return cuda.cuMemAlloc_v2(byref(there), c_size_t(1 * MIB)) or cuda.cuMemFree_v2(there)
+address, other, stream = c_uint64(), c_uint64(), c_uint64()
+'''
+USES = '''
+library.simulator_subscribe(watches)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+put(address, b"a" * (1 * MIB))
+handle = create(8 * MIB)
+here = reserve(8 * MIB)
+call("cuMemMap", here, 8 * MIB, 0, handle, 0)
+allow(here, 8 * MIB)
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAllocAsync", byref(other), 1 * MIB, stream)
+call("cuMemFreeAsync", other, stream)
+call("cuStreamSynchronize", stream)
+away()
+assert get(address, 1 * MIB) == b"a" * (1 * MIB)
+call("cuMemUnmap", here, 8 * MIB)
+call("cuMemRelease", c_uint64(handle))
+call("cuMemFree_v2", address)
+library.simulator_subscribe(None)
+assert not wrong, wrong
+# The driver's calls that the library makes with its lock held, on either thread.
+assert {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"} <= seen, seen
+'''
+
+
+@pytest.mark.parametrize("asks", ["asks_for_room", "asks_about_memory", "allocates"])
+def test_subscriber_of_the_driver_may_call_it_in_the_middle_of_the_library_s_calls(
+        site: Site, asks: str) -> None:
+    site.start("--tq", "200ms")
+    program = Program(site, WATCHED + f"asks = {asks}\n" + USES)
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
