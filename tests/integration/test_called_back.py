@@ -4,9 +4,8 @@ ask the driver from there."""
 
 import pytest
 
-from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 WATCHED = '''
 import faulthandler, threading

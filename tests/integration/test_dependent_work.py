@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in flight may wait for what a thread of the program does next. A call of that thread lasts no
-longer than without the library: alone on the card, while the daemon has the client stopped, and
-while the thread captures a stream."""
+"""Work in flight may wait for what a thread of the program does next. A call of that thread lasts
+no longer than without the library: alone on the card, while the daemon has the client stopped,
+and while the thread captures a stream."""
 
 import threading
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from tests.integration.test_own_memory import PRELUDE, Program
 Eventually = Callable[[Callable[[], bool]], None]
 
 OUT_OF_MEMORY = 2
-# A kernel waits for a word of the host's that this thread sets last. Where the call does not return,
-# the program ends with the stacks of its threads.
+# A kernel waits for a word of the host's that this thread sets last. Where the call does not
+# return, the program ends with the stacks of its threads.
 DEPENDENT = WAITING.removeprefix(PRELUDE) + '''
 import faulthandler, select
 faulthandler.dump_traceback_later(120, exit=True)
