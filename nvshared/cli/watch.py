@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboard at a terminal: draws its state, and carries keys and news to it."""
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from nvshared.tui.commands import carry_out
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Frame, Screen, State
 from nvshared.tui.terminal import Terminal
+
+LATE = 0.5                              # seconds that an answer may take
 
 
 def watch(bus: str, interval: float) -> None:
@@ -27,6 +30,8 @@ class Watch:
         self._bus = bus
         self._terminal = terminal
         self._looker = Looker(bus, interval, terminal.wake)
+        self._interval = interval
+        self._heard = time.monotonic()  # when the looker said something of the daemon last
         self._state = State()
 
     def run(self) -> None:
@@ -40,10 +45,17 @@ class Watch:
                 return
             for report in self._looker.reports():
                 self._hear(report)
+            if not self._state.trouble and self._until_old() <= 0:
+                self._state = failed(self._state, "nvshared does not answer")
+
+    def _until_old(self) -> float:
+        """Seconds for which what is shown counts as the present."""
+        return self._heard + self._interval + LATE - time.monotonic()
 
     def _quits(self, frame: Frame) -> bool:
         """Waits for keys, or for news, and does what the keys say."""
-        for event in self._terminal.events():
+        patience = None if self._state.trouble else max(0.0, self._until_old())
+        for event in self._terminal.events(patience):
             self._state, wish = act(self._state, event, frame)
             opened = self._state.opened
             self._looker.opened = None if opened is None else opened.who
@@ -59,6 +71,8 @@ class Watch:
         return False
 
     def _hear(self, report: Report) -> None:
+        if isinstance(report, Looked | Failed):
+            self._heard = time.monotonic()
         match report:
             case Looked():
                 self._state = looked(self._state, *report)

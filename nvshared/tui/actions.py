@@ -95,7 +95,7 @@ def _struck(state: State, key: str, frame: Frame) -> Answer:
         return _answered(state, state.question, key)
     if state.prompt is not None:
         return _typed(state, state.prompt, key), None
-    if key in ("q", "Q"):
+    if key in ("q", "Q", "f10"):
         return state, Wish.QUIT
     if key in ("?", "h", "f1"):
         if state.screen is Screen.HELP:
@@ -112,7 +112,11 @@ def _struck(state: State, key: str, frame: Frame) -> Answer:
         return _asked(state, BY_KEY[key]), None
     if state.screen is Screen.MAIN:
         return _in_list(state, key)
-    return state, None
+    return _unknown(state, key)
+
+
+def _unknown(state: State, key: str) -> Answer:
+    return replace(state, words=f"{key} does nothing here. ? lists all keys."), None
 
 
 def _in_list(state: State, key: str) -> Answer:
@@ -127,7 +131,7 @@ def _in_list(state: State, key: str) -> Answer:
             return _sorted_next(state, 1), None
         case "i" | "I":
             return settled(replace(state, reverse=not state.reverse)), None
-    return state, None
+    return _unknown(state, key)
 
 
 _END = 1 << 30

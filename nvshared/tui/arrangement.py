@@ -9,7 +9,9 @@ from nvshared.record import dataclass
 FRAME = 4                               # lines of a GPU without graphs,
 WITH_GRAPHS = 4                         # and of one with them, beside these
 GRAPHS = 2                              # one below the other
-HEIGHTS = (8, 5, 3, 2, 1)                     # of a graph
+HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # of a graph
+HIGH = 40                               # lines of a screen that GPUs may fill but for the list;
+PART = 3                                # of a lower one they get this part, if graphs fit there
 ROWS = 5                                # of the list below, where there are so many
 QUIET = frozenset({"idle", "suspended"})
 
@@ -36,7 +38,10 @@ def arranged(snapshot: Snapshot, height: int | None, below: int = 0) -> Arrangem
     for graphs in HEIGHTS:
         # High graphs are for terminals that have room for everything.
         needed = below if graphs > 1 else min(below, max(ROWS, height * 2 // 3))
-        if number * (WITH_GRAPHS + GRAPHS * graphs) + needed <= height:
+        lines = number * (WITH_GRAPHS + GRAPHS * graphs)
+        if graphs > 1 and height < HIGH and lines > -(-height // PART):
+            continue
+        if lines + needed <= height:
             return Arrangement(snapshot.gpus, graphs)
     room = max(1, height - min(below, max(ROWS, height // 2)))
     shown = sorted(snapshot.gpus, key=lambda gpu: _rank(snapshot, gpu))

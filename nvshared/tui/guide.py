@@ -16,8 +16,8 @@ _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in KINDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
     Screen.MAIN: (
-        *_BASIC, ("down", "↑↓", "select"), ("enter", "Enter", "details"), ("/", "/", "filter"),
-        (">", "<>", "sort"), ("i", "i", "reverse"), *_CHANGES,
+        *_BASIC, ("down", "↑↓", "select"), ("enter", "Enter", "open"), ("/", "/", "filter"),
+        (">", "<>", "sort"), ("i", "i", "order"), *_CHANGES,
     ),
     Screen.DETAILS: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll"), *_CHANGES),
     Screen.HELP: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll")),
@@ -47,11 +47,14 @@ _PAGE: tuple[tuple[str, str], ...] = (
               "too much; unshared: nvshare has no part in it"),
     ("HELD", "how long it has had the GPU in all"),
     ("WAITS, LEFT", "how long it has been waiting this time, and about how much longer"),
+    ("Graphs", "the last minutes, the present on the right; use and waiting, and in and out, each "
+               "on a scale of its own: beside them the present figure, and below it what a full "
+               "column is, as in 9.8G/s of 12.0G"),
     ("LIMITS", "what is set for it: memory, share of the time, weight, as in 20.0G,50%,w200"),
     ("TQ", "the time quantum: how long a program keeps the GPU while others wait"),
     ("", ""),
     ("Anywhere", ""),
-    ("? q", "this page; quits. Ctrl-L draws everything anew"),
+    ("? q F10", "this page; quits. Ctrl-L draws everything anew"),
 )
 
 
@@ -70,13 +73,19 @@ def page(width: int) -> list[Text]:
 
 
 def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[Hit]]:
-    """The line at the bottom, behind `lead`, and what clicks on it mean."""
+    """The line at the bottom, behind `lead`, and what clicks on it mean.
+
+    Where not all of it fits, the keys of changes stand there without a word.
+    """
     found, hits = fit(lead, min(lead.cell_len, width)), []
+    whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
+    narrow = found.cell_len + whole > width
     for key, written, label in KEYS[screen]:
-        room = len(written) + 1 + len(label) + 2
-        if found.cell_len + room - 2 > width:
+        words = " " if narrow and (key, written, label) in _CHANGES else f" {label}  "
+        end = found.cell_len + len(written) + len(words.rstrip())
+        if end > width:
             break
-        hits.append(Hit(line, found.cell_len, found.cell_len + room - 2, Key(key)))
-        found.append(written, "bold cyan").append(f" {label}  ", "dim")
+        hits.append(Hit(line, found.cell_len, end, Key(key)))
+        found.append(written, "bold cyan").append(words, "dim")
     found.rstrip()
     return fit(found, width), hits

@@ -13,7 +13,7 @@ ESCAPE = "\x1b"
 NAMED = {
     "A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "P": "f1",
     "Z": "backtab", "1~": "home", "4~": "end", "7~": "home", "8~": "end", "5~": "pgup",
-    "6~": "pgdn", "3~": "delete", "11~": "f1",
+    "6~": "pgdn", "3~": "delete", "11~": "f1", "21~": "f10",
 }
 PLAIN = {
     "\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\b": "backspace",

@@ -14,13 +14,14 @@ from nvshared.tui.bar import Bar, Part
 from nvshared.tui.grid import Place, grid
 from nvshared.tui.panels import RESIDENT, SWAPPED
 from nvshared.tui.quantities import command, duration, size
-from nvshared.tui.rows import UNSHARED, who
+from nvshared.tui.rows import SORTS, UNSHARED, who
 from nvshared.tui.state import Hit, Row, Sort, State
 from nvshared.tui.tables import NARROWEST, STATES, Give, limits, tenant, user
 from nvshared.tui.waiting import left
 
 LEAD = 3                                # what is selected, and who holds a GPU
 LONGEST_BAR = 40
+COMMAND = 4                             # so large a part of the line the command keeps
 SELECTED, HOLDS = "›", "▶"
 STYLE = {**STATES, UNSHARED: "dim"}
 
@@ -33,8 +34,8 @@ class Heading(NamedTuple):
     place: Place
 
 
-def _headings(snapshot: Snapshot, clients: Sequence[ClientSnapshot]) -> list[Heading]:
-    """What there is something to say of."""
+def _headings(snapshot: Snapshot, width: int) -> list[Heading]:
+    """Which columns there are does not depend on what the programs do, so that none jumps."""
     totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
 
     def memory(one: ClientSnapshot) -> Bar:
@@ -43,29 +44,24 @@ def _headings(snapshot: Snapshot, clients: Sequence[ClientSnapshot]) -> list[Hea
             Part(one.swapped, SWAPPED, "yellow"),
         ))
 
-    found = [
-        Heading("GPU", lambda one: str(one.gpu), Place(Give(3), right=True)),
-        Heading("PID", lambda one: str(one.pid or "?"), Place(right=True)),
-        Heading("USER", lambda one: user(one.uid), Place(Give(6, NARROWEST), most=16)),
-    ]
-    if any(tenant(one) for one in clients):
-        found.append(Heading("TENANT", tenant, Place(Give(6, NARROWEST), most=32)))
-    found += [
+    several = len(snapshot.gpus) > 1
+    return [
+        *([Heading("GPU", lambda one: str(one.gpu), Place(Give(3), right=True))] * several),
+        Heading("PID", lambda one: str(one.pid or "?"), Place(wide=7, right=True)),
+        Heading("USER", lambda one: user(one.uid), Place(Give(5, NARROWEST), most=16, wide=8)),
+        Heading("TENANT", tenant, Place(Give(8, NARROWEST), most=32, wide=12)),
         Heading("STATE", lambda one: one.state, Place(wide=9)),
         Heading("", memory, Place(Give(4), most=LONGEST_BAR)),
         Heading("MEM", lambda one: size(one.allocated + one.pinned), Place(wide=5, right=True)),
         Heading("RESIDENT", lambda one: size(one.resident + one.pinned),
                 Place(Give(9), right=True)),
-        Heading("HELD", _held, Place(Give(8), wide=6, right=True)),
+        Heading("HELD", _held, Place(Give(6), wide=6, right=True)),
         Heading("WAITS", _waits, Place(Give(2), wide=6, right=True)),
         Heading("LEFT", left, Place(Give(2), wide=6, right=True)),
+        Heading("IDLE", _idle, Place(Give(7), wide=6, right=True)),
+        Heading("LIMITS", limits, Place(Give(7), wide=8)),
+        Heading("COMMAND", command, Place(Give(1, max(len("COMMAND"), width // COMMAND)))),
     ]
-    if any(one.idle_usec for one in clients):
-        found.append(Heading("IDLE", _idle, Place(Give(7), wide=6, right=True)))
-    if any(limits(one) for one in clients):
-        found.append(Heading("LIMITS", limits, Place(Give(5))))
-    found.append(Heading("COMMAND", command, Place(Give(1, len("COMMAND")))))
-    return found
 
 
 def _held(client: ClientSnapshot) -> str:
@@ -88,9 +84,10 @@ def listing(
     Columns are as wide as all programs need, so that nothing moves when somebody scrolls.
     """
     assert state.snapshot is not None
-    headings = _headings(state.snapshot, clients)
+    headings = _headings(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
-    mark = "▲" if state.reverse else "▼"
+    falling = SORTS[state.sort][1] is not state.reverse
+    mark = "▼" if falling else "▲"
     titles: list[Text | Bar] = [
         Text(one.name + (mark if one.name == state.sort else ""),
              style="bold underline" if one.name == state.sort else "bold")

@@ -21,7 +21,7 @@ from nvshared.tui.canvas import bar, ends, fit, frame
 from nvshared.tui.graph import graph
 from nvshared.tui.grid import Place, grid
 from nvshared.tui.past import SPAN, Past, Rates
-from nvshared.tui.quantities import gibibytes, quantum_of, size
+from nvshared.tui.quantities import of_whole, quantum_of, size
 from nvshared.tui.tables import NARROWEST, PROCESS, STATES, WIDE, Give, holder
 from nvshared.tui.waiting import sentence
 from nvshared.units import MIB
@@ -60,12 +60,13 @@ def _framed(
     rates = past.rates(gpu.index)
     lines = [_memory(gpu, snapshot.of(gpu), inner)]
     lines += _graphs(gpu, past, rates, inner, height) if height else [
-        _movement(gpu, past, sentence(snapshot, gpu), inner)]
+        _movement(snapshot, gpu, past, inner)]
     note = Text(f" · {gpu.anti_thrash} · TQ {quantum_of(gpu)}")
     if height:
-        lines.append(Text(sentence(snapshot, gpu), style="yellow" if gpu.queue_length else "dim"))
+        lines.append(Text(
+            sentence(snapshot, gpu, inner), style="yellow" if gpu.queue_length else "dim"))
         turns = f"{gpu.turns} turns" if rates is None else f"{rates.turns * 60:.0f} turns/min"
-        note.append(f" · {turns} · graphs: {SPAN / 60:.0f} min")
+        note.append(f" · {turns} · graphs: last {SPAN / 60:.0f} min")
     return frame(
         lines, width,
         title=Text.assemble((f"GPU {gpu.index}", "bold"), " ", gpu.name.removeprefix("NVIDIA ")),
@@ -82,7 +83,7 @@ def _used(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> int:
 
 def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> Text:
     used = _used(gpu, clients)
-    figures = f" {gibibytes(used)} of {gibibytes(gpu.memory_total)} GiB"
+    figures = f" {of_whole(used, gpu.memory_total, ' of ')}iB"
     for value, form in (
         (gpu.utilization, "{:.0%}"), (gpu.temperature, "{:.0f}C"), (gpu.power, "{:.0f}W"),
     ):
@@ -92,7 +93,7 @@ def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> 
     return bar(whole, room).append(figures)
 
 
-def _movement(gpu: GPUSnapshot, past: Past, waiting: str, width: int) -> Text:
+def _movement(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int) -> Text:
     rates = past.rates(gpu.index)
     parts = [f"{gpu.turns} turns"]
     if rates is not None:
@@ -101,7 +102,9 @@ def _movement(gpu: GPUSnapshot, past: Past, waiting: str, width: int) -> Text:
             f"in {size(rates.bytes_in)}/s",
             f"out {size(rates.bytes_out)}/s",
         ]
-    words = Text("   ".join([*parts, waiting]), style="dim")
+    before, use = "   ".join(parts) + "   ", ""
+    room = width - (width // 4 + len(" use ") if width >= WIDE else 0) - len(before)
+    words = Text(before + sentence(snapshot, gpu, room), style="dim")
     if width < WIDE:
         return words
     (use,) = graph(past.series(gpu.index, "use", width // 4), 1.0)
@@ -179,7 +182,7 @@ def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[
             Text(f"GPU {gpu.index}", style="bold"),
             Text(gpu.name.removeprefix("NVIDIA ")),
             Bar(gpu.memory_total, (Part(used, RESIDENT, "green"),), rest=EMPTY),
-            Text(f"{gibibytes(used)}/{gibibytes(gpu.memory_total)}G"),
+            Text(of_whole(used, gpu.memory_total)),
             Text("" if gpu.utilization is None else f"{gpu.utilization:.0%}"),
             Text(gpu.state, style=STATES.get(gpu.state, "")),
             Text(holder(snapshot, gpu)),

@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING
 
-from nvshared.units import GIB, MILLISECOND, SECOND
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot
@@ -26,9 +26,11 @@ def size(count: float | None) -> str:
     return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
 
 
-def gibibytes(count: int) -> str:
-    """Bytes as "97.3", to be followed by GiB somewhere."""
-    return f"{count / GIB:.1f}"
+def of_whole(count: int | None, whole: int, between: str = "/") -> str:
+    """Bytes of so many in all, as 97.3/139.7G or 40/256M; "-" for what is unknown."""
+    unit, letter, digits = (GIB, "G", 1) if whole >= GIB else (MIB, "M", 0)
+    used = "-" if count is None else f"{count / unit:.{digits}f}"
+    return f"{used}{between}{whole / unit:.{digits}f}{' ' if ' ' in between else ''}{letter}"
 
 
 def duration(microseconds: int) -> str:

@@ -13,8 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared.names import PRIORITIES, USUAL_TERMS
-from nvshared.tui.quantities import command, duration, process, quantum_of, size
-from nvshared.units import GIB, MIB
+from nvshared.tui.quantities import command, duration, of_whole, process, quantum_of, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -278,11 +277,7 @@ def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) 
 
 
 def _memory(gpu: "GPUSnapshot") -> str:
-    whole = gpu.memory_total
-    unit, letter = (GIB, "G") if whole >= GIB else (MIB, "M")
-    form = "{:.1f}" if unit == GIB else "{:.0f}"
-    used = "-" if gpu.memory_used is None else form.format(gpu.memory_used / unit)
-    return f"{used}/{form.format(whole / unit)}{letter}"
+    return of_whole(gpu.memory_used, gpu.memory_total)
 
 
 def _or_dash(value: float | None, form: str) -> str:

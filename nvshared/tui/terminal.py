@@ -75,10 +75,13 @@ class Terminal:
         with suppress(BlockingIOError):     # it is going to wake anyhow
             os.write(self._waking, b"\0")
 
-    def events(self) -> list[Event]:
-        """What was struck; nothing if woken, or after a signal. Raises EOFError at its end."""
+    def events(self, seconds: float | None) -> list[Event]:
+        """What was struck; nothing if woken, after a signal or after so long.
+
+        Raises EOFError at its end.
+        """
         terminal = sys.stdin.fileno()
-        patience = LONE if self._keys.unfinished else None
+        patience = LONE if self._keys.unfinished else seconds
         ready, _, _ = select.select([terminal, self._reading], [], [], patience)
         if not ready:
             return self._keys.pause()

@@ -3,6 +3,7 @@
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.quantities import duration, process, size
+from nvshared.tui.tables import PROCESS, shortened
 
 NAMED = 2                               # of those who hold a GPU
 
@@ -41,16 +42,23 @@ def left(client: ClientSnapshot) -> str:
     return "?" if client.expected_usec is None else f"~{duration(client.expected_usec)}"
 
 
-def sentence(snapshot: Snapshot, gpu: GPUSnapshot) -> str:
-    """Who waits for a GPU: the next one, and how many more."""
+def sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
+    """Who waits for a GPU: the next one, and how many more.
+
+    Where that is longer than `width`, for what it waits is left out, and then the name shortened.
+    """
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
         return "nobody waits"
     # Who stands in the queue goes before those that wait for time or memory.
     waiting.sort(key=lambda one: (one.position == 0, one.position))
     first, *others = waiting
-    words = f"{process(first)} waits {reason(snapshot, first)}: {since(first)}"
-    return f"{words}; {len(others)} more" if others else words
+    name, behind = process(first), f"{since(first)}{f'; {len(others)} more' if others else ''}"
+    whole = f"{name} waits {reason(snapshot, first)}: {behind}"
+    if len(whole) <= width:
+        return whole
+    room = max(PROCESS, width - len(f" waits: {behind}"))
+    return f"{shortened(name, room)} waits: {behind}"
 
 
 def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:

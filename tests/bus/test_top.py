@@ -136,6 +136,16 @@ async def test_it_ends_also_while_the_daemon_is_silent(
     assert GIVEN_BACK in shown
 
 
+async def test_figures_count_as_old_while_the_daemon_is_silent(private: PrivateBus) -> None:
+    async with peeper(private.address) as silent:
+        silent.bus.add_message_handler(
+            lambda message: message.message_type is MessageType.METHOD_CALL)
+        await silent.bus.request_name(BUS_NAME)
+        await on_a_terminal(
+            *TOP, NVSHARE_BUS=private.address,
+            steps=[(b"nvshared does not answer. It is asked again.", b"q")])
+
+
 async def test_a_refusal_is_a_sentence(
     manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,13 @@ def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Con
         job.finish()
 
 
+def test_job_with_a_shard_of_no_number_has_one(cluster: Container) -> None:
+    job = Job(cluster, "alice", "--gres=shard", memory=16)
+    job.await_memory()
+    assert terms(cluster, job.tenant)["memory"] == card.MEMORY // SHARDS << 20
+    job.finish()
+
+
 def test_commands_of_the_page_submit_and_show_jobs(cluster: Container) -> None:
     for line in (*pages.block("docs/slurm.md", "Name=gpu").splitlines(),
                  *pages.block("docs/slurm.md", "GresTypes").splitlines()):

@@ -10,13 +10,24 @@ from rich.console import Console
 
 from nvshared.control.snapshot import Turn
 from nvshared.control.tenants import Tenant, Term
-from nvshared.tui.actions import failed, looked
+from nvshared.tui.actions import Wish, failed, looked
 from nvshared.tui.keys import Key
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Row, Screen, Sort, State
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
-from tests.unit.top_scene import IDLE, SCENE, WAITS, lines, prose, scene, seen, strike, text
+from tests.unit.top_scene import (
+    IDLE,
+    SCENE,
+    WAITS,
+    lines,
+    programs,
+    prose,
+    scene,
+    seen,
+    strike,
+    text,
+)
 
 WIDTHS = (60, 79, 80, 100, 119, 120, 130, 200, 250)
 HEIGHTS = (12, 13, 18, 24, 40, 80)
@@ -218,6 +229,51 @@ def test_the_bar_of_what_is_selected_is_as_full_as_others() -> None:
     assert not row.plain[1].isspace() or not row.get_style_at_offset(console, 1).color
 
 
+def test_screen_of_80_columns_leaves_two_thirds_to_programs() -> None:
+    scene_of_many = replace(SCENE, clients=(*SCENE.clients, *programs(30)))
+    shown = lines(seen(scene_of_many, 3), 80, 24)
+    heading = next(at for at, line in enumerate(shown) if "COMMAND" in line)
+    assert heading <= 8
+    assert any(line.endswith(" python3 -m notebook") for line in shown)
+    assert "about 26s more" in shown[heading - 2]
+    assert shown[-1].split("  ")[-1].split()[:6] == ["m", "c", "w", "s", "r", "p"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(130, 30), (200, 60)])
+def test_line_of_keys_is_whole_from_130_columns_on(width: int, height: int) -> None:
+    assert "p preempt" in lines(seen(), width, height)[-1]
+
+
+def test_screen_of_60_lines_is_full() -> None:
+    shown = lines(seen(looks=3), 200, 60)
+    assert sum(not line for line in shown) < 60 / 5
+
+
+def test_columns_do_not_depend_on_what_programs_do() -> None:
+    quiet = replace(SCENE, clients=(replace(HOLDER, tenant="user:root"),))
+    busy = replace(SCENE, clients=(
+        replace(HOLDER, memory_limit=GIB, compute_limit=50, idle_usec=SECOND), WAITS, IDLE))
+    for width in (80, 130, 200):
+        names = [
+            next(line for line in lines(seen(one), width) if "COMMAND" in line).split()
+            for one in (quiet, busy)]
+        assert names[0] == names[1]
+
+
+def test_mark_of_the_sorted_column_shows_the_direction() -> None:
+    state = strike(seen(), ">", width=200)[0]
+    assert f"{state.sort}▲" in text(state, 200)
+    assert f"{state.sort}▼" in text(strike(state, "i", width=200)[0], 200)
+    assert "MEM▼" in text(replace(state, sort="MEM"), 200)
+
+
+def test_unknown_key_is_answered_and_f10_quits() -> None:
+    state, wishes = strike(seen(), "x")
+    assert not wishes
+    assert "x does nothing here. ? lists all keys." in text(state)
+    assert strike(seen(), "f10")[1] == [Wish.QUIT]
+
+
 def test_everything_that_is_seen_can_be_pointed_at() -> None:
     frame = draw(seen(), 130, 40)
     for hit in frame.hits:
@@ -226,7 +282,7 @@ def test_everything_that_is_seen_can_be_pointed_at() -> None:
             case Sort(column):
                 assert words.rstrip("▼▲") == column
             case Row((_, pid)):
-                assert f" {pid} " in words
+                assert str(pid) in words.split()
             case Key():
                 assert words
     kinds = [type(hit.means) for hit in frame.hits]
