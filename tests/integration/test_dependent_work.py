@@ -110,6 +110,7 @@ CALLS = {
     "loads": 0,
     "asks": 0,
 }
+EXPORTS = ["exports_by_handle", "exports_by_descriptor"]
 WORK = ["spins", "waits_for_a_value", "calls_back"]
 
 
@@ -176,6 +177,42 @@ def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread
     assert said.count(Type.STOPPED) + said.count(Type.REOPENED) == 1
 
 
+@pytest.mark.parametrize("work", WORK)
+def test_export_returns_while_work_depends_on_its_thread(site: Site, work: str) -> None:
+    _, answering, program = dependent(site, f"{work}()\nsays(exports_by_handle())\n")
+    assert program.hears() == 0
+    program.ends_well()
+    assert Type.REOPENED not in answering.hears_all()
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+@pytest.mark.parametrize("export", EXPORTS)
+def test_export_ends_while_the_client_is_drained_and_work_depends_on_its_thread(
+        site: Site, export: str, capturing: bool) -> None:
+    begins, ends = ("capture()", "capture_ends()") if capturing else ("", "")
+    daemon, answering, program = dependent(
+        site, f"spins()\n{begins}\naway()\nsays({export}())\n{ends}\n")
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP))
+    program.go_on()
+    # Memory in pieces cannot become one while work is in flight.
+    assert program.hears() in ([0] if export == "exports_by_handle" else [600, 900])
+    program.ends_well()
+    answering.hears_all()
+
+
+def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(site: Site) -> None:
+    """What was freed during a capture is kept until its work is done."""
+    _, answering, program = dependent(
+        site, "call('cuMemAlloc_v2', byref(other), 8 * MIB)\nspins()\ncapture()\n"
+        "call('cuMemFree_v2', other)\ncapture_ends()\nsays(allocates(1 << 40)())\n"
+        "says(destroys_a_context())\n")
+    assert program.hears() == OUT_OF_MEMORY
+    assert program.hears() == 0
+    program.ends_well()
+    answering.hears_all()
+
+
 def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(
         site: Site, eventually: Eventually) -> None:
     daemon, answering, program = dependent(site, "spins()\naway()\nlaunches_until_told()\n")
@@ -186,3 +223,34 @@ def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(
     program.go_on()
     program.ends_well()
     answering.join()
+
+
+IMPORTS = '''
+import sys
+address, handle = c_uint64(), (ctypes.c_char * 64).from_buffer(bytearray(bytes.fromhex(HANDLE)))
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
+there = cuda.cuIpcOpenMemHandle_v2(byref(address), Handle.from_buffer(handle), 1)
+assert there == 0, there
+print(json.dumps(list(get(address, 4))), flush=True)
+'''
+
+
+def test_memory_exported_while_work_was_in_flight_is_shared_when_another_asks(site: Site) -> None:
+    site.start()
+    owner = Program(site, DEPENDENT + '''
+handle = (ctypes.c_char * 64)()
+spins()
+call("cuIpcGetMemHandle", byref(handle), address)
+reached.value = 1
+call("cuStreamSynchronize", stream)
+says(bytes(handle).hex())
+sys.stdin.readline()
+''' + ENDING)
+    handle = owner.hears()
+    other = Program(site, f"HANDLE = {handle!r}\n" + IMPORTS)
+    assert other.hears() == [7] * 4
+    other.ends_well()
+    owner.go_on()
+    owner.ends_well()

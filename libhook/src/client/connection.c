@@ -16,7 +16,7 @@
 #include "nvshare/protocol.h"
 
 /* A daemon that does not read for this long is as good as gone. */
-static const struct timeval SEND_PATIENCE = { .tv_sec = 5 };
+static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };
 
 static int new_socket(void)
 {

@@ -8,6 +8,10 @@
  * copied into memory that can be exported, which takes its place at the same
  * address and never leaves the card. One block after the other, so that the
  * card needs room for one more only. The descriptors are handed out in ipc_server.c.
+ *
+ * Nothing may run meanwhile, and work in flight may wait for the thread that asks for the
+ * handle. So that thread does not wait for long; what is not shared then is shared when
+ * another process first asks for it.
  */
 #include "ipc/ipc_export.h"
 
@@ -17,6 +21,7 @@
 #include "block/mapped.h"
 #include "block/region.h"
 #include "client/client.h"
+#include "flight/drain.h"
 #include "interpose/forked.h"
 #include "interpose/own_file.h"
 #include "interpose/real.h"
@@ -26,6 +31,8 @@
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "swap/exclusive.h"
+
+#define HANDLE_PATIENCE_US 250000    /* for most work ends soon, and later it may be too late */
 
 /* The allocation that is asked for, or NULL. memory_lock is held. */
 static struct page_owner *find(const struct ipc_request *request,
@@ -49,27 +56,6 @@ static int export(const struct block *block)
     return REAL(cuMemExportToShareableHandle)(&file, block->handle,
                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS
         ? own_file_add(file) : -1;
-}
-
-int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
-{
-    struct memory_description description;
-    int file = -1;
-    LOCKED(memory_lock);
-    struct page_owner *owner = find(request, &description);
-    size_t count = 0;
-    struct block *const *blocks = owner == NULL ? NULL : blocks_of(owner, &count);
-    *part = (struct ipc_part){ .left = 0 };
-    if (index < count) {
-        const struct block *block = blocks[index], *last = blocks[count - 1];
-        part->left = last->address + last->size - block->address;
-        part->size = block->size;
-        part->offset = request->address - blocks[0]->address;
-        part->bytes = description.size;
-        if (block->state == BLOCK_SHARED)
-            file = export(block);
-    }
-    return file;
 }
 
 /* Memory that can be exported or registered, with the block's bytes, in its place. Everything is still. */
@@ -150,7 +136,7 @@ static uint64_t not_shared(struct page_owner *owner)
     return bytes;
 }
 
-static CUresult share(struct ipc_request *request)
+static CUresult share(const struct ipc_request *request, uint64_t patience)
 {
     struct memory_description description;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -161,9 +147,33 @@ static CUresult share(struct ipc_request *request)
         size_t largest = blocks_of(owner, &count)[0]->size; /* none is larger than the first */
         result = not_shared(owner) == 0
             ? CUDA_SUCCESS
-            : exclusively(owner->client, largest, not_shared(owner), share_all, request);
+            : exclusively(owner->client, largest, not_shared(owner), patience, share_all,
+                          (void *)request);
     }
     return result;
+}
+
+int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
+{
+    struct memory_description description;
+    int file = -1;
+    if (index == 0)
+        share(request, DRAIN_PATIENCE_US);         /* if it was not when the handle was made */
+    LOCKED(memory_lock);
+    struct page_owner *owner = find(request, &description);
+    size_t count = 0;
+    struct block *const *blocks = owner == NULL ? NULL : blocks_of(owner, &count);
+    *part = (struct ipc_part){ .left = 0 };
+    if (index < count) {
+        const struct block *block = blocks[index], *last = blocks[count - 1];
+        part->left = last->address + last->size - block->address;
+        part->size = block->size;
+        part->offset = request->address - blocks[0]->address;
+        part->bytes = description.size;
+        if (block->state == BLOCK_SHARED)
+            file = export(block);
+    }
+    return file;
 }
 
 CUresult ipc_export_pin(CUdeviceptr address)
@@ -171,7 +181,8 @@ CUresult ipc_export_pin(CUdeviceptr address)
     struct memory_description description;
     if (!memory_describe(address, &description) || !description.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
-    return share(&(struct ipc_request){ .address = description.base, .id = description.id });
+    return share(&(struct ipc_request){ .address = description.base, .id = description.id },
+                 DRAIN_PATIENCE_US);
 }
 
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
@@ -196,7 +207,9 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
         *result = CUDA_ERROR_OPERATING_SYSTEM;
         return true;
     }
-    *result = share(&ticket.request);
+    *result = share(&ticket.request, HANDLE_PATIENCE_US);
+    if (*result == CUDA_ERROR_NOT_READY || *result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        *result = CUDA_SUCCESS;      /* it is shared later */
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &ticket, sizeof ticket);
     return true;

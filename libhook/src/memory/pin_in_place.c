@@ -12,6 +12,7 @@
 #include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
+#include "flight/drain.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
 #include "memory/alias.h"
@@ -114,7 +115,8 @@ CUresult pin_in_place(struct vmm_allocation *vmm)
     if (vmm->memory == NULL)
         return CUDA_SUCCESS;
     vmm->pinning = true;
-    CUresult result = exclusively(vmm->client, vmm->size, vmm->size, replace, vmm);
+    CUresult result = exclusively(vmm->client, vmm->size, vmm->size, DRAIN_PATIENCE_US,
+                                  replace, vmm);
     vmm->pinning = false;
     pthread_cond_broadcast(&memory_changed);
     return result;

@@ -6,7 +6,7 @@
  * during the drain, it begins again.
  *
  * Work in flight may wait for the very thread that called. So all drains and waits for captures
- * together last no longer than DRAIN_PATIENCE_US. Standing at the gate, until the program has
+ * together last no longer than the caller's patience. Standing at the gate, until the program has
  * its turn, does not count.
  */
 #include "swap/exclusive.h"
@@ -127,10 +127,10 @@ static CUresult once(struct task *task, uint64_t pins)
     return result;
 }
 
-CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
+CUresult exclusively(struct client *client, uint64_t room, uint64_t pins, uint64_t patience,
                      CUresult (*action)(void *), void *argument)
 {
-    struct task task = { client, room, action, argument, false, DRAIN_PATIENCE_US };
+    struct task task = { client, room, action, argument, false, patience };
     CUresult result = CUDA_ERROR_NOT_READY;
     /* A thread cancelled while the gate is shut on its behalf would leave it so. */
     UNCANCELLED;

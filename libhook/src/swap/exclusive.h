@@ -13,8 +13,8 @@
  *
  * Returns what `action` returns; CUDA_ERROR_OUT_OF_MEMORY if the room is
  * refused, CUDA_ERROR_NOT_READY if the program's work did not end within
- * DRAIN_PATIENCE_US, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a capture did not,
+ * `patience` us, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a capture did not,
  * none of them having run it.
  */
-CUresult exclusively(struct client *client, uint64_t room, uint64_t pins,
+CUresult exclusively(struct client *client, uint64_t room, uint64_t pins, uint64_t patience,
                      CUresult (*action)(void *), void *argument);

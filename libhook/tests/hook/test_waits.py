@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of every place where a thread can block inside the library: interpose/waits.def."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "libhook" / "src"
+LIST = (SOURCE / "interpose" / "waits.def").read_text()
+# What may put a thread to sleep. Sockets are read, and pipes written, without waiting: but for
+# `transmit`, each such call must say so.
+BLOCKING = re.compile(
+    r"\b(pthread_cond_(?:timed)?wait|pthread_join|pthread_rwlock_\w+|pthread_barrier_wait"
+    r"|bell_sleep|p?poll|select|epoll_wait|sem_wait|flock|waitpid|connect|nanosleep|usleep|sleep"
+    r"|sched_yield|drain_all|drain_context|drain_ending)\s*\("
+    r"|REAL\((cu(?:Event|Stream|Ctx)Synchronize)\)")
+TRANSFER = re.compile(r"\b(sendmsg|send|recvmsg|recv)\(([^;]*);", re.DOTALL)
+HEAD = re.compile(r"^(?!#|typedef|struct \w+ \{)[A-Za-z_][^;=]*?\b(\w+)\([^;]*$")
+ENTRY = re.compile(
+    r'WAIT\("([^"]+)", "([^"]+)", "([^"]+)",\s*((?:"[^"]*"\s*)+),\s*(\w+)\)')
+LOCK = re.compile(r'LOCK\((\w+),\s*((?:"[^"]*"\s*)+)\)')
+LOCKING = re.compile(r"(?:LOCKED|pthread_mutex_(?:try)?lock)\(&?(\w+)\)")
+PARAMETERS = {"mutex"}                  # of whatever locks for others
+
+
+def code(path: Path) -> str:
+    """Without comments, line by line as it was."""
+    return re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), path.read_text(),
+                  flags=re.DOTALL)
+
+
+def waits() -> set[tuple[str, str, str]]:
+    """(file, function, what it calls) of each."""
+    found = set()
+    for path in sorted(SOURCE.rglob("*.c")):
+        function = ""
+        for line in code(path).splitlines():
+            if not line.startswith((" ", "\t")) and (head := HEAD.match(line)):
+                function = head[1]
+                continue
+            for call in BLOCKING.finditer(line):
+                found.add((path.relative_to(SOURCE).as_posix(), function, call[1] or call[2]))
+    return found
+
+
+def test_every_wait_is_listed_with_its_bound() -> None:
+    listed = {entry[:3] for entry in ENTRY.findall(LIST)} - {
+        ("client/connection.c", "transmit", "sendmsg")}
+    assert len(listed) + 1 == LIST.count("\nWAIT(")
+    assert sorted(waits() - listed) == []
+    assert sorted(listed - waits()) == []
+
+
+def test_every_transfer_but_one_does_not_wait() -> None:
+    waiting = {
+        f"{path.relative_to(SOURCE).as_posix()}: {call[1]}"
+        for path in SOURCE.rglob("*.c") for call in TRANSFER.finditer(code(path))
+        if "MSG_DONTWAIT" not in call[2]
+    }
+    assert waiting == {"client/connection.c: sendmsg"}
+
+
+def test_every_lock_is_listed_with_its_bound() -> None:
+    locked = {name for path in SOURCE.rglob("*.[ch]") for name in LOCKING.findall(code(path))}
+    assert locked - PARAMETERS == {name for name, _ in LOCK.findall(LIST)}
+
+
+def test_each_wait_of_a_program_has_a_test() -> None:
+    aliases = dict(re.findall(r"#define (\w+) (test_\w+)", LIST))
+    tests = "".join(path.read_text() for folder in ("tests", "libhook/tests")
+                    for path in (ROOT / folder).rglob("test_*.py"))
+    for _, function, _, _, test in ENTRY.findall(LIST):
+        assert test == "OWN" or f"def {aliases.get(test, test)}(" in tests, function
