@@ -37,6 +37,7 @@ SOCKET_VARIABLE = "NVSHARE_SOCKET"
 BUS_VARIABLE = "NVSHARE_BUS"
 DEBUG_VARIABLE = "NVSHARE_DEBUG"
 DEFAULT_SOCKET = "/run/nvshare/nvshare.sock"
+TRIAL_FOLDER = "/run/nvshare-trial"      # of nvsharectl trial: the state of its simulated GPUs
 KUBELET_STATE = "/var/lib/nvshare-kubelet"
 WITHOUT_GPU = "without-gpu.json"        # in there: static pods that lack what they asked for
 

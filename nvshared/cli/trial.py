@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl trial: the service on simulated GPUs that all users' programs can share.
 
-A drop-in of the unit, below /run, has the service find the simulated driver. What the GPUs
-hold stands in a file that all users may write to, as they may open /dev/nvidia0. Nothing of it
-outlives a boot.
+A drop-in of the unit, below /run, makes the service find the simulated driver, and keep terms and
+history in a folder of the trial. All users may write to the file with the state of the GPUs, as
+they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are and how large, so
+programs and a restarted service find the same ones. A reboot removes all of it.
 """
 
 import argparse
@@ -18,12 +19,14 @@ from nvshared.cli.output import show
 from nvshared.cli.verb import Options, Verb, whole
 from nvshared.control import Daemon, unit
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.names import TRIAL_FOLDER
 from nvshared.quantity import counted, sized
 from nvshared.quantity import size as parse_size
 from nvshared.units import MIB
 
 ACTIONS = ("start", "stop")
-FOLDER = Path("/run/nvshare-trial")
+FOLDER = Path(TRIAL_FOLDER)
+STATE = FOLDER / "state"                # of the service during the trial
 DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
 SERVICE = "nvshared.service"
 RAN = "ran"                             # a file in the folder: the service ran before
@@ -73,15 +76,15 @@ def _start(options: Options) -> None:
     _nobody_shares(options)
     ran = unit.state(SERVICE).get("ActiveState") == "active"
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
-    settings = environment | {"NVSHARE_SIM_GPUS": str(number), "NVSHARE_SIM_MEMORY": str(memory)}
-    lines = [f"Environment={name}={value}" for name, value in settings.items()]
-    # What is kept for contexts by default is meant for larger cards: several programs that start
+    lines = [f"Environment={name}={value}" for name, value in environment.items()]
+    # systemd makes the folder of the state for the user of the service, and keeps it at a restart.
+    lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
+              "RuntimeDirectoryPreserve=yes"]
+    # The default reserve for contexts is meant for larger cards: several programs that start
     # at once would be left with too little.
-    lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT}"]
-    FOLDER.mkdir(mode=0o755, exist_ok=True)
-    state = FOLDER / "gpus"
-    state.touch()
-    state.chmod(0o666)
+    lines += ["ExecStart=",
+              f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
+    _make_folder(number, memory)
     if ran:
         (FOLDER / RAN).touch()
     DROP_IN.parent.mkdir(parents=True, exist_ok=True)
@@ -89,13 +92,30 @@ def _start(options: Options) -> None:
     try:
         _systemctl("daemon-reload")
         _systemctl("restart", SERVICE)
-    except NvshareError:
+    except BaseException:
         _undo()
         raise
     show(
         options, {"gpus": number, "memory": memory, "environment": environment},
         lambda: _explain(f"{counted(number, 'simulated GPU')} of {sized(memory)}", environment),
     )
+
+
+def _make_folder(gpus: int, memory: int) -> None:
+    """Programs of all users read the settings and write to the state, whatever root's umask is."""
+    _remove_folder()                    # what an interrupted start has left
+    FOLDER.mkdir()
+    FOLDER.chmod(0o755)
+    for name, mode, text in (("settings", 0o644, f"gpus {gpus}\nmemory {memory}\n"),
+                             ("gpus", 0o666, "")):
+        file = FOLDER / name
+        file.write_text(text)
+        file.chmod(mode)
+
+
+def _remove_folder() -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(FOLDER)
 
 
 def _explain(what: str, environment: dict[str, str]) -> None:
@@ -121,10 +141,10 @@ def _stop(options: Options) -> None:
 def _undo() -> bool:
     """True: the service ran before the trial, and runs again."""
     ran = (FOLDER / RAN).exists()
-    DROP_IN.unlink()
+    DROP_IN.unlink(missing_ok=True)
     with suppress(OSError):
         DROP_IN.parent.rmdir()          # unless there are others
-    shutil.rmtree(FOLDER)
+    _remove_folder()
     _systemctl("daemon-reload")
     _systemctl("restart" if ran else "stop", SERVICE)
     return ran

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver and the cards, as NVML tells of them."""
 
+import ctypes
+import os
 from collections.abc import Iterator
 from dataclasses import field
+from pathlib import Path
 
-from nvshared.doctor.finding import Finding, fault, ok, warning
+from nvshared import library
+from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML, Facts, Mode, Sample
+from nvshared.names import TRIAL_FOLDER
 from nvshared.record import dataclass
 from nvshared.units import GIB
 
@@ -28,21 +33,41 @@ class Seen:
     driver: str = ""                    # version
     cards: tuple[InspectedGPU, ...] = ()
     error: NvshareError | None = field(default=None)
+    trial: str = ""                     # the variables with which programs find its GPUs, if any
 
 
 def look() -> Seen:
-    """Asks NVML."""
+    """Asks NVML. During a trial it is the simulated one, as for the service."""
+    trial = ""
     try:
+        if Path(TRIAL_FOLDER).is_dir():
+            trial = _find_trial()
         nvml = NVML()
         driver = nvml.driver()
         facts = nvml.find()
     except NvshareError as error:
-        return Seen(error=error)
-    return Seen(driver, tuple(_look(nvml, one) for one in facts))
+        return Seen(error=error, trial=trial)
+    return Seen(driver, tuple(_look(nvml, one) for one in facts), trial=trial)
+
+
+def _find_trial() -> str:
+    """Loads the simulated NVML, which this process then has in place of the driver's.
+
+    Raises NvshareError if it is not installed.
+    """
+    folder = library.simulator()
+    os.environ["NVSHARE_SIM_DIR"] = TRIAL_FOLDER
+    ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+    return f"LD_LIBRARY_PATH={folder} NVSHARE_SIM_DIR={TRIAL_FOLDER}"
 
 
 def findings(seen: Seen) -> Iterator[Finding]:
-    """The driver, then each card."""
+    """The trial if one is on, the driver, then each card."""
+    if seen.trial:
+        yield note(
+            "trial", "the service shares simulated GPUs, and no real one",
+            f"programs find them with: export {seen.trial}; end it with: nvsharectl trial stop",
+        )
     if seen.error is not None:
         yield fault("driver", seen.error.message, seen.error.hint or "see what nvidia-smi says")
         return

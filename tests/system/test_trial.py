@@ -1,51 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed service on simulated GPUs, shared by users and containers, and away again."""
+"""The installed service on simulated GPUs, as docs/trial.md says, and away again."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from nvshared.units import GIB, MIB
+from tests import pages
 from tests.system import card
 from tests.system.card import Launch
 from tests.system.conftest import install
 from tests.system.container import Container
 from tests.system.packages import Packages
 
-ENVIRONMENT = {
-    "LD_LIBRARY_PATH": f"{card.HOME}/simulator", "NVSHARE_SIM_DIR": "/run/nvshare-trial",
-}
+FOLDER = "/run/nvshare-trial"
+ENVIRONMENT = {"LD_LIBRARY_PATH": f"{card.HOME}/simulator", "NVSHARE_SIM_DIR": FOLDER}
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 DROP_INS = "/run/systemd/system/nvshared.service.d"
+START = pages.block("docs/trial.md", "sudo nvsharectl trial start")
+PROGRAM = pages.block("docs/trial.md", "export LD_LIBRARY_PATH")
+LOOK = pages.block("docs/trial.md", "nvsharectl  ")
+STOP = pages.block("docs/trial.md", "sudo nvsharectl trial stop")
 
 
 @pytest.fixture(scope="module")
 def machine(bare: Container, built: Packages) -> Container:
-    """One without a GPU, on which a trial is on."""
+    """A machine without a GPU, with nvshared installed."""
     install(bare, built)
-    said = bare.output("nvsharectl", "trial", "start", "--memory", "256MiB")
-    assert "The service shares 1 simulated GPU of 256MiB now." in said
-    for name, value in ENVIRONMENT.items():
-        assert f"{name}={value}" in said
     return bare
 
 
-def test_users_and_containers_share_it(machine: Container, launch: Launch) -> None:
-    machine.run("nvsharectl", "set-tq", "1")
-    programs = [
-        launch(machine, user, memory=180, seed=seed, before=before, environment=ENVIRONMENT)
-        for seed, (user, before) in enumerate(
-            (("alice", ()), ("bob", ()), ("", APART), ("", APART)), 1)
-    ]
-    machine.until(lambda: len(card.clients(machine)) == 4, "all are there")
-    machine.until(lambda: card.status(machine)["gpus"][0]["turns"] > 6, "they take turns")
-    refused = machine.run("nvsharectl", "trial", "stop", check=False)
-    assert refused.returncode == 1
-    assert "4 programs would lose their GPU" in refused.stderr
-    card.finish(programs)
-    machine.until(lambda: not card.clients(machine), "all are gone")
-
-
-def test_it_leaves_nothing_behind(machine: Container) -> None:
-    machine.run("nvsharectl", "trial", "stop")
-    for path in (ENVIRONMENT["NVSHARE_SIM_DIR"], DROP_INS):
+@contextmanager
+def trial(machine: Container, start: str) -> Iterator[None]:
+    """A trial, started by these lines. Nothing may be left of it but the folder of the service."""
+    machine.run("sh", "-ec", start)
+    try:
+        yield
+    finally:
+        machine.until(lambda: not card.clients(machine), "all programs have ended")
+        machine.run("sh", "-ec", STOP)
+    for path in (FOLDER, DROP_INS):
         assert machine.run("test", "-e", path, check=False).returncode == 1
+    assert machine.output("find", "/var/lib/nvshare", "-type", "f") == ""
     state = machine.run("systemctl", "is-active", "nvshared.service", check=False).stdout.strip()
     assert state == "inactive"
+
+
+def total(machine: Container) -> list[int]:
+    """The memory of each GPU in bytes, as the service knows it."""
+    return [gpu["memory_total"] for gpu in card.status(machine)["gpus"]]
+
+
+def test_page_commands_run_two_programs_in_turns(machine: Container) -> None:
+    with trial(machine, START):
+        programs = [machine.start("sh", "-ec", PROGRAM, user=user) for user in ("alice", "bob")]
+        machine.until(lambda: len(card.clients(machine)) == 2, "both programs share the GPU")
+        machine.until(lambda: card.status(machine)["gpus"][0]["turns"] > 3, "they take turns")
+        machine.run("systemctl", "restart", "nvshared")
+        machine.until(lambda: len(card.clients(machine)) == 2, "both programs are connected again")
+        assert total(machine) == [2 * GIB]
+        said = machine.run("sh", "-ec", LOOK, user="alice")
+        assert "the service shares simulated GPUs" in said.stdout
+        machine.run("nvsharectl", "limit", "user:alice", "--memory", "2GiB")
+        for program in programs:
+            output, _ = program.communicate()
+            assert program.returncode == 0, output
+        assert "user:alice" in machine.output("nvsharectl", "tenants")
+
+
+def test_restart_without_programs_keeps_the_gpus(machine: Container) -> None:
+    with trial(machine, "nvsharectl trial start --gpus 2 --memory 256MiB"):
+        # A program with another idea of the GPUs is the first to look at them.
+        stray = ENVIRONMENT | {"NVSHARE_SIM_MEMORY": "64M", "NVSHARE_SIM_GPUS": "1"}
+        machine.run("systemctl", "stop", "nvshared.service")
+        machine.run(card.WORKLOAD, "--steps", "1", user="alice", environment=stray)
+        machine.run("systemctl", "start", "nvshared.service")
+        assert total(machine) == [256 * MIB] * 2
+        for device in ("--device=0", "--device=1"):
+            machine.run(
+                "nvsharectl", "run", "--", card.WORKLOAD, device, "--memory=70%", "--steps=2",
+                user="alice", environment=ENVIRONMENT)
+
+
+def test_users_and_containers_share_it(machine: Container, launch: Launch) -> None:
+    with trial(machine, "nvsharectl trial start --memory 256MiB && nvsharectl set-tq 1"):
+        programs = [
+            launch(machine, user, memory=180, seed=seed, before=before, environment=ENVIRONMENT)
+            for seed, (user, before) in enumerate(
+                (("alice", ()), ("bob", ()), ("", APART), ("", APART)), 1)
+        ]
+        machine.until(lambda: len(card.clients(machine)) == 4, "all are there")
+        machine.until(lambda: card.status(machine)["gpus"][0]["turns"] > 6, "they take turns")
+        refused = machine.run("nvsharectl", "trial", "stop", check=False)
+        assert refused.returncode == 1
+        assert "4 programs would lose their GPU" in refused.stderr
+        card.finish(programs)
+
+
+def test_trial_is_over_where_the_package_is_removed(machine: Container, built: Packages) -> None:
+    machine.run("sh", "-ec", START)
+    machine.run("apt-get", "remove", "-y", "nvshared")
+    for path in (FOLDER, f"{DROP_INS}/nvshare-trial.conf"):
+        assert machine.run("test", "-e", path, check=False).returncode == 1
+    install(machine, built)
+    with trial(machine, START):
+        found = json.loads(machine.output("nvsharectl", "doctor", "--json", user="alice"))
+        assert found["healthy"], found

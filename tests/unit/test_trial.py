@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(unit, "SYSTEMD", tmp_path)
     monkeypatch.setattr(trial, "FOLDER", tmp_path / "state")
+    monkeypatch.setattr(trial, "STATE", trial.FOLDER / "terms")
     monkeypatch.setattr(trial, "DROP_IN", tmp_path / "units" / "service.d" / "trial.conf")
     return program
 
@@ -57,8 +59,7 @@ def test_it_begins_and_leaves_nothing_behind(run: Run, systemctl: Path) -> None:
     assert trial.FOLDER.stat().st_mode & 0o022 == 0     # who cannot put anything else there
     lines = trial.DROP_IN.read_text().splitlines()
     assert f"Environment=NVSHARE_SIM_DIR={trial.FOLDER}" in lines
-    assert f"Environment=NVSHARE_SIM_MEMORY={2 << 30}" in lines
-    assert "Environment=NVSHARE_SIM_GPUS=2" in lines
+    assert (trial.FOLDER / "settings").read_text() == f"gpus 2\nmemory {2 << 30}\n"
     assert f"ReadWritePaths={trial.FOLDER}" in lines
     with pytest.raises(NvshareError, match="on already"):
         run("start")
@@ -94,3 +95,27 @@ def test_only_root_may(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotPermitted):
         run("start")
+
+
+def test_trial_starts_over_what_an_interrupted_start_left(run: Run) -> None:
+    trial.FOLDER.mkdir()
+    (trial.FOLDER / trial.RAN).touch()
+    run("start")
+    assert not (trial.FOLDER / trial.RAN).exists()
+
+
+def test_trial_stops_without_its_folder(run: Run) -> None:
+    run("start")
+    shutil.rmtree(trial.FOLDER)
+    run("stop")
+    assert not trial.DROP_IN.exists()
+
+
+def test_trial_files_are_readable_by_all_whatever_the_umask(run: Run) -> None:
+    before = os.umask(0o077)
+    try:
+        run("start")
+    finally:
+        os.umask(before)
+    assert trial.FOLDER.stat().st_mode & 0o777 == 0o755
+    assert (trial.FOLDER / "settings").stat().st_mode & 0o777 == 0o644

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -190,6 +191,23 @@ static void unlock_shared(struct shared *map)
     pthread_mutex_unlock(&map->lock);
 }
 
+/* The file `settings` in the folder, written by its owner, overrides the environment: then no
+ * process changes the cards of the others, whichever process is first. */
+static void read_settings(uint64_t *gpus, uint64_t *total)
+{
+    char path[sizeof self.directory + 64];
+    snprintf(path, sizeof path, "%s/settings", self.directory);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return;
+    int found = fscanf(file, "gpus %" SCNu64 " memory %" SCNu64, gpus, total);
+    fclose(file);
+    if (found != 2) {
+        fprintf(stderr, "simulated GPU: %s is not \"gpus N\" and \"memory BYTES\".\n", path);
+        exit(2);
+    }
+}
+
 /* With the file locked: (re)writes the settings if nobody lives by the old ones. */
 static void configure(struct shared *map)
 {
@@ -211,10 +229,12 @@ static void configure(struct shared *map)
     for (int i = 0; i < SHARED_PROCESSES; i++)
         used = used || map->slots[i].pid != 0;
     uint64_t gpus = size_setting("NVSHARE_SIM_GPUS", 1);
+    uint64_t total = size_setting("NVSHARE_SIM_MEMORY", 1ull << 30);
     self.none = gpus == 0;
-    if (!used && gpus != 0) {
+    read_settings(&gpus, &total);
+    if (!used && !self.none) {
         map->gpus = gpus > SHARED_GPUS ? SHARED_GPUS : (int32_t)gpus;
-        map->total = size_setting("NVSHARE_SIM_MEMORY", 1ull << 30);
+        map->total = total;
     }
     pthread_mutex_unlock(&map->lock);
 }

@@ -132,6 +132,36 @@ def test_a_process_without_cards_leaves_others_theirs(python: Python) -> None:
     assert python(COUNT + NONE % COUNT + COUNT) == "0 0 2\n100 0 0\n\n0 0 2\n"
 
 
+TOTAL = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+count, total = ctypes.c_int(), ctypes.c_size_t()
+print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value,
+      cuda.cuDeviceTotalMem_v2(ctypes.byref(total), count.value - 1), total.value)
+"""
+
+
+def test_settings_of_the_folder_override_those_of_each_process(
+    python: Python, environment: dict[str, str]
+) -> None:
+    folder = Path(environment["NVSHARE_SIM_DIR"])
+    folder.mkdir()
+    (folder / "settings").write_text("gpus 3\nmemory 2147483648\n")
+    assert python(TOTAL) == f"0 0 3 0 {2 << 30}\n"
+    assert python(TOTAL, NVSHARE_SIM_MEMORY="64M", NVSHARE_SIM_GPUS="1") == f"0 0 3 0 {2 << 30}\n"
+    assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"      # this process alone has none
+
+
+def test_settings_of_the_folder_that_cannot_be_read_are_named(
+    python: Python, environment: dict[str, str]
+) -> None:
+    folder = Path(environment["NVSHARE_SIM_DIR"])
+    folder.mkdir()
+    (folder / "settings").write_text("gpus many\n")
+    with pytest.raises(AssertionError, match="settings is not"):
+        python(TOTAL)
+
+
 VISIBLE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
