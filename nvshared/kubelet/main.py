@@ -71,6 +71,13 @@ async def _serve(options: Options) -> None:
             notifier.status(offer.words())
             if pods is not None and not isinstance(seen, NvshareError):
                 pods.nvshared_is_back()
+            warn()
+
+    def warn() -> None:
+        """The scheduler says of a pod that waits only that there is no GPU for it."""
+        if pods is not None and offer.has_trouble:
+            threading.Thread(
+                target=pods.tell_of_node, args=(offer.words(),), name="node", daemon=True).start()
 
     def tell(seen: Seen) -> None:
         with suppress(RuntimeError):    # the loop has ended meanwhile
@@ -100,6 +107,7 @@ async def _serve(options: Options) -> None:
         options.bus, options.kubeconfig, options.node, Prepared(options.state),
         StaticPods(options.state, partial(holders, options.kubelet, RESOURCE)),
     )
+    warn()
     slices: Slices | None = None
     plugin: Driver | Plugin
     if options.dra:

@@ -40,6 +40,10 @@ def card_of(share: str) -> str:
     return share.partition(SEPARATOR)[0]
 
 
+class SameCardTwice(InvalidArgs):
+    """A container was to get several shares of one GPU: the node has too few GPUs for it."""
+
+
 class Offer:
     """What there is to hand out, as it was last seen."""
 
@@ -81,6 +85,11 @@ class Offer:
         """Why nobody gets a share of any card; "" if that depends on the card."""
         return self._trouble
 
+    @property
+    def has_trouble(self) -> bool:
+        """Whether a card that could be shared is not."""
+        return bool(self._trouble) or any(map(self.trouble, self.offered()))
+
     def trouble(self, card: Card) -> str:
         """Why nobody gets a share of it now; "" if somebody may."""
         if self._trouble or card.trouble:
@@ -115,7 +124,7 @@ class Offer:
     def check(self, shares: Sequence[str]) -> list[str]:
         """The cards of these shares, which one container is to get, by index.
 
-        Raises NvshareError if it must not.
+        Raises NvshareError if it must not; SameCardTwice if it never can.
         """
         if self._trouble:
             raise NvshareError(self._trouble)
@@ -128,7 +137,7 @@ class Offer:
                 raise NvshareError(trouble)
         counted = Counter(map(card_of, shares))
         if twice := [uuid for uuid, number in counted.items() if number > 1]:
-            raise InvalidArgs(
+            raise SameCardTwice(
                 f"one container was to get {counted[twice[0]]} shares of {twice[0]}, "
                 "which are no more than one",
                 "each share of a container is another GPU: ask for as many as the node has free",

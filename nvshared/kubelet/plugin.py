@@ -10,7 +10,7 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet import rpc
 from nvshared.kubelet.container import Answer, Containers
 from nvshared.kubelet.messages import DEVICE_PLUGIN, classes
-from nvshared.kubelet.offer import Offer, preferred
+from nvshared.kubelet.offer import Offer, SameCardTwice, preferred
 from nvshared.kubelet.pod import RESOURCE
 from nvshared.kubelet.registry import Kind
 from nvshared.kubelet.runtime import Runtime
@@ -79,15 +79,30 @@ class Plugin:
             if by_cdi:
                 self._containers.learn(card.uuid for card in self._offer.offered())
             answers = [
-                self._containers.answer(self._offer.check(one.devices_ids), by_cdi=by_cdi)
-                for one in request.container_requests
+                self._answer(one.devices_ids, by_cdi=by_cdi) for one in request.container_requests
             ]
         except NvshareError as error:
             logger.error("a pod gets no GPU: %s", error)
             await rpc.refuse(context, f"nvshare: {error}")
         for one in request.container_requests:
             logger.info("a container gets %s", ", ".join(one.devices_ids))
-        return DP["AllocateResponse"](container_responses=list(map(_as_message, answers)))
+        return DP["AllocateResponse"](container_responses=answers)
+
+    def _answer(self, shares: Sequence[str], *, by_cdi: bool) -> Any:
+        """What one container gets. Raises NvshareError.
+
+        A pod that is refused here has failed, and its Deployment makes another one at once, many in
+        a second. If that would never help, the pod is kept: its container cannot be created for
+        want of a device, whose name is the reason, and kubelet tries again ever more seldom.
+        """
+        try:
+            cards = self._offer.check(shares)
+        except SameCardTwice as error:
+            logger.error("a container cannot be created: %s", error)
+            missing = f"/dev/nvshare: {error}"
+            return DP["ContainerAllocateResponse"](devices=[
+                DP["DeviceSpec"](container_path=missing, host_path=missing, permissions="r")])
+        return _as_message(self._containers.answer(cards, by_cdi=by_cdi))
 
     async def pre_start(self, _request: Any, _context: Any) -> Any:
         """Kubelet does not ask: we did not say that it should."""

@@ -27,6 +27,7 @@ TROUBLES = (
     AttributeError,
 )
 REFUSED = "AnnotationRefused"
+UNAVAILABLE = "GPUsNotShared"
 MOST_IN_EVENT = 1024                    # bytes that the API server takes
 NAMESPACE = "/api/v1/namespaces/"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
@@ -116,17 +117,24 @@ class Pods:
         self._terms.claim(self._prepared.terms(read(said)))
         self._prepared.keep(said)
 
+    def tell_of_node(self, why: str) -> None:
+        """An event of the node: why GPUs are not offered. It blocks for the API server's answer."""
+        self._write_event(UNAVAILABLE, why, "default", {
+            "kind": "Node", "name": self._node, "uid": self._node})     # as kubelet's own
+
     def _complain(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
         """An event, which `kubectl describe` shows, and a line of the journal."""
-        why = clipped(why, MOST_IN_EVENT)
-        logger.warning("%s: %s", pod, why)
-        self._write("the event", "POST", f"{NAMESPACE}{pod.namespace}/events", {
-            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
-            "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace,
-                "name": pod.name, "uid": pod.uid,
-            },
-            "type": "Warning", "reason": reason, "message": why,
+        logger.warning("%s: %s", pod, clipped(why, MOST_IN_EVENT))
+        self._write_event(reason, why, pod.namespace, {
+            "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid})
+
+    def _write_event(
+        self, reason: str, why: str, namespace: str, involved: dict[str, str]
+    ) -> None:
+        self._write("the event", "POST", f"{NAMESPACE}{namespace}/events", {
+            "metadata": {"generateName": f"{involved['name']}.", "namespace": namespace},
+            "involvedObject": {"apiVersion": "v1", **involved},
+            "type": "Warning", "reason": reason, "message": clipped(why, MOST_IN_EVENT),
             "source": {"component": "nvshare-kubelet", "host": self._node},
             "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1,
         })

@@ -61,7 +61,8 @@ class ApiServer:
         self.claims: dict[str, Any] = {}    # also what is none
         self.gate = threading.Lock()        # whoever holds it holds up answers on claims
         self.asked = threading.Semaphore(0)
-        self.events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []          # of pods
+        self.node_events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
         self.oldest = 0                 # a watch of before is told to list anew
@@ -247,9 +248,10 @@ class Handler(BaseHTTPRequestHandler):
             if said["metadata"]["name"] in self.api.slices:
                 return self._refuse(409, "already exists")
             return self._answer(self.api.put_slice(said))
-        assert self.path == "/api/v1/namespaces/lab/events"
+        is_of_node = self.path == "/api/v1/namespaces/default/events"
+        assert is_of_node or self.path == "/api/v1/namespaces/lab/events"
         with self.api.news:
-            self.api.events.append(said)
+            (self.api.node_events if is_of_node else self.api.events).append(said)
             self.api.news.notify_all()
         self.send_response(201)
         self.end_headers()

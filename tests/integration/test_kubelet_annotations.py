@@ -117,6 +117,26 @@ def test_pods_are_called_by_their_names_whatever_restarts(lab: Lab) -> None:
     lab.is_called(third, "pod:lab/third")
 
 
+def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
+    lab: Lab, eventually: Eventually
+) -> None:
+    """What the scheduler says of a pod that waits for one has no reason."""
+    lab.has(lab.api.tenant("old"), weight=300)
+    assert lab.api.node_events == []
+    lab.daemon.kill()
+    lab.daemon.wait()
+    eventually(lambda: lab.api.node_events)
+    event = lab.api.node_events[0]
+    assert event["reason"] == "GPUsNotShared"
+    assert event["involvedObject"].items() >= {"kind": "Node", "name": NODE, "uid": NODE}.items()
+    assert "no shares: " in event["message"]
+    lab.plugin.kill()
+    lab.plugin.wait()
+    number = len(lab.api.node_events)
+    lab.start()
+    eventually(lambda: len(lab.api.node_events) > number)
+
+
 def test_a_static_pod_cannot_be_forged(lab: Lab) -> None:
     static = f"pod:{HASH}"
     lab.api.mirror("static")

@@ -359,9 +359,11 @@ def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
     lab.claim(memory="64Mi", compute="50", parameters={"weight": 200})
     assert lab.prepare().devices
     assert lab.terms(old) == {"memory": 32 * MIB, "compute-limit": 50, "weight": 900}
-    assert "compute-limit cannot be 60 %: 50 % are claimed" in lab.api.event(0)["message"]
+    said = "nvshare.com/gpu-core-limit cannot be 60 %: 50 % are claimed"
+    assert lab.api.event(0)["message"] == said
     lab.api.annotate("old", gpu_memory_limit="65Mi", gpu_core_limit="20", weight=None)
-    assert "memory cannot be 65MiB: 64MiB are claimed" in lab.api.event(1)["message"]
+    said = "nvshare.com/gpu-memory-limit cannot be 65MiB: 64MiB are claimed"
+    assert lab.api.event(1)["message"] == said
     lab.has(old, memory=32 * MIB, compute_limit=20, weight=200)
     lab.api.annotate("old", gpu_memory_limit=None)
     lab.has(old, memory=64 * MIB, compute_limit=20, weight=200)

@@ -77,12 +77,19 @@ def test_shares_are_spread_over_cards(node: Node) -> None:
 
 
 def test_one_container_never_gets_one_card_twice(node: Node) -> None:
+    """Its pod is kept: it is not refused, and so not made anew many times in a second."""
     node.daemon()
     node.start()
     node.allocatable(20)
     card = uuids(node)[0]
-    assert f"2 shares of {card}, which are no more than one" in node.refused(
-        f"{card}::0", f"{card}::1")
+    refused, other = node.kubelet.allocate([f"{card}::0", f"{card}::1"], [f"{card}::2"])
+    assert not refused.envs
+    assert not refused.mounts
+    (missing,) = refused.devices
+    assert f"2 shares of {card}, which are no more than one" in missing.host_path
+    assert missing.host_path.startswith("/dev/")
+    assert not Path(missing.host_path).exists()
+    assert other.envs["NVSHARE_REQUIRED"] == "1"
     assert "there is no share 'GPU-none::0'" in node.refused("GPU-none::0")
 
 

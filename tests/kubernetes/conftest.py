@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +33,7 @@ VERSIONS = pytest.StashKey[dict[str, str]]()
 TESTS = pytest.StashKey[dict[str, dict[str, object]]]()
 
 # What is in the image of all pods, and of the sandboxes, which sleep.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 LIBRARIES = "lib/x86_64-linux-gnu"
 FILES = {
     "bin/sh": "bin/dash", "bin/sleep": "bin/sleep",
@@ -41,16 +43,16 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="session")
-def cluster(
-    request: pytest.FixtureRequest, built: Packages, tmp_path_factory: pytest.TempPathFactory
+@contextmanager
+def prepared(
+    config: pytest.Config, built: Packages, folder: Path
 ) -> Iterator[Cluster]:
-    """One node with a simulated card, whose administrator has followed docs/kubernetes.md."""
+    """One node with a simulated card and the packages, of which nothing runs yet."""
     try:
         tree = node.tree()
     except NoTree as error:
-        leave_out(request.config, str(error))
-    root, image = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("images") / "it.tar"
+        leave_out(config, str(error))
+    root, image = folder / "image", folder / "it.tar"
     for path, source in FILES.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tree / source, root / path)
@@ -60,7 +62,7 @@ def cluster(
     )
     found = programs.find()
     with Cluster(tree, found, programs.runtime()) as made:
-        request.config.stash[VERSIONS] = {
+        config.stash[VERSIONS] = {
             name: programs.version(path) for name, path in found.items()
         } | {
             "containerd": made.output("containerd", "--version").split()[-1],
@@ -73,19 +75,46 @@ def cluster(
         install(made, built)
         made.run("apt-get", "install", "-y", *KUBELETS)
         card.plug_in(made)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    request: pytest.FixtureRequest, built: Packages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One node with a simulated card, whose administrator has followed docs/kubernetes.md."""
+    with prepared(request.config, built, tmp_path_factory.mktemp("images")) as made:
         made.run("systemctl", "enable", "--now", "nvshared", "nvshare-kubelet")
         made.until(lambda: made.allocatable() == 10, "ten shares are offered")
         yield made
 
 
 @pytest.fixture(scope="session")
-def manifests(cluster: Cluster) -> str:
-    """packaging/kubernetes, in the node."""
-    there = "/root/manifests"
+def images(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the images as `make image` makes them, for this machine alone."""
+    folder = tmp_path_factory.mktemp("dist")
+    made = subprocess.run(
+        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "image",
+         f"DIST={folder}", f"PYTHON={sys.executable}",
+         f"ARCHITECTURES={ARCHITECTURES[platform.machine()]}"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    return folder
+
+
+def copy_manifests(cluster: Cluster, there: str) -> str:
+    """Puts packaging/kubernetes into a folder of the node."""
     for path in sorted(MANIFESTS.rglob("*")):
         if path.is_file():
             cluster.copy(path, f"{there}/{path.relative_to(MANIFESTS)}")
     return there
+
+
+@pytest.fixture(scope="session")
+def manifests(cluster: Cluster) -> str:
+    """packaging/kubernetes, in the node."""
+    return copy_manifests(cluster, "/root/manifests")
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +131,12 @@ def cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(cluster: Cluster) -> Iterator[None]:
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Each test's pods end with it."""
     yield
+    if "cluster" not in request.fixturenames:
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
     cluster.kubectl(
         "delete", "deployment,pod", "--all", "--grace-period=0", "--force", "--ignore-not-found")
     cluster.until(lambda: cluster.programs() == 0, "no program is left")

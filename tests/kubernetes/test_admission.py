@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from nvshared.kubelet.pod import MIRROR
-from tests.kubernetes.cluster import RESOURCE, Cluster, pod
+from tests.kubernetes.cluster import RESOURCE, Cluster, deployment, pod
 from tests.kubernetes.node import NAME
 from tests.kubernetes.values import VALUES
 from tests.system.container import Failed
@@ -35,7 +35,8 @@ def taken(cluster: Cluster, texts: list[tuple[str, str]]) -> list[tuple[str, str
 @pytest.fixture(scope="module")
 def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
     """Both are in force; in other modules they are not."""
-    folders = [f"--kustomize={manifests}/{name}" for name in ("annotations", "nvidia-gpu")]
+    folders = [f"--kustomize={manifests}/{name}"
+               for name in ("annotations", "nvidia-gpu", "shares")]
     for folder in folders:
         cluster.kubectl("apply", folder)
     cluster.kubectl("label", "namespace", "default", f"{SHARE}=true")
@@ -113,6 +114,30 @@ def test_a_pod_that_asked_nvidias_plugin_shares(policies: Cluster) -> None:
     policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")
     policies.start_pods(one)
     policies.finish("it")
+
+
+@pytest.mark.parametrize("resource", [RESOURCE, WHOLE])
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_deployment_that_asks_for_two_shares_makes_no_pod(
+    policies: Cluster, resource: str, kind: str
+) -> None:
+    """Its ReplicaSet would make another one for each that kubelet refuses, many in a second."""
+    policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")
+    one = deployment("it")
+    template = one["spec"]["template"]["spec"]
+    (container,) = template["containers"]
+    container["resources"] = {}
+    many = container | {"name": "many", "resources": {"limits": {resource: 2}}}
+    template[kind] = [*template.get(kind, ()), many]
+    policies.apply(one)
+
+    def said() -> str:
+        conditions = policies.get("deployment", "it")["status"].get("conditions", ())
+        return "".join(one.get("message", "") for one in conditions)
+
+    policies.until(lambda: "each share of a container is another GPU" in said(), "it is refused")
+    assert "of many" in said()
+    assert policies.get("pods")["items"] == []
 
 
 def test_kubelet_alone_makes_mirrors_of_static_pods(policies: Cluster) -> None:

@@ -2,23 +2,22 @@
 """A real API server takes the manifests, and DaemonSets do what the package's units do."""
 
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvshared import __version__
+from nvshared.kubelet.claims import DRIVER
 from nvshared.kubelet.pod import CONDITION
+from nvshared.kubelet.slices import SLICES
 from tests.kubernetes.cluster import RESTRICTED, Cluster, claim, pod
-from tests.kubernetes.conftest import MANIFESTS, ROOT
+from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.node import ADDRESS, IMAGE, NAME, PKI
 from tests.system import card
 
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # But Kubeflow's, of which the API server knows nothing.
 EXAMPLES = sorted({path.name for path in MANIFESTS.glob("examples/*")} - {"kubeflow-notebook.yaml"})
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
@@ -26,15 +25,16 @@ KINDS = ",".join((
     "namespaces", "daemonsets", "configmaps", "serviceaccounts", "clusterroles",
     "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
 ))
+EVENTS = "/api/v1/namespaces/default/events"
 # No kube-proxy is there, so pods find the API server where it is.
 SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
 # kubectl would read the pod before.
-PATCH = """
+SEND = """
 import ssl, sys, urllib.error, urllib.request
-authority, url, token, body = sys.argv[1:]
-headers = {
-    "Authorization": f"Bearer {token}", "Content-Type": "application/strategic-merge-patch+json"}
-request = urllib.request.Request(url, body.encode(), headers, method="PATCH")
+authority, method, url, token, body = sys.argv[1:]
+kind = "strategic-merge-patch+json" if method == "PATCH" else "json"
+headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}"}
+request = urllib.request.Request(url, body.encode(), headers, method=method)
 try:
     urllib.request.urlopen(request, context=ssl.create_default_context(cafile=authority)).close()
 except urllib.error.HTTPError as error:
@@ -75,9 +75,6 @@ def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
     return json.dumps({
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
         "resources": [of], "images": [
-            {"name": "nvshared", "newName": "localhost/nvshared", "newTag": __version__},
-            {"name": "nvshare-kubelet", "newName": "localhost/nvshare-kubelet",
-             "newTag": __version__},
             {"name": "debian", "newName": IMAGE.partition(":")[0], "newTag": "1"},
         ],
         "patches": [{"patch": json.dumps(one)} for one in patches],
@@ -85,17 +82,9 @@ def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def images(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As `make image` makes them, for this machine alone."""
-    folder = tmp_path_factory.mktemp("dist")
-    made = subprocess.run(
-        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "image",
-         f"DIST={folder}", f"PYTHON={sys.executable}",
-         f"ARCHITECTURES={ARCHITECTURES[platform.machine()]}"],
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    for path in sorted(folder.glob("*.tar")):
+def imported(cluster: Cluster, images: Path) -> None:
+    """The node has the images."""
+    for path in sorted(images.glob("*.tar")):
         cluster.import_image(path)
 
 
@@ -153,7 +142,7 @@ def content(one: dict[str, Any]) -> tuple[tuple[str, str], Any]:
 
 
 def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
-    cluster: Cluster, manifests: str, images: None
+    cluster: Cluster, manifests: str, imported: None
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../overlays/nvshared", container("nvshare-kubelet", SERVER), WITHOUT_POLICY))
@@ -168,22 +157,73 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
         assert "its own condition alone" in patched(cluster, "it", {"phase": "Failed"})
         ours = {"type": CONDITION, "status": "False"}
         assert patched(cluster, "it", {"conditions": [ours]}) == ""
+        for wrong in (
+            event("kubelet", NAME, "Pod", "it"), event("nvshare-kubelet", "another", "Pod", "it"),
+            event("nvshare-kubelet", NAME, "Node", "another"),
+        ):
+            assert "events of its own node alone" in sent(cluster, "POST", EVENTS, wrong)
+        assert sent(cluster, "POST", EVENTS, event("nvshare-kubelet", NAME, "Node", NAME)) == ""
         cluster.finish("it")
+
+
+def sent(
+    cluster: Cluster, method: str, path: str, body: Mapping[str, Any], token: str = ""
+) -> str:
+    """Why the DaemonSet's account may not write this; "" if it may. By default it asks with the
+    token of the pod on the node."""
+    (one,) = cluster.get("pods", "--namespace=nvshare")["items"]
+    token = token or cluster.kubectl(
+        "create", "token", "nvshare-kubelet", "--namespace=nvshare", "--bound-object-kind=Pod",
+        f"--bound-object-name={one['metadata']['name']}").strip()
+    return cluster.output(
+        "python3", "-c", SEND, f"{PKI}/ca.crt", method, f"https://{ADDRESS}:6443{path}", token,
+        json.dumps(body))
 
 
 def patched(cluster: Cluster, name: str, status: Mapping[str, Any]) -> str:
     """Why the DaemonSet's account may not write this of a pod's status."""
-    (one,) = cluster.get("pods", "--namespace=nvshare")["items"]
-    token = cluster.kubectl(
-        "create", "token", "nvshare-kubelet", "--namespace=nvshare", "--bound-object-kind=Pod",
-        f"--bound-object-name={one['metadata']['name']}").strip()
-    return cluster.output(
-        "python3", "-c", PATCH, f"{PKI}/ca.crt", f"https://{ADDRESS}:6443/api/v1/namespaces/"
-        f"default/pods/{name}/status", token, json.dumps({"status": status}))
+    return sent(cluster, "PATCH", f"/api/v1/namespaces/default/pods/{name}/status",
+                {"status": status})
+
+
+def check_slices(cluster: Cluster) -> None:
+    """The account writes slices of its own driver, for its own node, by a token of that node."""
+    def slice_of(name: str, driver: str, node: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": {"name": name}, "spec": {
+                "driver": driver, "nodeName": node, "devices": [],
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}},
+        }
+
+    for number, (driver, node, why) in enumerate((
+        (DRIVER, "another", "its own node alone"), ("gpu.nvidia.com", NAME, f"of {DRIVER} alone"),
+        (DRIVER, NAME, ""),
+    )):
+        said = sent(cluster, "POST", SLICES, slice_of(f"it{number}", driver, node))
+        assert why in said if why else said == ""
+    unbound = cluster.kubectl(
+        "create", "token", "nvshare-kubelet", "--namespace=nvshare").strip()
+    assert "its own node alone" in sent(
+        cluster, "POST", SLICES, slice_of("unbound", DRIVER, NAME), unbound)
+    theirs = slice_of("theirs", "gpu.nvidia.com", NAME)
+    cluster.apply(theirs)
+    theirs = cluster.get("resourceslice", "theirs")
+    assert f"of {DRIVER} alone" in sent(cluster, "PUT", f"{SLICES}/theirs", theirs)
+    cluster.kubectl("delete", "resourceslice", "theirs", "it2")
+
+
+def event(component: str, host: str, kind: str, name: str) -> dict[str, Any]:
+    """An event as nvshare-kubelet writes it."""
+    return {
+        "metadata": {"generateName": "it.", "namespace": "default"}, "type": "Warning",
+        "involvedObject": {"kind": kind, "name": name, "namespace": "default"},
+        "reason": "It", "message": "it", "source": {"component": component, "host": host},
+    }
 
 
 def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
-    cluster: Cluster, manifests: str, images: None, cdi: None
+    cluster: Cluster, manifests: str, imported: None, cdi: None
 ) -> None:
     """As itself, not as the node: its account may do what it does."""
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
@@ -195,12 +235,13 @@ def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
         assert cluster.terms("it") == {"compute-limit": 50}
         cluster.kubectl("delete", "resourceslices", "--all")
         cluster.until(lambda: cluster.get("resourceslices")["items"], "the slice is there again")
+        check_slices(cluster)
         cluster.finish("it", "other")
         cluster.kubectl("delete", f"--kustomize={manifests}/mine")
 
 
 def test_a_daemon_set_does_all_on_a_node_with_nothing_and_is_switched_off(
-    cluster: Cluster, manifests: str, images: None
+    cluster: Cluster, manifests: str, imported: None
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../overlays/nvshared-daemonset", SETTINGS, container("nvshare-kubelet", SERVER),
@@ -234,7 +275,7 @@ def inside(cluster: Cluster, *command: str) -> Any:
         "nvsharectl", *command, "--json"))
 
 
-def test_an_init_container_brings_the_library_alone(cluster: Cluster, images: None) -> None:
+def test_an_init_container_brings_the_library_alone(cluster: Cluster, imported: None) -> None:
     one = pod("it")
     (main,) = one["spec"]["containers"]
     del main["resources"]               # by hand, without a device plugin

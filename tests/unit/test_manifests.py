@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nvshared import __version__
 from nvshared.kubelet import options
 from nvshared.kubelet.annotations import MEANINGS
 from nvshared.kubelet.cdi import STATIC
@@ -41,7 +42,7 @@ FIELDS = {
         "apiVersion", "kind", "resources", "components", "patches", "images", "labels",
         "configMapGenerator", "generatorOptions",
     },
-    "Component": {"apiVersion", "kind", "patches"},
+    "Component": {"apiVersion", "kind", "patches", "images"},
     "containers": {
         "name", "image", "command", "args", "env", "ports", "resources", "securityContext",
         "volumeMounts",
@@ -148,7 +149,7 @@ def test_claims_need_no_more_than_they_use() -> None:
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
     assert {one["mountPath"]: one["name"] for one in container["volumeMounts"]} == {
         path: name for name, path in paths.items()}
-    (role, _) = documents(folder / "account.yaml")
+    role, *_ = documents(folder / "account.yaml")
     allowed = {one["resources"][0]: one["verbs"] for one in role["rules"]}
     assert allowed == {
         "resourceclaims": ["get"], "resourceslices": ["list", "watch", "create", "update"],
@@ -251,6 +252,18 @@ def test_all_strategies_have_the_same_objects_so_that_one_replaces_another() -> 
         assert "serviceAccountName" in template["spec"]     # else that of before would stay
         assert unknown(template) == []
     assert all(keys == found["none"] for keys in found.values())
+
+
+@pytest.mark.parametrize("name", ["overlays/nvshared", "overlays/nvshared-daemonset", "claims"])
+@with_kustomize
+def test_images_are_named_in_one_place_for_all_overlays(name: str) -> None:
+    (component,) = documents(MANIFESTS / "images" / "kustomization.yaml")
+    named = {f"{one['newName']}:{one['newTag']}" for one in component["images"]}
+    assert named == {f"localhost/{one}:{__version__}" for one in ("nvshared", "nvshare-kubelet")}
+    spec = built(MANIFESTS / name)["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
+    assert {one["image"] for one in spec["containers"]} <= named
+    for one in spec["containers"]:
+        assert set(one["resources"]["limits"]) == {"memory"}
 
 
 def test_the_documentation_names_tests_that_there_are() -> None:

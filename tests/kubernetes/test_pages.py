@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each command of docs/kubernetes.md and docs/strategies.md works as printed, on a node of its own.
+
+The commands are taken from the pages; one that no test runs makes the last test fail.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.cluster import Cluster, claim, deployment, pod
+from tests.kubernetes.conftest import ROOT, copy_manifests, prepared
+from tests.kubernetes.node import HERE, NAME
+from tests.system.packages import Packages
+
+WORK = "/root/nvshared"                 # where the administrator has the sources
+PAGES = ("kubernetes.md", "strategies.md")
+RAN: set[tuple[str, str]] = set()       # commands of a page
+
+
+def sections(page: str) -> dict[str, list[str]]:
+    """The commands of a page by the headings that they stand under."""
+    found: dict[str, list[str]] = {}
+    heading, fenced = "", False
+    for line in (ROOT / "docs" / page).read_text().splitlines():
+        fenced ^= line.startswith("```")
+        if line.startswith("#") and not fenced:
+            heading = line.lstrip("# ")
+        elif line.startswith("    ") and not fenced:
+            found.setdefault(heading, []).append(line.strip())
+    return found
+
+
+@pytest.fixture(scope="module")
+def there(
+    request: pytest.FixtureRequest, built: Packages, images: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A node whose administrator has the sources, the images and kubectl."""
+    with prepared(request.config, built, tmp_path_factory.mktemp("page")) as made:
+        copy_manifests(made, f"{WORK}/packaging/kubernetes")
+        for path in sorted(images.glob("*.tar")):
+            made.copy(path, f"{WORK}/dist/{path.name}")
+        made.run("mkdir", "/root/.kube")
+        made.run("ln", "-s", "/etc/kubernetes/admin.conf", "/root/.kube/config")
+        made.run("ln", "-s", f"{HERE}/kubectl", "/usr/local/bin/kubectl")
+        yield made
+
+
+def follow(cluster: Cluster, page: str, heading: str) -> None:
+    """Does what stands under a heading, as root in the sources."""
+    for command in sections(page)[heading]:
+        run(cluster, page, command)
+
+
+def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str:
+    """One command as printed, with the name of this node; what it says."""
+    RAN.add((page, command))
+    done = cluster.run(
+        "sh", "-ec", f"cd {WORK}; {command.replace('NODE', NAME)}", check=check)
+    return done.stdout + done.stderr
+
+
+def test_node_offers_shares_when_its_units_run(there: Cluster) -> None:
+    page, heading = "kubernetes.md", "Setting a node up"
+    first, policy = sections(page)[heading]
+    run(there, page, first)
+    there.until(lambda: there.allocatable() == 10, "ten shares are offered")
+    run(there, page, policy)
+
+
+def test_nonsense_is_refused_with_the_words_of_the_page(there: Cluster) -> None:
+    page = "kubernetes.md"
+    there.kubectl("apply", f"--kustomize={WORK}/packaging/kubernetes/annotations")
+    command, *said = sections(page)["Limits of a pod"]
+    there.start_pods(pod("train"))
+
+    def is_refused() -> bool:
+        answer = run(there, page, command.removeprefix("$ "), check=False)
+        return all(part.strip() in answer for line in said for part in line.split("..."))
+
+    there.until(is_refused, "it is refused as printed")
+    RAN.update((page, line) for line in (command, *said))
+    there.kubectl("delete", "pod", "train", "--grace-period=0", "--force")
+
+
+def test_namespace_whose_label_is_set_shares_nvidias_resource(there: Cluster) -> None:
+    there.kubectl("create", "namespace", "lab")
+    follow(there, "kubernetes.md", "nvidia.com/gpu")
+    assert there.get("namespace", "lab")["metadata"]["labels"]["nvshare.com/share"] == "true"
+
+
+def test_no_pod_is_lost_that_comes_during_an_update(there: Cluster) -> None:
+    there.start_pods(pod("before"))
+    page = "kubernetes.md"
+    cordon, update, uncordon = sections(page)["Update"]
+    run(there, page, cordon)
+    there.apply(*(pod(f"during{number}") for number in range(4)))
+    run(there, page, update)
+    assert {there.phase(f"during{number}") for number in range(4)} == {"Pending"}
+    there.until(lambda: there.allocatable() == 10, "ten shares are offered again")
+    run(there, page, uncordon)
+    for number in range(4):
+        there.until(partial(there.shares, f"during{number}"), "it runs")
+    there.finish("before", *(f"during{number}" for number in range(4)))
+    there.kubectl("delete", "pod", "--all")
+
+
+def test_node_says_why_it_offers_no_gpu(there: Cluster) -> None:
+    there.run("systemctl", "stop", "nvshared.socket", "nvshared")
+    there.until(lambda: "GPUsNotShared" in there.kubectl("describe", "node", NAME), "it is said")
+    there.run("systemctl", "start", "nvshared")
+    there.until(lambda: there.allocatable() == 10, "ten shares are offered again")
+
+
+def test_pod_that_wants_two_shares_of_one_gpu_is_kept_with_the_reason(there: Cluster) -> None:
+    """Without the policy: there is one pod, not hundreds."""
+    there.kubectl("delete", f"--kustomize={WORK}/packaging/kubernetes/shares")
+    one = deployment("many")
+    one["spec"]["template"]["spec"]["containers"][0]["resources"] = {
+        "limits": {"nvshare.com/gpu": 2}}
+    there.apply(one)
+
+    def said() -> str:
+        return there.kubectl("get", "events", "--output=jsonpath={.items[*].message}")
+
+    there.until(lambda: "2 shares of" in said(), "the reason is an event")
+    (made,) = there.get("pods")["items"]
+    assert made["status"]["phase"] == "Pending"
+    there.kubectl("delete", "deployment", "many")
+    there.until(lambda: not there.get("pods")["items"], "it is gone")
+
+
+def test_daemon_set_takes_the_units_place_and_another_strategy_its_own(there: Cluster) -> None:
+    follow(there, "kubernetes.md", "As a DaemonSet")
+    there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is there")
+    there.until(lambda: there.allocatable() == 10, "it offers shares")
+    (first,) = sections("strategies.md")["Strategies"]
+    run(there, "strategies.md", first)
+    apply, look = sections("strategies.md")["See whether it works"]
+    run(there, "strategies.md", apply)
+    assert "gpu-validation" in run(there, "strategies.md", look)
+    there.kubectl("delete", "deployment", "gpu-validation")
+    there.kubectl("delete", f"--kustomize={WORK}/packaging/kubernetes/overlays/nvshared")
+
+
+def strategies(cluster: Cluster) -> set[str]:
+    """Of the DaemonSet's pods that run."""
+    listed = cluster.get("pods", "--namespace=nvshare")["items"]
+    return {one["metadata"]["labels"]["nvshare.com/strategy"] for one in listed
+            if all(each.get("ready") for each in one["status"].get("containerStatuses", [{}]))}
+
+
+def test_claims_are_served_and_all_is_removed(there: Cluster) -> None:
+    there.run("systemctl", "enable", "nvshare-kubelet")
+    there.heed_cdi_devices(heed=True)
+    follow(there, "kubernetes.md", "Claims")
+    there.until(lambda: there.get("resourceslices")["items"], "the GPU is offered")
+    there.apply(claim("it", {"compute": "50"}))
+    there.start_pods(pod("it", claimed="it"))
+    follow(there, "kubernetes.md", "Removal")
+    assert not there.kubectl("get", "pod", "it", "--ignore-not-found")
+    for path in ("/var/lib/nvshare-kubelet", "/var/lib/nvshared", "/var/lib/nvshare",
+                 "/var/run/cdi/nvshare.com-gpu.json"):
+        assert there.run("test", "-e", path, check=False).returncode == 1, path
+    there.until(lambda: there.is_ready(), "the node is ready")
+    kinds = "validatingadmissionpolicies,mutatingadmissionpolicies,clusterroles,deviceclasses"
+    left = there.kubectl("get", kinds, "--output=name")
+    assert "nvshare" not in left
+    there.until(lambda: there.allocatable() == 0, "no share is left")
+    assert not there.get("node", NAME)["spec"].get("unschedulable")
+
+
+def test_every_command_of_the_pages_ran(there: Cluster) -> None:
+    printed = {(page, command) for page in PAGES
+               for commands in sections(page).values() for command in commands}
+    assert {command for _, command in printed - RAN} == set()
