@@ -243,9 +243,6 @@ class Node(Container):
         self.until(self.is_ready, "the node is ready")
         self.until(lambda: self.kubectl(
             "get", "serviceaccount", "default", check=False), "there are service accounts")
-        # kubectl validates by them, and a busy API server has them later than all else.
-        self.until(lambda: self.kubectl(
-            "get", "--raw=/openapi/v2", check=False), "there are the schemas of all objects")
 
     def is_ready(self) -> bool:
         """Whether pods can run."""
