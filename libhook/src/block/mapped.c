@@ -56,7 +56,10 @@ CUresult mapped_map(struct block *block)
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
     };
-    CUresult result = REAL(cuMemCreate)(&block->handle, block->size, &property, 0);
+    const struct page_owner *owner = region_owner(block->address);
+    bool special = owner != NULL && owner->properties != NULL;
+    CUresult result = REAL(cuMemCreate)(&block->handle, block->size,
+                                        special ? owner->properties : &property, 0);
     return result == CUDA_SUCCESS ? map_handle(block) : result;
 }
 

@@ -18,6 +18,7 @@ struct client;
 struct page_owner {
     const struct owner_operations *operations;     /* memory/allocation.h */
     const struct owner_mappings *mappings;         /* NULL: its blocks are mapped at home alone */
+    const CUmemAllocationProp *properties;         /* of physical memory; NULL: nothing special */
     struct client *client;           /* NULL: it is another process's memory */
     CUcontext context;               /* with which it goes; NULL: with none */
 };

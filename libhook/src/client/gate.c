@@ -56,6 +56,9 @@ static struct {
     pthread_once_t once;
 } gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
+/* A thread's place, which it may have before it has ever passed. */
+static __thread struct gate_thread *own_place __attribute__((tls_model("initial-exec")));
+
 static void thread_ends(void *argument)
 {
     struct gate_thread *thread = argument;
@@ -64,7 +67,7 @@ static void thread_ends(void *argument)
     atomic_store(&thread->blocked, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
     /* A destructor that runs later may pass again and registers anew. */
-    gate_self = NULL;
+    gate_self = own_place = NULL;
 }
 
 static void initialise(void)
@@ -101,20 +104,27 @@ static struct gate_thread *new_thread(void)
     return &page[0];
 }
 
-struct gate_thread *gate_register_thread(void)
+static struct gate_thread *place_of_thread(void)
 {
+    if (own_place != NULL)
+        return own_place;
     if (pthread_once != NULL)           /* it is in another library before glibc 2.34; glibc.h */
         pthread_once(&gate.once, initialise);
-    struct gate_thread *thread = reuse_thread();
-    if (thread == NULL)
-        thread = new_thread();
+    own_place = reuse_thread();
+    if (own_place == NULL)
+        own_place = new_thread();
     if (gate.has_key)
-        pthread_setspecific(gate.key, thread);
+        pthread_setspecific(gate.key, own_place);
+    return own_place;
+}
+
+struct gate_thread *gate_register_thread(void)
+{
+    struct gate_thread *thread = place_of_thread();
     /* It may have been given one that nobody knows. */
     CUcontext context;
     contexts_current(&context);
-    gate_self = thread;
-    return thread;
+    return gate_self = thread;
 }
 
 static bool is_capturing(CUstream stream)
@@ -280,13 +290,13 @@ bool gate_has_blocked(void)
 
 uint32_t gate_block(void)
 {
-    struct gate_thread *self = gate_self != NULL ? gate_self : gate_register_thread();
+    struct gate_thread *self = place_of_thread();
     return atomic_exchange(&self->blocked, atomic_load(&self->passes) + 1);
 }
 
 void gate_unblock(const uint32_t *before)
 {
-    atomic_store(&gate_self->blocked, *before);
+    atomic_store(&own_place->blocked, *before);
 }
 
 uint64_t gate_passes(void)

@@ -23,6 +23,7 @@
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
 #define HUGE_CARD ((uint64_t)64 << 30)
+#define WHOLE_MOST ((size_t)256 << 20) /* a larger block would take too much of the host at once */
 
 static size_t block_most(const struct client *client, size_t size)
 {
@@ -113,12 +114,15 @@ struct large *large_of(struct page_owner *owner)
     return owner->operations == &OPERATIONS ? (struct large *)owner : NULL;
 }
 
-CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
-                        CUdeviceptr *address)
+static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
+                         const CUmemAllocationProp *properties, CUdeviceptr *address)
 {
     if (bytes > (size_t)1 << 46)
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t size = WHOLE_PAGES(bytes), most = block_most(client, size);
+    if (properties != NULL && properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE
+        && size <= WHOLE_MOST)
+        most = size;
     size_t count = (size + most - 1) / most;
     if (!client_commit(client, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -127,6 +131,7 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
         return CUDA_ERROR_OUT_OF_MEMORY;
     large->owner = (struct page_owner){
         .operations = &OPERATIONS, .client = client, .context = context,
+        .properties = properties,
     };
     large->size = bytes;
     large->block_count = count;
@@ -149,6 +154,18 @@ CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
     allocation_fill(large->blocks, count);
     *address = large->base;
     return CUDA_SUCCESS;
+}
+
+CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
+                        CUdeviceptr *address)
+{
+    return allocate(client, context, bytes, NULL, address);
+}
+
+CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
+                      CUdeviceptr *address)
+{
+    return allocate(client, NULL, bytes, properties, address);
 }
 
 void large_release(struct large *large)

@@ -28,5 +28,9 @@ struct large {
 
 CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
                         CUdeviceptr *address);
+/* The same of physical memory with these properties, which last as long as it. What may be exported
+ * is in one piece, if it is not too large. */
+CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
+                      CUdeviceptr *address);
 void large_release(struct large *large);
 struct large *large_of(struct page_owner *owner); /* NULL: it is none */

@@ -6,12 +6,18 @@
  *
  * Nothing has changed until the copy is complete. Only then is the old memory unmapped, in steps
  * that fail only with the context itself.
+ *
+ * One that is a single block has a handle of the driver's already, with the properties that the
+ * program asked for. Once it is on the card it only counts as pinned: work in flight, which may wait
+ * for the calling thread, is not waited for.
  */
 #include "memory/pin_in_place.h"
 
 #include "block/block.h"
 #include "block/region.h"
 #include "client/client.h"
+#include "client/commit.h"
+#include "client/gate.h"
 #include "flight/drain.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
@@ -107,6 +113,47 @@ static CUresult replace(void *argument)
     return result;
 }
 
+static bool is_resident(const struct vmm_allocation *vmm)
+{
+    return vmm->memory->blocks[0]->state == BLOCK_RESIDENT;
+}
+
+/* The block's handle becomes the allocation's. Its home goes; where the program has mapped it, it
+ * stays. */
+static void take_over(struct vmm_allocation *vmm)
+{
+    struct large *memory = vmm->memory;
+    vmm->real = memory->blocks[0]->handle;
+    memory->blocks[0]->handle = 0;
+    memory->owner.mappings = NULL;
+    vmm->memory = NULL;
+    vmm->client->memory.pinned += vmm->size;
+    large_release(memory);
+}
+
+/* Lock held, released meanwhile. */
+static CUresult pin_whole(struct vmm_allocation *vmm)
+{
+    struct client *client = vmm->client;
+    if (!client_commit_pinned(client, 0, vmm->size, client_patience_ends()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    bool inside = !is_resident(vmm);
+    if (inside) {
+        pthread_mutex_unlock(&memory_lock);
+        gate_enter(GATE_NO_STREAM);  /* until the program runs, with all that it has */
+        pthread_mutex_lock(&memory_lock);
+    }
+    bool ready = is_resident(vmm);
+    debug("pin_whole: state %d inside %d granted %d starved %d absent %llu", (int)vmm->memory->blocks[0]->state, inside, client->granted, client->starved, (unsigned long long)client->absent);
+    if (ready)
+        take_over(vmm);
+    client_settle();
+    client_update(client);
+    if (inside)
+        gate_leave();
+    return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 CUresult pin_in_place(struct vmm_allocation *vmm)
 {
     UNCANCELLED;
@@ -115,7 +162,11 @@ CUresult pin_in_place(struct vmm_allocation *vmm)
     if (vmm->memory == NULL)
         return CUDA_SUCCESS;
     vmm->pinning = true;
-    CUresult result = exclusively(vmm->client, vmm->size, vmm->size, DRAIN_PATIENCE_US,
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (vmm->memory->block_count == 1)
+        result = pin_whole(vmm);
+    if (result == CUDA_ERROR_NOT_READY)
+        result = exclusively(vmm->client, vmm->size, vmm->size, DRAIN_PATIENCE_US,
                                   replace, vmm);
     vmm->pinning = false;
     pthread_cond_broadcast(&memory_changed);

@@ -10,7 +10,8 @@
  *
  * Export to another process, multicast and NICs need one handle of the driver's, and memory that
  * stays. The allocation is turned into that when this is first asked for (pin_in_place.c); its
- * number and its addresses go on to mean the same.
+ * number and its addresses go on to mean the same. What may be exported is one block where it is not
+ * too large, and that need not be copied.
  */
 #include "memory/vmm_allocation.h"
 
@@ -91,7 +92,8 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
         return false;
     }
     CUdeviceptr home;
-    *result = large_allocate(client, NULL, size, &home);
+    vmm->properties = *properties;
+    *result = large_create(client, size, &vmm->properties, &home);
     if (*result == CUDA_SUCCESS) {
         *vmm = (struct vmm_allocation){
             .handle = OUR_HANDLES + ++made,
