@@ -3,6 +3,7 @@
 #   make test     every test that this machine allows but the long ones, and what was left out
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-drivers   the library's with each older driver simulated; NVSHARE_SIM_DRIVER=550 is one
+#   make test-pythons   the unit level with each Python from 3.11 to 3.14 that there is
 #   make test-LEVEL     unit, hook, bus, integration, system, kubernetes or gpu alone
 #                       JOBS=1: one test at a time, else four
 #   make bench-gate     what the gate costs a launch
@@ -31,6 +32,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 # As a plain path: with a finder in its place every Python program takes three times as long to start.
 EDITABLE := --use-pep517 --config-settings editable_mode=compat --editable
+PYTHONS := python3.11 python3.12 python3.13 python3.14
 LEVELS := unit hook bus integration system kubernetes gpu
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' nvshared/__init__.py)
 COMMIT := $(shell git rev-parse --short=8 HEAD 2>/dev/null || echo $(VERSION))
@@ -44,7 +46,7 @@ JOBS ?= 4
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
-.PHONY: demo test test-long test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -59,6 +61,19 @@ test-long: ready
 		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all simulator-tests || exit 1; \
 	done
 	$(PYTEST) $(AT_ONCE) -m long
+
+# The unit level with each Python that nvshared is for, and that this machine has.
+test-pythons: compiled
+	@for python in $(PYTHONS); do \
+		command -v $$python >/dev/null && $$python -c 'import ensurepip' 2>/dev/null || { \
+			echo "skipped: there is no $$python on this machine, or it has no ensurepip"; continue; }; \
+		echo "with $$python"; \
+		venv=build/venv-$$python; \
+		[ -x $$venv/bin/pytest ] || { $$python -m venv --clear $$venv && \
+			$$venv/bin/python -m pip --quiet --disable-pip-version-check install \
+				$(EDITABLE) '.[test,kubernetes]'; } || exit 1; \
+		$$venv/bin/python -m pytest -n $(JOBS) --dist=loadscope tests/unit || exit 1; \
+	done
 
 test-drivers: ready
 	@for driver in 535 550 570; do \

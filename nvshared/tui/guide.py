@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from nvshared.tui.canvas import fit, wrapped
-from nvshared.tui.commands import KINDS
+from nvshared.tui.commands import BY_KEY, KINDS
 from nvshared.tui.keys import Key
 from nvshared.tui.state import Hit, Screen
 
@@ -75,13 +75,13 @@ def page(width: int) -> list[Text]:
 def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[Hit]]:
     """The line at the bottom, behind `lead`, and what clicks on it mean.
 
-    Where not all of it fits, the keys of changes stand there without a word.
+    Where not all of it fits, the keys that sort and those of changes stand there without a word.
     """
     found, hits = fit(lead, min(lead.cell_len, width)), []
     whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
     narrow = found.cell_len + whole > width
     for key, written, label in KEYS[screen]:
-        words = " " if narrow and (key, written, label) in _CHANGES else f" {label}  "
+        words = " " if narrow and (key in (">", "i") or key in BY_KEY) else f" {label}  "
         end = found.cell_len + len(written) + len(words.rstrip())
         if end > width:
             break

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in /etc/ld.so.preload: ours is out of it when either package is gone."""
+"""Whatever stands in /etc/ld.so.preload: ours is out of it when either package is gone.
+
+And whatever state programs, nvshared and the bus are in: the removal ends.
+"""
+
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.system.conftest import install
+from tests.system import card
+from tests.system.card import Launch
+from tests.system.conftest import USERS, install
 from tests.system.container import Container
 from tests.system.packages import LIBRARY, TRIPLET, Packages
 
@@ -56,3 +63,63 @@ def test_the_line_is_gone_and_the_rest_stays(
     assert machine.run("/bin/true").stderr == ""
     machine.run("rm", "-f", LIST)
     assert machine.output("sh", "-c", "ls /etc/ld.so.preload* 2>/dev/null || true") == ""
+
+
+@pytest.fixture
+def occupied(machine: Container, built: Packages, launch: Launch) -> Iterator[Container]:
+    """nvshared runs, and so do two programs that do not fit together and change hands all the
+    time."""
+    machine.run("dpkg", "--install", *built.put_into(machine))
+    card.plug_in(machine)
+    machine.run("systemctl", "enable", "--now", "nvshared")
+    machine.run("nvsharectl", "set-tq", "200ms")
+    programs = [
+        launch(machine, user, memory=card.MEMORY * 7 // 10, kernel_us=5000, seed=seed)
+        for seed, user in enumerate(USERS, 1)
+    ]
+    machine.until(
+        lambda: sorted(one["swapped"] > 0 for one in card.clients(machine)) == [False, True],
+        "one has the place of the other")
+    yield machine
+    for program in programs:
+        program.kill()
+
+
+def stop_the_bus(machine: Container) -> None:
+    """nvsharectl and nvshared reach no bus."""
+    machine.run("systemctl", "stop", "dbus.socket", "dbus.service")
+
+
+def hang(machine: Container) -> None:
+    """nvshared answers nothing; systemd is not to help."""
+    card.drop_in(machine, "no-watchdog", "WatchdogSec=0\n")
+    machine.run("systemctl", "restart", "nvshared")
+    machine.run("systemctl", "kill", "--signal=STOP", "nvshared")
+
+
+def kill(machine: Container) -> None:
+    """nvshared is dead and stays so."""
+    machine.run("systemctl", "mask", "--runtime", "nvshared.service")
+    machine.run("systemctl", "kill", "--signal=KILL", "nvshared")
+
+
+@pytest.mark.parametrize("trouble", [None, stop_the_bus, hang, kill])
+def test_package_is_removed_or_refuses_with_a_sentence_while_programs_run(
+    occupied: Container, trouble: Callable[[Container], None] | None
+) -> None:
+    if trouble is not None:
+        trouble(occupied)
+    # Below what any test may take: one that waits for the programs never returns.
+    done = occupied.run(
+        "timeout", "400", "dpkg", "--remove", "nvshared", "libnvshare", check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode != 124, said
+    if done.returncode:
+        assert "To remove nvshared nevertheless, stop it first: systemctl stop nvshared" in said
+        assert occupied.output("dpkg-query", "-W", "-f", "${Status}", "nvshared") == (
+            "install ok installed")
+        occupied.run("timeout", "60", "systemctl", "stop", "nvshared")
+        occupied.run("timeout", "400", "dpkg", "--remove", "nvshared", "libnvshare")
+    occupied.run("systemctl", "unmask", "--runtime", "nvshared.service", check=False)
+    occupied.run("systemctl", "start", "dbus.socket")
+    assert occupied.run("/bin/true").stderr == ""

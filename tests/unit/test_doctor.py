@@ -52,12 +52,12 @@ def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def served(path: Path) -> Iterator[None]:
+def served(path: Path) -> Iterator[socket.socket]:
     """Somebody listens there as nvshared does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()
-        yield
+        yield listening
 
 
 def a_client(pid: int) -> ClientSnapshot:
@@ -310,6 +310,16 @@ def test_no_bus_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with served(tmp_path / "socket"):
         found = list(service_module.findings("none", service_module.ask("none")))[-2:]
     assert grades(iter(found)) == [("socket", "ok"), ("bus", "note")]
+
+
+def test_doctor_finds_a_socket_without_connecting_to_it(tmp_path: Path) -> None:
+    """systemd would start a failed service at each look."""
+    with served(tmp_path / "socket") as listening:
+        listening.setblocking(False)
+        found = service_module._socket(tmp_path / "socket", heard=False)
+        assert found.grade is Grade.OK
+        with pytest.raises(BlockingIOError):
+            listening.accept()
 
 
 def test_nvshared_listens_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

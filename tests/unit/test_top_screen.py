@@ -236,7 +236,7 @@ def test_screen_of_80_columns_leaves_two_thirds_to_programs() -> None:
     assert heading <= 8
     assert any(line.endswith(" python3 -m notebook") for line in shown)
     assert "about 26s more" in shown[heading - 2]
-    assert shown[-1].split("  ")[-1].split()[:6] == ["m", "c", "w", "s", "r", "p"]
+    assert " m c w s r p " in shown[-1]
 
 
 @pytest.mark.parametrize(("width", "height"), [(130, 30), (200, 60)])
