@@ -10,8 +10,7 @@ from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.control.tenants import Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted, sized
-from nvshared.tui.bar import Bar, Part
-from nvshared.tui.canvas import bar, fit, frame, wrapped
+from nvshared.tui.canvas import Bar, Part, bar, fit, frame, wrapped
 from nvshared.tui.panels import RESIDENT, SWAPPED
 from nvshared.tui.quantities import duration, process, size
 from nvshared.tui.rows import UNSHARED

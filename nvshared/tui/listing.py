@@ -10,8 +10,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.tui.bar import Bar, Part
-from nvshared.tui.grid import Place, grid
+from nvshared.tui.canvas import Bar, Part, Place, grid
 from nvshared.tui.panels import RESIDENT, SWAPPED
 from nvshared.tui.quantities import command, duration, size
 from nvshared.tui.rows import SORTS, UNSHARED, who

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.tui.bar import Bar, Part
+from nvshared.tui.canvas import Bar, Part
 from nvshared.tui.quantities import duration, quantum, size
 from nvshared.tui.tables import (
     CLIENTS,
