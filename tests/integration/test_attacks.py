@@ -6,6 +6,7 @@ they are of ours, and what is left out says why.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -211,13 +212,23 @@ def test_a_program_beyond_the_limit_of_its_user_is_told_so(
 def as_somebody(
     site: Site, user: int = SOMEBODY, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """A program of the attacker's, from its start to its end."""
+    """A program of the attacker's, from its start to its end.
+
+    It is copied to the site: other users may be unable to reach the checkout, as below /root.
+    """
+    place = site.folder / "build"
+    if not place.exists():
+        shutil.copytree(BUILD / "simulator", place / "simulator",
+                        ignore=lambda folder, names: [n for n in names if ".so" not in n])
+        for name in ("nvshare-workload", "libnvshare.so"):
+            shutil.copy(BUILD / name, place / name)
+        subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
     return subprocess.run(
-        [str(BUILD / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
+        [str(place / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
         env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket),
-        },
+            **site.environment, "LD_LIBRARY_PATH": str(place / "simulator"),
+            "LD_PRELOAD": str(place / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket),
+        }, cwd=place,
         user=user, group=user, extra_groups=[], capture_output=True, text=True,
         timeout=PATIENCE, check=False,
     )

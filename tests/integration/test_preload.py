@@ -258,12 +258,17 @@ def test_no_permission(system: System) -> None:
     for path in [*system.top.parents, system.top]:
         if path.stat().st_uid == 0 and path != Path("/"):
             path.chmod(path.stat().st_mode | 0o005)
-    # What is tested needs no package, so the machine's own Python will do; ours may be root's.
+    # Other users may be unable to reach the checkout and its Python, as below /root. The command
+    # needs no foreign package, so the machine's own Python runs it.
+    copy = system.top.parent / "copy"
+    shutil.copytree(ROOT / "nvshared", copy / "nvshared",
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
     python = shutil.which("python3", path="/usr/bin") or sys.executable
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-Bc", PROGRAM,
          "preload", "enable", "--root", str(system.top), "--library", INSIDE],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=copy, capture_output=True, text=True, check=False,
     )
     assert done.returncode == ExitCode.NOT_PERMITTED
     assert "ld.so.preload cannot be written: Permission denied; run it with sudo" in done.stderr
