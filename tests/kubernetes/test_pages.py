@@ -43,8 +43,8 @@ def there(
         copy_manifests(made, f"{WORK}/packaging/kubernetes")
         for path in sorted(images.glob("*.tar")):
             made.copy(path, f"{WORK}/dist/{path.name}")
-        made.run("mkdir", "/root/.kube")
-        made.run("ln", "-s", "/etc/kubernetes/admin.conf", "/root/.kube/config")
+        made.run("mkdir", "-p", "/root/.kube")
+        made.run("ln", "-sf", "/etc/kubernetes/admin.conf", "/root/.kube/config")
         made.run("ln", "-s", f"{HERE}/kubectl", "/usr/local/bin/kubectl")
         yield made
 
