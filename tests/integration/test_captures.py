@@ -128,7 +128,7 @@ handle = (ctypes.c_ubyte * 64)()
 call("cuStreamCreate", byref(stream), 1)
 call("cuMemAlloc_v2", byref(address), 4 * MIB)
 call("cuStreamBeginCapture_v2", stream, c_int(MODE))
-call("cuIpcGetMemHandle", handle, address, result=900)
+call("cuIpcGetMemHandle", handle, address)
 call("cuStreamEndCapture", stream, byref(graph))
 call("cuIpcGetMemHandle", handle, address)
 call("cuMemFree_v2", address)
@@ -137,10 +137,8 @@ print(json.dumps("shared"))
 
 
 @pytest.mark.parametrize("mode", [GLOBAL, RELAXED])
-def test_memory_cannot_be_shared_for_the_first_time_while_one_captures(
-    site: Site, mode: int
-) -> None:
-    """It would wait for the end of the capture, which the thread that waits would never come to."""
+def test_ipc_handle_is_made_while_its_thread_captures(site: Site, mode: int) -> None:
+    """The memory is shared when another process asks; the capture goes on undisturbed."""
     site.start()
     assert under(site, SHARE.replace("MODE", str(mode))) == "shared"
 
