@@ -208,6 +208,14 @@ def tiny_site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
+def site_of_three(tmp_path: Path) -> Iterator[Site]:
+    """The same with three cards."""
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    yield from _made(tmp_path, simulate(folder, number=3))
+
+
+@pytest.fixture
 def short_path() -> Iterator[Path]:
     """As tmp_path, for what has sockets deep within: their names have 107 characters at most."""
     with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One program on two cards: each is shared by itself, and peer access survives hand-overs."""
 
-from tests.integration.conftest import Site
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_kills import BUILD
+from tests.integration.test_life import LINKED, SOURCE, compiled
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 TWO = '''
@@ -153,3 +161,44 @@ copied()
     program.go_on()
     give_it_back(hook)
     program.ends_well()
+
+
+def apart(site: Site, program: Path, *what: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [program, *what], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+             "NVSHARE_SOCKET": str(site.socket)},
+    )
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(
+        tmp_path_factory.mktemp("apart"), *LINKED, f"-I{ROOT / 'libhook' / 'src'}",
+        f"-I{ROOT / 'libhook' / 'include'}", source=SOURCE.with_name("apart.c"),
+    )
+
+
+def test_copies_of_all_shapes_cross_between_cards_that_do_not_reach_each_other(
+    site: Site, program: Path
+) -> None:
+    site.start("--tq", "1")
+    said, _ = apart(site, program).communicate(timeout=PATIENCE)
+    lines = said.decode().splitlines()
+    assert len(lines) == 12
+    assert [line for line in lines if not line.endswith(" 0 right")] == []
+
+
+def test_a_process_copies_memory_of_a_card_on_which_it_is_no_client(
+    site_of_three: Site, program: Path
+) -> None:
+    site = site_of_three
+    site.start("--tq", "1")
+    owner = apart(site, program, "owner")
+    assert owner.stdout is not None
+    importer = apart(site, program, "importer")
+    said, _ = importer.communicate(owner.stdout.read(64), timeout=PATIENCE)
+    assert said.decode().splitlines() == ["from right", "to the other right"]
+    assert importer.returncode == 0
+    owner.communicate(timeout=PATIENCE)
+    assert owner.returncode == 0

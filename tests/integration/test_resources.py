@@ -112,6 +112,7 @@ def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | 
     site.start()
     popen = subprocess.Popen(
         [program, "plain"], cwd=ROOT, stderr=stderr, preexec_fn=prepare, restore_signals=True,
+        text=True,
         env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
              "NVSHARE_SOCKET": str(site.socket), **LINE},
     )

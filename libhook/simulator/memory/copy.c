@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory/copy.h"
 
+#include "driver/context.h"
 #include "memory/array.h"
 #include "space/space.h"
 
@@ -109,5 +110,14 @@ CUresult copy_from_peer(const CUDA_MEMCPY3D_PEER *copy, struct work *work)
     if (copy == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
-    return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
+    struct context *to_context = context_from(copy->dstContext);
+    struct context *from_context = context_from(copy->srcContext);
+    if (to_context == NULL || from_context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
+    if (!work->copy.to.host)
+        work->copy.to.device = to_context->device;
+    if (!work->copy.from.host)
+        work->copy.from.device = from_context->device;
+    return result;
 }

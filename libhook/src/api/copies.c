@@ -6,6 +6,7 @@
  * takes the address for one of host memory (cuMemcpyAsync), as measured on
  * driver 580.
  */
+#include "api/apart.h"
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
@@ -29,33 +30,56 @@
     COPYING(name, way, bytes, true, parameters, arguments)       \
     COPYING(name##_ptds, way, bytes, true, parameters, arguments)
 
-/* As COPYING, of one address to another. Between memory of two cards that do not reach each other
- * `peer` copies (peers.c). */
-#define COPYING_BETWEEN(name, peer, way, loads, waits, parameters, arguments, ...) \
-    EXPORT CUresult name parameters                                                \
-    {                                                                              \
-        CUcontext to_context, from_context;                                        \
-        gate_enter(GATE_NO_STREAM);                                                \
-        BUS_COPY_BEGINS(copied, way, loads, waits);                                \
-        CUresult result = memory_apart(to, from, &to_context, &from_context)       \
-            ? REAL(peer)(to, to_context, from, from_context, __VA_ARGS__)          \
-            : REAL(name) arguments;                                                \
-        BUS_COPY_ENDS(copied);                                                     \
-        gate_leave();                                                              \
-        return result;                                                             \
+/* As COPYING; between memory of two cards that do not reach each other (`apart`: peers.c) another call
+ * copies `instead`. */
+#define COPYING_APART(name, way, loads, waits, parameters, arguments, apart, instead) \
+    EXPORT CUresult name parameters                                                  \
+    {                                                                                \
+        CUcontext to_context, from_context;                                          \
+        CUDA_MEMCPY3D_PEER shape;                                                    \
+        (void)to_context, (void)from_context, (void)shape;                           \
+        gate_enter(GATE_NO_STREAM);                                                  \
+        BUS_COPY_BEGINS(copied, way, loads, waits);                                  \
+        CUresult result = (apart) ? (instead) : REAL(name) arguments;                \
+        BUS_COPY_ENDS(copied);                                                       \
+        gate_leave();                                                                \
+        return result;                                                               \
     }
-#define BETWEEN_PTDS(name, way, loads)                                             \
-    COPYING_BETWEEN(name, cuMemcpyPeer, way, loads, true,                          \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), bytes) \
-    COPYING_BETWEEN(name##_ptds, cuMemcpyPeer_ptds, way, loads, true,              \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes), bytes)
-#define BETWEEN_PTSZ(name, way, loads)                                             \
-    COPYING_BETWEEN(name, cuMemcpyPeerAsync, way, loads, false,                    \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),         \
-        (to, from, bytes, stream), bytes, stream)                                  \
-    COPYING_BETWEEN(name##_ptsz, cuMemcpyPeerAsync_ptsz, way, loads, false,        \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),         \
-        (to, from, bytes, stream), bytes, stream)
+#define LINE_APART memory_apart(to, from, &to_context, &from_context)
+#define BETWEEN(name, peer, way, loads)                                              \
+    COPYING_APART(name, way, loads, true,                                            \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),         \
+        LINE_APART, REAL(peer)(to, to_context, from, from_context, bytes))
+#define BETWEEN_ASYNC(name, peer, way, loads)                                        \
+    COPYING_APART(name, way, loads, false,                                           \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),           \
+        (to, from, bytes, stream),                                                   \
+        LINE_APART, REAL(peer)(to, to_context, from, from_context, bytes, stream))
+#define BETWEEN_PTDS(name, way, loads)                                               \
+    BETWEEN(name, cuMemcpyPeer, way, loads)                                          \
+    BETWEEN(name##_ptds, cuMemcpyPeer_ptds, way, loads)
+#define BETWEEN_PTSZ(name, way, loads)                                               \
+    BETWEEN_ASYNC(name, cuMemcpyPeerAsync, way, loads)                               \
+    BETWEEN_ASYNC(name##_ptsz, cuMemcpyPeerAsync_ptsz, way, loads)
+
+#define SHAPE_PTDS(name, kind, way, loads, parameters, arguments)                    \
+    COPYING_APART(name, way, loads, true, parameters, arguments,                     \
+        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer)(&shape))                    \
+    COPYING_APART(name##_ptds, way, loads, true, parameters, arguments,              \
+        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer_ptds)(&shape))
+#define SHAPE_PTSZ(name, kind, way, loads, parameters, arguments)                    \
+    COPYING_APART(name, way, loads, false, parameters, arguments,                    \
+        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync)(&shape, stream))       \
+    COPYING_APART(name##_ptsz, way, loads, false, parameters, arguments,             \
+        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, stream))
+
+/* The functions of many copies do not say by their names which stream NULL is to them. */
+#define MANY_PTSZ(name, way, loads, parameters, arguments, apart, instead)           \
+    COPYING_APART(name, way, loads, false, parameters, arguments,                    \
+        apart(stream), instead(stream))                                              \
+    COPYING_APART(name##_ptsz, way, loads, false, parameters, arguments,             \
+        apart(stream != NULL ? stream : CU_STREAM_PER_THREAD),                       \
+        instead(stream != NULL ? stream : CU_STREAM_PER_THREAD))
 
 /* What the driver does not know is the host's. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
@@ -120,9 +144,10 @@ COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, bytes,
 GATED_PTDS(cuMemcpyAtoA_v2, GATE_NO_STREAM,
     (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
     (to, to_offset, from, from_offset, bytes))
-COPYING_PTDS(cuMemcpy2D_v2, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
-COPYING_PTDS(cuMemcpy2DUnaligned_v2, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
-COPYING_PTDS(cuMemcpy3D_v2, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
+SHAPE_PTDS(cuMemcpy2D_v2, 2d, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
+SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
+    (const CUDA_MEMCPY2D *copy), (copy))
+SHAPE_PTDS(cuMemcpy3D_v2, 3d, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
 GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (copy))
 
 /* In a stream. */
@@ -145,43 +170,61 @@ COPYING_PTSZ(cuMemcpyHtoAAsync_v2, BUS_IN, bytes,
 COPYING_PTSZ(cuMemcpyAtoHAsync_v2, BUS_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
     (to, from, from_offset, bytes, stream))
-COPYING_PTSZ(cuMemcpy2DAsync_v2, WAY_OF(copy), BYTES_2D(copy),
+SHAPE_PTSZ(cuMemcpy2DAsync_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
     (const CUDA_MEMCPY2D *copy, CUstream stream),
     (copy, stream))
-COPYING_PTSZ(cuMemcpy3DAsync_v2, WAY_OF(copy), BYTES_3D(copy),
+SHAPE_PTSZ(cuMemcpy3DAsync_v2, 3d, WAY_OF(copy), BYTES_3D(copy),
     (const CUDA_MEMCPY3D *copy, CUstream stream),
     (copy, stream))
 GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
     (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
     (copy, stream))
 
-COPYING_PTSZ(cuMemcpyWithAttributesAsync, way_of(to, from), bytes,
+#define LINE(stream)                                                                  \
+    (&(struct apart_batch){ &to, &from, &bytes, 1, attributes, &(size_t){ 0 }, 1, stream })
+#define LINE_IS_APART(stream) apart_lines(LINE(stream))
+#define COPY_LINE(stream) apart_copy_lines(LINE(stream), NULL)
+MANY_PTSZ(cuMemcpyWithAttributesAsync, way_of(to, from), bytes,
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
      CUstream stream),
-    (to, from, bytes, attributes, stream))
-GATED_PTSZ(cuMemcpy3DWithAttributesAsync, GATE_NO_STREAM,
+    (to, from, bytes, attributes, stream), LINE_IS_APART, COPY_LINE)
+#define OPERATION_IS_APART(stream) apart_operations(1, operation, flags, stream)
+#define COPY_OPERATION(stream) apart_copy_operations(1, operation, NULL, stream)
+MANY_PTSZ(cuMemcpy3DWithAttributesAsync, BUS_NONE, 0,
     (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long long flags, CUstream stream),
-    (operation, flags, stream))
+    (operation, flags, stream), OPERATION_IS_APART, COPY_OPERATION)
 
 /* Many at once. */
 
-COPYING_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), bus_sharing_sum(sizes, count),
+#define LINES(stream)                                                                 \
+    (&(struct apart_batch){ to, from, sizes, count, attributes, attribute_indices,    \
+                            attribute_count, stream })
+#define LINES_ARE_APART(stream) apart_lines(LINES(stream))
+#define COPY_LINES(stream) apart_copy_lines(LINES(stream), failed)
+#define COPY_LINES_V2(stream) apart_copy_lines(LINES(stream), NULL)
+#define OPERATIONS_ARE_APART(stream) apart_operations(count, operations, flags, stream)
+#define COPY_OPERATIONS(stream) apart_copy_operations(count, operations, failed, stream)
+#define COPY_OPERATIONS_V2(stream) apart_copy_operations(count, operations, NULL, stream)
+
+MANY_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), bus_sharing_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      size_t *failed, CUstream stream),
-    (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
-COPYING_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), bus_sharing_sum(sizes, count),
+    (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream),
+    LINES_ARE_APART, COPY_LINES)
+MANY_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), bus_sharing_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      CUstream stream),
-    (to, from, sizes, count, attributes, attribute_indices, attribute_count, stream))
-GATED_PTSZ(cuMemcpy3DBatchAsync, GATE_NO_STREAM,
+    (to, from, sizes, count, attributes, attribute_indices, attribute_count, stream),
+    LINES_ARE_APART, COPY_LINES_V2)
+MANY_PTSZ(cuMemcpy3DBatchAsync, BUS_NONE, 0,
     (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
      CUstream stream),
-    (count, operations, failed, flags, stream))
-GATED_PTSZ(cuMemcpy3DBatchAsync_v2, GATE_NO_STREAM,
+    (count, operations, failed, flags, stream), OPERATIONS_ARE_APART, COPY_OPERATIONS)
+MANY_PTSZ(cuMemcpy3DBatchAsync_v2, BUS_NONE, 0,
     (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
-    (count, operations, flags, stream))
+    (count, operations, flags, stream), OPERATIONS_ARE_APART, COPY_OPERATIONS_V2)
 GATED_PTSZ(cuFabricCpyBatchAsync, GATE_NO_STREAM,
     (size_t count, CUDA_FABRIC_COPY_BATCH_OP *operations, unsigned long long flags,
      CUstream stream),

@@ -29,6 +29,23 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
     return result
 
+/* The device on which memory of this location counts; CU_DEVICE_CPU: it is the host's, or the driver
+ * refuses it. Of a locality domain (CUDA 13.4) the lowest byte of `id` is the device. A location that
+ * only a newer driver knows is taken for one, or counts on the current device: memory of a card is
+ * never without a count. */
+static inline CUdevice counted_device(CUmemLocation location)
+{
+    CUdevice current, device = location.id & 0xff;
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return location.id;
+    if (location.type == CU_MEM_LOCATION_TYPE_INVALID || location.type == CU_MEM_LOCATION_TYPE_HOST
+        || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
+        || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+        return CU_DEVICE_CPU;
+    return !pinned_counts_on(device) && REAL(cuCtxGetDevice)(&current) == CUDA_SUCCESS ? current
+                                                                                      : device;
+}
+
 static inline size_t counted_round(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;

@@ -106,13 +106,15 @@ static size_t forget(uint64_t key)
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                             const CUmemAllocationProp *properties, unsigned long long flags)
 {
-    if (client_none() || properties == NULL
-        || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    CUdevice device = client_none() || properties == NULL ? CU_DEVICE_CPU
+                                                          : counted_device(properties->location);
+    if (device == CU_DEVICE_CPU)
         return REAL(cuMemCreate)(handle, size, properties, flags);
     CUresult result;
-    if (handle != NULL && flags == 0 && vmm_create(handle, size, properties, &result))
+    if (handle != NULL && flags == 0 && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+        && vmm_create(handle, size, properties, &result))
         return result;
-    result = pinned_begin_on(properties->location.id, size, false);
+    result = pinned_begin_on(device, size, false);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);

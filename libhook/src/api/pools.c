@@ -6,7 +6,7 @@
  * During a capture nothing is allocated: the call becomes a node of the
  * graph, and graph memory is the driver's.
  */
-#include "api/wrapper.h"
+#include "api/counted.h"
 #include "client/client.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
@@ -96,13 +96,16 @@ FREE(cuMemFreeAsync_ptsz, PER_THREAD(stream))
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    if (result != CUDA_SUCCESS || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    CUdevice device = result == CUDA_SUCCESS ? counted_device(properties->location)
+                                             : CU_DEVICE_CPU;
+    if (device == CU_DEVICE_CPU)
         return result;
-    if (properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED
+    if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+        && properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED
         && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->usage == 0)
-        pool_add(*pool, properties->location.id, properties->maxSize);
+        pool_add(*pool, device, properties->maxSize);
     else
-        driver_pool_add(*pool, properties->location.id);
+        driver_pool_add(*pool, device);
     return result;
 }
 

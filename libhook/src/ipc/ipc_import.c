@@ -25,13 +25,14 @@
 #include "ipc/ipc_client.h"
 #include "ipc/ipc_server.h"
 #include "memory/allocation.h"
+#include "memory/peers.h"
 
 #define TRIES 64
 
 struct ipc_import {
     struct page_owner owner;         /* its client is NULL */
     struct ipc_ticket ticket;
-    CUdevice device;                 /* where the memory lies */
+    CUdevice device, reader;         /* where the memory lies, and which reaches it */
     CUdeviceptr range;               /* of all parts */
     size_t range_size;
     size_t mapped;                   /* bytes of it */
@@ -58,6 +59,8 @@ static bool describe(struct page_owner *owner, CUdeviceptr address,
         .context = import->owner.context,
         .device = import->device,
         .id = import->id,
+        .imported = true,
+        .reader = import->reader,
     };
     return true;
 }
@@ -128,6 +131,7 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
     if (result != CUDA_SUCCESS)
         return result;
     import->device = properties.location.id;
+    import->reader = here;
     CUmemAccessDesc access[2] = {
         { { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = here }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
         { properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
@@ -217,6 +221,7 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
         unmap(import);
         import = known;
     } else {
+        memory_imported();
         import->id = allocation_id();
         import->next = imports;
         imports = import;

@@ -25,6 +25,8 @@ struct memory_description {
     bool sync_memops;
     CUmemAllocationHandleType handle_types;        /* that it can be exported as */
     bool ipc;                        /* or with cuIpcGetMemHandle() */
+    bool imported;                   /* another process's, which `reader` reaches beside `device` */
+    CUdevice reader;
 };
 
 /* What can be done with the memory of a page's owner, of which `address` is a part. What is

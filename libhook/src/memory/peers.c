@@ -19,6 +19,7 @@
 #include "block/block.h"
 #include "block/store.h"
 #include "client/client.h"
+#include "client/contexts.h"
 #include "memory/allocation.h"
 #include "memory/memory.h"
 
@@ -55,18 +56,46 @@ CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
     return result;
 }
 
+static _Atomic bool any_imported;
+
+void memory_imported(void)
+{
+    any_imported = true;
+}
+
+/* `memory_lock` is held. Another process's may be on a card on which this one is no client. */
+static bool reaches(CUdevice reader, const struct memory_description *memory)
+{
+    return memory->imported
+        ? reader == memory->reader
+        : reader < CLIENTS_MAX && clients[memory->device]->readers[reader] != 0;
+}
+
+/* One of the card that the memory is on, if there is one: imported memory belongs to the context in
+ * which it was opened, which may be another card's. */
+static CUcontext context_on(const struct memory_description *memory)
+{
+    CUcontext there = memory->imported && memory->reader != memory->device
+        ? contexts_of(memory->device, 0) : NULL;
+    return there != NULL ? there : memory->context;
+}
+
+bool memory_never_apart(void)
+{
+    return clients_count() < 2 && !any_imported;
+}
+
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcontext *from_context)
 {
     struct memory_description target, source;
-    if (client_alone() || !memory_is_ours(to) || !memory_is_ours(from))
+    if (memory_never_apart() || !memory_is_ours(to) || !memory_is_ours(from))
         return false;
     LOCKED(memory_lock);
     if (!allocation_describe(to, &target) || !allocation_describe(from, &source)
         || target.device == source.device
-        || (clients[target.device]->readers[source.device] != 0
-            && clients[source.device]->readers[target.device] != 0))
+        || (reaches(source.device, &target) && reaches(target.device, &source)))
         return false;
-    *to_context = target.context;
-    *from_context = source.context;
+    *to_context = context_on(&target);
+    *from_context = context_on(&source);
     return true;
 }

@@ -167,7 +167,8 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
     if (!core_attached || address - BEGINNING >= SIZE)
         return false;
     *description = (struct memory_description){
-        BEGINNING, SIZE, (CUcontext)0x77, 3, 5, core_sync_memops != 0, CU_MEM_HANDLE_TYPE_NONE, true
+        .base = BEGINNING, .size = SIZE, .context = (CUcontext)0x77, .device = 3, .id = 5,
+        .sync_memops = core_sync_memops != 0, .ipc = true,
     };
     return true;
 }
@@ -261,6 +262,11 @@ bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcon
     *to_context = (CUcontext)0x77;
     *from_context = (CUcontext)0x78;
     return memory_is_ours(to) && from == BEGINNING + RESERVED;
+}
+
+bool memory_never_apart(void)
+{
+    return false;
 }
 
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)

@@ -54,16 +54,22 @@ class Properties(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int),
                 ("id", ctypes.c_int), ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
 handle = u64()
-def create(value, size, location=1):
+def create(value, size, location=1, place=0):
     answers("cuMemCreate", a0=value)
-    properties = Properties(1, 0, location, 0)
+    properties = Properties(1, 0, location, place)
     assert call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(properties), 0) == 0
 for name in ("cuMemRelease", "cuMemMap", "cuMemUnmap"):
     answers(name)
 create(0x50, 2 * MIB)
 create(0x51, 4 * MIB)
-create(0x52, 8 * MIB, location=2)
+for host in 2, 3, 4:
+    create(0x52, 8 * MIB, location=host)
 assert core.pinned == 6 * MIB
+# A locality domain of a card, whose number is the lowest byte; and what no driver of today knows.
+for location, place, device in ((6, 0x0301, 1), (77, 0x0309, 0)):
+    create(0x53, 32 * MIB, location, place)
+    assert core.pinned == 38 * MIB and core.device_wished == device
+    assert call("cuMemRelease", 0x53) == 0 and core.pinned == 6 * MIB
 # Released at once, used on.
 assert call("cuMemMap", 0x10000000, 2 * MIB, 0, 0x50, 0) == 0
 assert call("cuMemRelease", 0x50) == 0 and core.pinned == 6 * MIB
@@ -154,6 +160,13 @@ assert from_pool(0xE1) == 0 and core.wished == 32 * MIB and core.pinned == 32 * 
 assert core.device_wished == 0
 reserved(0)
 assert call("cuMemPoolDestroy", 0xE1) == 0 and core.pinned == 0
+# Of a locality domain of a card.
+answers("cuMemPoolCreate", a0=0xE5)
+properties = Properties(1, 0, 6, 0x0201)
+assert call("cuMemPoolCreate", ctypes.byref(made), ctypes.byref(properties)) == 0
+reserved(0)
+assert from_pool(0xE5) == 0 and core.device_wished == 1 and core.pool_added == 0
+assert call("cuMemPoolDestroy", 0xE5) == 0
 # Each counts for the device it is of, whichever is current; where that is not shared, for none.
 for handle, device in ((0xE3, 1), (0xE4, 9)):
     answers("cuMemPoolCreate", a0=handle)

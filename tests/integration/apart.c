@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * apart: copies memory of one card to another that does not reach it, in each way there is, and says
+ *     what each call returned and whether all bytes are right.
+ * apart owner: gives memory of the third card to another process, by its stdout, until stdin ends.
+ * apart importer: has contexts on the first two cards, and copies that memory to the first and back.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interpose/driver.h"
+#include "interpose/real.h"
+
+#define PITCH 64
+#define SIZE (4u << 20)
+#define USED 4096
+
+CUresult cuInit(unsigned int);
+CUresult cuCtxSynchronize(void);
+
+static CUcontext first, second;
+static CUdeviceptr from, to;
+static CUstream stream;
+static unsigned char source[USED], found[USED], expected[USED];
+
+static void must(CUresult result, const char *what)
+{
+    if (result == CUDA_SUCCESS)
+        return;
+    printf("%s: %d\n", what, (int)result);
+    fflush(stdout);
+    _exit(1);
+}
+#define OK(call) must(call, #call)
+
+static void expect_rows(size_t rows, size_t width, size_t offset)
+{
+    memset(expected, 0, sizeof expected);
+    for (size_t y = 0; y < rows; y++)
+        memcpy(expected + offset + y * PITCH, source + offset + y * PITCH, width);
+}
+
+static void say(const char *name, CUresult result)
+{
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(found, to, USED));
+    printf("%s %d %s\n", name, (int)result,
+           memcmp(found, expected, USED) == 0 ? "right" : "wrong");
+    fflush(stdout);
+    OK(cuMemsetD8_v2(to, 0, USED));
+    OK(cuCtxSynchronize());
+}
+
+static void copy_lines(void)
+{
+    memcpy(expected, source, USED);
+    say("cuMemcpy", cuMemcpy(to, from, USED));
+    say("cuMemcpyAsync", cuMemcpyAsync(to, from, USED, stream));
+    say("cuMemcpyDtoD", cuMemcpyDtoD_v2(to, from, USED));
+    CUmemcpyAttributes attributes = { .srcAccessOrder = 1 };
+    size_t zero = 0, failed = 7;
+    say("cuMemcpyBatchAsync",
+        cuMemcpyBatchAsync(&to, &from, &(size_t){ USED }, 1, &attributes, &zero, 1, &failed, stream));
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    /* The second is of one card alone. */
+    OK(cuMemcpyHtoD_v2(to + SIZE / 2, source + USED / 2, USED / 2));
+    CUdeviceptr targets[] = { to, to + USED / 2 }, sources[] = { from, to + SIZE / 2 };
+    size_t sizes[] = { USED / 2, USED / 2 };
+    say("mixed", cuMemcpyBatchAsync(targets, sources, sizes, 2, &attributes, &zero, 1, &failed, stream));
+    if (failed != SIZE_MAX)
+        printf("failed: %zu\n", failed);
+}
+
+static void copy_shapes(void)
+{
+    const size_t at = 2 * PITCH + 8;
+    CUDA_MEMCPY2D flat = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from, .srcPitch = PITCH,
+        .srcXInBytes = 8, .srcY = 2,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to, .dstPitch = PITCH,
+        .dstXInBytes = 8, .dstY = 2, .WidthInBytes = 40, .Height = 16,
+    };
+    expect_rows(16, 40, at);
+    say("cuMemcpy2D", cuMemcpy2D_v2(&flat));
+    say("cuMemcpy2DUnaligned", cuMemcpy2DUnaligned_v2(&flat));
+    say("cuMemcpy2DAsync", cuMemcpy2DAsync_v2(&flat, stream));
+    flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    say("unified", cuMemcpy2D_v2(&flat));
+    CUDA_MEMCPY3D deep = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from, .srcPitch = PITCH, .srcHeight = 8,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to, .dstPitch = PITCH, .dstHeight = 8,
+        .WidthInBytes = 48, .Height = 8, .Depth = 3,
+    };
+    expect_rows(24, 48, 0);
+    say("cuMemcpy3D", cuMemcpy3D_v2(&deep));
+    say("cuMemcpy3DAsync", cuMemcpy3DAsync_v2(&deep, stream));
+    CUDA_MEMCPY3D_BATCH_OP operation = {
+        .src = { .type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = { from, PITCH, 8, { 0 } } },
+        .dst = { .type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = { to, PITCH, 8, { 0 } } },
+        .extent = { 48, 8, 3 }, .srcAccessOrder = 1,
+    };
+    size_t failed;
+    say("cuMemcpy3DBatchAsync", cuMemcpy3DBatchAsync(1, &operation, &failed, 0, stream));
+}
+
+static void copy_between_cards(void)
+{
+    for (size_t i = 0; i < USED; i++)
+        source[i] = (unsigned char)(1 + i * 31 % 251);
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemAlloc_v2(&from, SIZE));
+    OK(cuMemcpyHtoD_v2(from, source, USED));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc_v2(&to, SIZE));
+    OK(cuMemsetD8_v2(to, 0, SIZE));
+    OK(cuStreamCreate(&stream, 1));
+    copy_lines();
+    copy_shapes();
+}
+
+static void own(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr memory;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&first, 2));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemAlloc_v2(&memory, SIZE));
+    OK(cuMemsetD8_v2(memory, 7, SIZE));
+    OK(cuIpcGetMemHandle(&handle, memory));
+    if (fwrite(&handle, sizeof handle, 1, stdout) != 1 || fflush(stdout) != 0)
+        _exit(1);
+    while (getchar() != EOF)
+        continue;
+    OK(cuMemcpyDtoH_v2(found, memory, USED));
+    _exit(found[0] == 9 && found[USED - 1] == 9 ? 0 : 1);
+}
+
+static void import(void)
+{
+    CUipcMemHandle handle;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemAlloc_v2(&to, SIZE));
+    if (fread(&handle, sizeof handle, 1, stdin) != 1)
+        _exit(1);
+    OK(cuIpcOpenMemHandle_v2(&from, handle, 1));
+    OK(cuMemcpyDtoD_v2(to, from, USED));
+    memset(expected, 7, USED);
+    OK(cuMemcpyDtoH_v2(found, to, USED));
+    printf("from %s\n", memcmp(found, expected, USED) == 0 ? "right" : "wrong");
+    OK(cuMemsetD8_v2(to, 9, USED));
+    OK(cuMemcpyDtoD_v2(from, to, USED));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc_v2(&to, SIZE));
+    OK(cuMemcpyDtoD_v2(to, from, USED));
+    OK(cuMemcpyDtoH_v2(found, to, USED));
+    memset(expected, 9, USED);
+    printf("to the other %s\n", memcmp(found, expected, USED) == 0 ? "right" : "wrong");
+    fflush(stdout);
+    OK(cuIpcCloseMemHandle(from));
+}
+
+int main(int count, char **arguments)
+{
+    const char *what = count > 1 ? arguments[1] : "";
+    if (strcmp(what, "owner") == 0)
+        own();
+    else if (strcmp(what, "importer") == 0)
+        import();
+    else
+        copy_between_cards();
+    return 0;
+}
