@@ -35,11 +35,10 @@ most.
 from dataclasses import replace
 
 from nvshared.scheduler import events
-from nvshared.scheduler.card import Card
+from nvshared.scheduler.card import HEADS, Account, Card
 from nvshared.scheduler.client import Doubts, ScheduledClient
 from nvshared.scheduler.demand import more_margin
 from nvshared.scheduler.events import Memory, Stays
-from nvshared.scheduler.groups import HEADS
 
 PINNING_PART = 16                       # of the card, that one account may be about to pin
 
@@ -68,7 +67,8 @@ def may_have(card: Card, client: ScheduledClient, left: int) -> int:
     """How much more its account may be promised, of so much that is left; negative: less."""
     if not client.account:
         return left
-    sums, worth = card.groups.account(client.account), card.settings.capacity
+    sums = card.groups.accounts().get(client.account, Account())
+    worth = card.settings.capacity
     # What is kept for each client lessens what is left, too.
     others = worth + more_margin(card, HEADS - min(sums.heads, HEADS) + 1)
     return min(left, max(worth - sums.unshown, left - others))
@@ -78,7 +78,7 @@ def pinning(card: Card, but: ScheduledClient | None = None) -> int:
     """What all are about to pin, as far as it counts for others; without that of this one."""
     most = card.settings.capacity // PINNING_PART
     total = 0
-    for account, sums in card.groups.pinning().items():
+    for account, sums in card.groups.accounts().items():
         own = but.pinning if but is not None and but.account == account else 0
         total += min(sums.pinning - own, most) if account else sums.pinning - own
     return total

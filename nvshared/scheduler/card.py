@@ -2,22 +2,343 @@
 """Everything the scheduler knows about one GPU, and the sums over its clients."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from itertools import count
+from typing import NamedTuple
 
 from nvshared.record import dataclass
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
-from nvshared.scheduler.domains import Domains
-from nvshared.scheduler.groups import Groups
+from nvshared.scheduler.domains import NOTHING as NO_STAKE
+from nvshared.scheduler.domains import Domain, Domains, Stake
+from nvshared.scheduler.events import Standing, Stays
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
-from nvshared.scheduler.share import Line, Ration, Share
+from nvshared.scheduler.share import Head, Line, Lines, Ration, Share
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.usage import Division
 from nvshared.scheduler.yielding import Yielding
 
 NO_TERMS = TenantTerms()
+
+# Who is in which group; and those in a phase are one that is named like it.
+GROUPS = (
+    "queued",                           # wants a turn and may have one
+    "holding",                          # chosen, running or draining
+    "moving",                           # an EVICT or LOAD is on its way
+    "presaving",                        # an EVICT that keeps is
+    "asking",                           # a COMMIT is unanswered
+    "lent",                             # was promised more than it uses
+    "pinning",                          # was allowed to pin some more, and may not know yet
+    "bounded",                          # has a memory limit
+    "staying",                          # nothing of it leaves the card any more,
+    "keeping",                          # and for a while only
+    "excessive",                        # of those, who was promised more than it may have,
+    "entering",                         # who is whole and wants a turn,
+    "settled",                          # and who is whole and has one
+    "suspended",
+    "ganged",                           # in a gang,
+    "granted",                          # and of those who waits and goes before all others
+    "rationed",                         # has a compute limit, or a tenant of its
+    "lacking",                          # chosen or running, and short of room or of memory
+    "occupying",                        # has room on the card
+    "background",                       # of those holding, who gives way to
+    "urgent",                           # all others who may launch without waiting for memory
+    "measured",                         # of those holding or queued, who came in for another once
+    *(phase.value for phase in Phase),
+)
+
+# What is summed up over whom; bytes, if not said otherwise.
+SUMS = (
+    "charged", "host_charged", "committed", "used", "pinned", "fixed", "beyond", "unshown",
+    "staying_take",                     # over those chosen or running
+    "holders_take",                     # over those, and those that drain
+    "queued_want",                      # room that those in the queue have not been promised
+    "cost",                             # over those measured; us
+    "need", "filled",
+    "out_of_reach",                     # of those that do not answer
+    "presaved",                          # over those idle: what could leave without a copy
+)
+HEADS = 16                              # clients of one account, for which a margin is kept
+QUEUING = (Standing.FREE, Standing.CLAIMS)
+POSITIONS = {name: position for position, name in enumerate(SUMS)}
+
+
+class Account(NamedTuple):
+    """Sums over the clients of an account, see belief.py."""
+
+    unshown: int = 0
+    pinning: int = 0
+    heads: int = 0                      # clients that have anything, or may
+
+
+class Counted(NamedTuple):
+    """What a client counts as, so that it can be subtracted again."""
+
+    groups: tuple[str, ...]
+    sums: tuple[int, ...]               # in the order of SUMS
+    place: int | None                   # in the queue; None: it is not there
+    takes: int
+    span: int                           # what it was promised and may leave the card
+    away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
+    domains: tuple[Domain, ...] = ()
+    stake: Stake = NO_STAKE             # in each of those
+    tenancies: tuple[Domain, ...] = ()
+    promise: Stake = NO_STAKE           # in those
+    account: str = ""
+    parts: Account = Account()          # of its account's sums
+    lines: tuple[Line, ...] = ()        # in which it waits
+
+
+def counted(client: ScheduledClient) -> Counted:
+    """What a client counts as. One function, as it runs at each change of a client."""
+    memory, terms, phase, charged = client.memory, client.terms, client.phase, client.charged
+    wants = max(0, memory.need - client.ordered)
+    takes = client.takes
+    holds = client.turn is not None
+    waits = phase is Phase.WAITING and not terms.suspended
+    queued = waits and client.standing in QUEUING
+    stays = phase is Phase.LOADING or phase is Phase.RUNNING
+    groups = [phase.value]
+    if queued:
+        groups.append("queued")
+    if holds:
+        groups.append("holding")
+    if client.moves:
+        groups.append("moving")
+        if any(move.presaves for move in client.moves):
+            groups.append("presaving")
+    if client.question is not None:
+        groups.append("asking")
+    if client.committed > client.need:
+        groups.append("lent")
+    if client.pins:
+        groups.append("pinning")
+    if terms.memory_limit:
+        groups.append("bounded")
+    if memory.stays:
+        groups.append("staying")
+        if memory.stays is Stays.KEPT:
+            groups.append("keeping")
+        most = max(client.used, memory.need + client.to_pin)
+        if client.granted > memory.need or client.commit > most:
+            groups.append("excessive")
+        if client.settled and (holds or queued):
+            groups.append("settled" if holds else "entering")
+    if terms.suspended:
+        groups.append("suspended")
+    if client.standing:
+        groups.append("ganged")
+        if waits and client.standing is Standing.GRANTED:
+            groups.append("granted")
+    if client.rationed:
+        groups.append("rationed")
+    if stays and (wants or not client.whole):
+        groups.append("lacking")
+    if charged:
+        groups.append("occupying")
+    if client.priority is Priority.BACKGROUND:
+        if holds:
+            groups.append("background")
+    elif holds or client.whole:
+        groups.append("urgent")
+    rests = phase is Phase.IDLE and not terms.suspended
+    measured = client.cost is not None and (holds or queued) and not client.settled
+    if measured:
+        groups.append("measured")
+    return Counted(
+        tuple(groups),
+        (
+            charged, client.host_counted, client.committed, client.used,
+            client.pinned, client.fixed, client.beyond, client.unshown if client.account else 0,
+            takes if stays else 0, takes if holds else 0, wants if queued else 0,
+            client.cost or 0 if measured else 0,
+            memory.need, memory.filled - client.doubts.filled, client.out_of_reach,
+            min(client.presaved, client.staying) if rests else 0,
+        ),
+        client.place if queued else None,
+        takes,
+        max(0, client.committed - client.fastened),
+        (memory.allocated - memory.resident, client.id)
+        if rests and memory.allocated > memory.resident else None,
+        client.domains, client.stake if client.domains else NO_STAKE,
+        client.tenancies, client.promise if client.tenancies else NO_STAKE,
+        client.account,
+        Account(
+            client.unshown, client.pinning, 1 if client.committed or not client.account else 0),
+        (client.share.line, client.inner.line) if queued else (),
+    )
+
+
+NOTHING = Counted((), (0,) * len(SUMS), None, 0, 0, None)
+
+
+class Groups:
+    """The clients of a card by what they have in common, and sums over them.
+
+    A client notes each change of a figure that counts (ScheduledClient.__setattr__), and is counted
+    anew before anything is read. Membership and sums are kept up, as each event reads about sixty
+    of them. Everything else is found by a loop over a group.
+    """
+
+    def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
+        """`clients` by id. Whoever adds or removes one adds the id to `touched`."""
+        self.touched: set[int] = set()
+        self.lines = {priority: Lines() for priority in sorted(Priority, reverse=True)}
+        self._clients = clients
+        self._counted: dict[int, Counted] = {}
+        self._groups: dict[str, dict[int, ScheduledClient]] = {name: {} for name in GROUPS}
+        self._sorted: dict[str, list[ScheduledClient]] = {}     # until a client comes or goes
+        self._sums = [0] * len(SUMS)
+        self._news: dict[str, set[int]] = {}
+        self._accounts: dict[str, Account] = {}
+        self._margins: int | None = None            # None: to be counted anew
+        self._least: int | None = None              # the same
+        self._away: tuple[int, int] | None = None
+        self._queues: dict[Line | None, list[tuple[int, int]]] = {}     # places and ids
+
+    def settle(self) -> None:
+        """Counts what has changed, in the sums of all domains too."""
+        if self.touched:
+            self._count()
+
+    def group(self, name: str) -> list[ScheduledClient]:
+        """The members, in the order of their joining."""
+        self.settle()
+        members = self._groups[name]
+        if len(members) < 2:
+            return list(members.values())
+        if name not in self._sorted:
+            self._sorted[name] = [members[id] for id in sorted(members)]
+        return self._sorted[name].copy()
+
+    def size(self, name: str) -> int:
+        """The number of members."""
+        self.settle()
+        return len(self._groups[name])
+
+    def total(self, name: str) -> int:
+        """One of SUMS."""
+        self.settle()
+        return self._sums[POSITIONS[name]]
+
+    def accounts(self) -> Mapping[str, Account]:
+        """The sums of each account whose clients have anything, or may."""
+        self.settle()
+        return self._accounts
+
+    def margins(self) -> int:
+        """For how many clients a margin of host memory is kept."""
+        self.settle()
+        if self._margins is None:
+            self._margins = sum([
+                min(one.heads, HEADS) if account else one.heads
+                for account, one in self._accounts.items()
+            ])
+        return self._margins
+
+    def queue(self, line: Line | None = None) -> list[ScheduledClient]:
+        """The clients that wait, by their places; those in this line, or all."""
+        self.settle()
+        return [self._clients[id] for _, id in self._queues.get(line, ())]
+
+    def heads(self, among: Lines, share_of: Callable[[ScheduledClient], Share]) -> list[Head]:
+        """Of each of these lines in which clients wait: virtual time and place of the first, in
+        order. `share_of`: what a client has among them."""
+        self.settle()
+        firsts = [(line, waiting[0]) for line, waiting in self._queues.items()
+                  if line is not None and line.among is among]
+        return sorted([
+            (share_of(self._clients[id]).after, place, line) for line, (place, id) in firsts])
+
+    def active(self) -> set[Share]:
+        """The shares whose clients hold the card or wait for it."""
+        clients = (*self.group("queued"), *self.group("holding"))
+        return {share for client in clients for share in client.shares}
+
+    def least_take(self) -> int:
+        """The least that a client that waits would take; 0 if none waits."""
+        self.settle()
+        if self._least is None:
+            self._least = min(
+                [self._counted[id].takes for id in self._groups["queued"]], default=0)
+        return self._least
+
+    def most_away(self) -> tuple[int, int]:
+        """The most that an idle client has away from the card, and its id; or zeros."""
+        self.settle()
+        if self._away is None:
+            idle = [self._counted[id].away for id in self._groups[Phase.IDLE.value]]
+            self._away = max([away for away in idle if away is not None], default=(0, 0))
+        return self._away
+
+    def spanning(self, size: int) -> list[ScheduledClient]:
+        """Clients that were promised more than this beside what they have pinned."""
+        self.settle()
+        size = max(0, size)
+        found = [id for id, one in self._counted.items() if one.span > size]
+        return [self._clients[id] for id in sorted(found)]
+
+    def news(self, reader: str) -> list[ScheduledClient]:
+        """Clients that have changed since this reader asked last, in the order of their joining."""
+        self._count()
+        changed = self._news.get(reader, self._clients.keys())
+        self._news[reader] = set()
+        return [self._clients[id] for id in sorted(changed) if id in self._clients]
+
+    def _count(self) -> None:
+        while self.touched:
+            id = self.touched.pop()
+            for changed in self._news.values():
+                changed.add(id)
+            before, now = self._counted.pop(id, NOTHING), NOTHING
+            if (client := self._clients.get(id)) is not None:
+                now = self._counted[id] = counted(client)
+                for name in now.groups:
+                    if name not in before.groups:
+                        self._groups[name][id] = client
+                        self._sorted.pop(name, None)
+            for name in before.groups:
+                if name not in now.groups:
+                    del self._groups[name][id]
+                    self._sorted.pop(name, None)
+            if now.sums != before.sums:
+                for position, figure in enumerate(now.sums):
+                    self._sums[position] += figure - before.sums[position]
+            if (now.account, now.parts) != (before.account, before.parts):
+                self._margins = None
+                self._book(before, -1)
+                self._book(now, 1)
+            if (now.place, now.takes) != (before.place, before.takes):
+                self._least = None
+            if now.away != before.away:
+                self._away = None
+            if (now.place, now.lines) != (before.place, before.lines):
+                if before.place is not None:
+                    for line in (None, *before.lines):
+                        self._queues[line].remove((before.place, id))
+                        if not self._queues[line]:
+                            del self._queues[line]
+                if now.place is not None:
+                    for line in (None, *now.lines):
+                        self._queues[line] = sorted(
+                            [*self._queues.get(line, ()), (now.place, id)])
+            for domains, stake, old, held in (
+                (now.domains, now.stake, before.domains, before.stake),
+                (now.tenancies, now.promise, before.tenancies, before.promise),
+            ):
+                if (domains, stake) != (old, held):
+                    for domain in old:
+                        domain.count(id, None)
+                    for domain in domains:
+                        domain.count(id, stake)
+
+    def _book(self, counted: Counted, sign: int) -> None:
+        sums = Account(*[
+            total + sign * part for total, part in zip(
+                self._accounts.pop(counted.account, Account()), counted.parts, strict=True)])
+        if any(sums):
+            self._accounts[counted.account] = sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Turn:
 # How long a client is idle before its memory is copied to the host; see presave.py.
 CALM = SECOND // 2
 
-# What counts in groups.py.
+# What counts in card.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
@@ -146,7 +146,7 @@ class ScheduledClient:
     """Bytes and microseconds throughout."""
 
     id: int
-    touched: set[int]                   # ids of clients that changed; see groups.py
+    touched: set[int]                   # ids of clients that changed; see card.py
     memory: Memory
     room: int                           # as the hook last confirmed it
     said: Memory = Memory()             # its last words, where other figures stand for them

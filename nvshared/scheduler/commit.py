@@ -30,8 +30,10 @@ as well (domains.py, bounds.py).
 """
 
 from dataclasses import replace
+from operator import itemgetter
 
 from nvshared.scheduler import belief, bounds, lending, reach
+from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.units import MILLISECOND, SECOND
@@ -78,7 +80,7 @@ def plan(decision: Decision) -> None:
             client.pins = pins
     for client in card.groups.group("bounded"):
         lending.hold_to(decision, client, client.terms.memory_limit)
-    while any(_answer_all(decision, account) for account in card.groups.askers()):
+    while any(_answer_all(decision, account) for account in _askers(card)):
         pass                            # what one was granted may decide what others wait for
     for client in card.groups.group("excessive"):
         lending.hold_to(decision, client, client.need + client.to_pin)
@@ -135,11 +137,20 @@ def _look_for_overdraft(decision: Decision, left: int) -> None:
     card.overdrawn = min(0, left)
 
 
+def _askers(card: Card) -> dict[str, ScheduledClient]:
+    """By account, the client that has waited longest for an answer; in that order."""
+    asking = [(c.question.since, c) for c in card.groups.group("asking") if c.question]
+    first: dict[str, ScheduledClient] = {}
+    for _, client in sorted(asking, key=itemgetter(0)):
+        if client.account not in first:
+            first[client.account] = client
+    return first
+
+
 def _answer_all(decision: Decision, account: str) -> bool:
     """Those of one account, up to the first that has to wait. False: not even one."""
-    groups = decision.card.groups
     answered = False
-    while (client := groups.first_asker(account)) is not None:
+    while (client := _askers(decision.card).get(account)) is not None:
         question, heard = client.question, client.memory.answered
         # Nobody awaits one any more of which a later has been answered.
         if question and question.number > heard and not _answer(decision, client, question):

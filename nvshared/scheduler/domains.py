@@ -12,7 +12,7 @@ there any more stays on the card then: nobody can be given its room, and who nee
 run meanwhile.
 
 All cards share one `Domains`. What their clients need of it is counted together with their other
-figures (groups.py), and is as it was at the end of each card's last event.
+figures (card.py), and is as it was at the end of each card's last event.
 
 A tenant with a memory limit is a domain as well, one on each card, and there all counts that its
 programs were promised, wherever it is. One with a limit of host memory is one of all cards. Such

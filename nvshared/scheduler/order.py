@@ -27,8 +27,7 @@ of its own.
 want the card. So it has not saved up what it did not use and does not starve the others, but
 still owes what it had too much. That is so for tenants, and within each for others and clients.
 
-Virtual times count from when there was more than one line. Lines are kept in groups.py, so that a
-decision among a thousand tenants takes few steps.
+Virtual times count from when there was more than one line. Who waits in which line says card.py.
 """
 
 from bisect import bisect_left
@@ -50,6 +49,7 @@ from nvshared.units import SECOND
 Key = TypeVar("Key")
 
 USUAL = SECOND                          # a turn, where its length is auto
+SHARE, INNER = attrgetter("share"), attrgetter("inner")     # of a client
 GONE_KNOWN = 1000                       # of tenants without programs, the latest that owe something
 
 
@@ -63,9 +63,9 @@ def arrive(card: Card, client: ScheduledClient) -> None:
     """The same, for one that did not want the card until now."""
     client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
     share, inner = client.shares
-    if card.weighted and not card.groups.active(share):
+    if card.weighted and share not in card.groups.active():
         share.reach(max(share.virtual, _present(card, share.priority)))
-    if share.divided and not card.groups.active(inner):
+    if share.divided and inner not in card.groups.active():
         inner.reach(max(inner.virtual, _present_in(card, share)))
     if inner.weighted:
         client.virtual = max(client.virtual, _present_among(card, client))
@@ -85,7 +85,7 @@ def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> b
     share = holder.share
     return (
         card.weighted and not holder.standing and holder.priority is head.priority
-        and not share.line.places and share.virtual < head.share.after
+        and not card.groups.queue(share.line) and share.virtual < head.share.after
     )
 
 
@@ -102,9 +102,9 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
 
 def sequence(card: Card) -> Iterator[ScheduledClient]:
     """Waiting clients, the next one first, as they wait now."""
-    heads = [card.groups.heads(priority) for priority in card.groups.lines]
+    heads = [card.groups.heads(lines, SHARE) for lines in card.groups.lines.values()]
     return chain.from_iterable(
-        _merged(card, some, partial(_within, card), attrgetter("share")) for some in heads)
+        _merged(card, some, partial(_within, card), SHARE) for some in heads)
 
 
 def _merged(
@@ -147,7 +147,8 @@ def ordered(card: Card, waiting: list[ScheduledClient]) -> list[ScheduledClient]
 
     def when(client: ScheduledClient) -> tuple[int, float, int]:
         share, before = client.share, -client.priority
-        position = bisect_left(share.line.places, (client.place, client.id))
+        line = card.groups.queue(share.line)
+        position = bisect_left(line, client.place, key=attrgetter("place"))
         if share.line is share.own:
             return before, share.after + position * _adds(card, share), client.place
         return before, highest[share.line][position], client.place
@@ -157,30 +158,26 @@ def ordered(card: Card, waiting: list[ScheduledClient]) -> list[ScheduledClient]
 
 def _highest(card: Card, line: Line) -> list[float]:
     """For each in a line of several tenants: the virtual time at which it is first there."""
-    first = card.clients[line.places[0][1]].share
-    if line is first.own:
+    waiting = card.groups.queue(line)
+    if line is waiting[0].share.own:
         return []
-    return [*accumulate((card.clients[id].share.after for _, id in line.places), max)]
+    return [*accumulate((client.share.after for client in waiting), max)]
 
 
 def _within(card: Card, line: Line) -> Iterable[ScheduledClient]:
     """Those who stand in it, the next one first."""
-    share = card.clients[line.places[0][1]].share
+    waiting = card.groups.queue(line)
+    share = waiting[0].share
     if share.plain or line is not share.own:
-        # Of a thousand, the first few are looked at.
-        return (card.clients[id] for _, id in line.places.copy())
+        return waiting
     return _merged(
-        card, card.groups.heads_in(share), partial(_among, card), attrgetter("inner"))
+        card, card.groups.heads(share.lines, INNER), partial(_among, card), INNER)
 
 
 def _among(card: Card, line: Line) -> Iterable[ScheduledClient]:
     """Those of one within a tenant."""
-    by_place = _by_place(card, line)
-    return _by_weight(by_place) if by_place[0].inner.weighted else by_place
-
-
-def _by_place(card: Card, line: Line) -> list[ScheduledClient]:
-    return [card.clients[id] for _, id in line.places]
+    waiting = card.groups.queue(line)
+    return _by_weight(waiting) if waiting[0].inner.weighted else waiting
 
 
 def _by_weight(by_place: Iterable[ScheduledClient]) -> list[ScheduledClient]:
@@ -228,7 +225,6 @@ def _take_weight(card: Card, share: Share) -> None:
     share.bill(card.now)
     terms = card.terms_for(share.name)
     share.weight = share.rate = terms.weight
-    share.count(active=card.groups.active(share) > 0)
     share.request = terms.compute_request
     if share.request:
         card.requesting[share] = None
@@ -259,7 +255,7 @@ def change_priority(card: Card, client: ScheduledClient) -> None:
     old, new = client.shares, card.shares_for(client.tenants)
     if new == old:
         return
-    if card.weighted and not card.groups.active(new[0]):
+    if card.weighted and new[0] not in card.groups.active():
         new[0].reach(max(new[0].virtual, _present(card, new[0].priority)))
     runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
     for one in old:
@@ -279,11 +275,13 @@ def account(card: Card) -> None:
     """Bills tenants that hold the card, and foresees, before it is looked whose turn is next."""
     requests.meet(card)
     ahead: dict[Share, float] = dict.fromkeys(card.foreseen, 0)
+    usual = (card.settings.tq or USUAL) * DEFAULT_WEIGHT
     for client in card.groups.group("holding"):
+        lasted = _lasted(card, client) * DEFAULT_WEIGHT
         for share in client.shares:
             share.bill(card.now)
-            more = _adds(card, share) - _lasted(card, client, share)
-            ahead[share] = ahead.get(share, 0) + max(0, more)
+            more = usual / share.rate - lasted / share.rate
+            ahead[share] = ahead.get(share, 0) + (more if more > 0 else 0)
     for share, more in ahead.items():
         share.foresee(more)
     card.foreseen = [share for share in ahead if share.ahead]
@@ -301,13 +299,13 @@ def _adds(card: Card, share: Share) -> float:
     return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / share.rate
 
 
-def _lasted(card: Card, client: ScheduledClient, share: Share) -> float:
-    """For how much of it its turn has lasted."""
+def _lasted(card: Card, client: ScheduledClient) -> int:
+    """For how many us the turn of a client has lasted."""
     turn = client.turn
     if turn is None or turn.started is None:
         return 0
     until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
-    return (until - turn.counted) * DEFAULT_WEIGHT / share.rate
+    return until - turn.counted
 
 
 def forget(card: Card, share: Share) -> None:
@@ -340,15 +338,16 @@ def _present(card: Card, priority: Priority) -> float:
     """The least virtual time of tenants of this one who hold or want the card, about."""
     holding = card.groups.group("holding")
     active = [client.share.virtual for client in holding if client.priority is priority]
-    active += [virtual for virtual, _, _ in card.groups.heads(priority)[:1]]
-    return min(active, default=card.groups.lines[priority].present)
+    lines = card.groups.lines[priority]
+    active += [virtual for virtual, _, _ in card.groups.heads(lines, SHARE)[:1]]
+    return min(active, default=lines.present)
 
 
 def _present_in(card: Card, share: Share) -> float:
     """The same of those within a tenant."""
     active = [
         client.inner.virtual for client in card.groups.group("holding") if client.share is share]
-    active += [virtual for virtual, _, _ in card.groups.heads_in(share)[:1]]
+    active += [virtual for virtual, _, _ in card.groups.heads(share.lines, INNER)[:1]]
     return min(active, default=share.present)
 
 

@@ -24,12 +24,15 @@ MOST = 99.0                             # percent of the time, of all requests t
 
 def meet(card: Card) -> None:
     """Adjusts the weights of those with requests to those who want the card now."""
+    if not card.requesting:
+        return
+    active = card.groups.active()
     asked: dict[Share, float] = {}
     inside: dict[Share, dict[Share, int]] = {}
     for share in card.requesting:
         outer = share.outer or share
         asked.setdefault(outer, 0)
-        if not card.groups.active(share):
+        if share not in active:
             continue
         if share is outer:
             asked[outer] = max(asked[outer], share.request)
@@ -38,19 +41,25 @@ def meet(card: Card) -> None:
             asked[outer] = max(asked[outer], sum(inside[outer].values()))
     wholes = {
         lines: _weigh(card, {share: one for share, one in asked.items() if share.among is lines},
-                      lines)
+                      _weight(active, lines))
         for lines in card.groups.lines.values()
     }
     for outer, requests in inside.items():
         part = outer.rate / wholes[outer.among]     # of the time, that it gets
-        _weigh(card, {share: one / part for share, one in requests.items()}, outer.lines)
+        _weigh(card, {share: one / part for share, one in requests.items()},
+               _weight(active, outer.lines))
 
 
-def _weigh(card: Card, asked: Mapping[Share, float], among: Lines) -> float:
-    """Sets weights, given how many percent each asks for; returns the sum of all among them."""
+def _weight(active: Iterable[Share], among: Lines) -> int:
+    return sum(share.weight for share in active if share.among is among)
+
+
+def _weigh(card: Card, asked: Mapping[Share, float], weight: int) -> float:
+    """Sets weights, given how many percent each asks for, and the sum of the weights of all who
+    want the card among them; returns that sum as it is then."""
     needing = [share for share in asked if asked[share]]
     needing.sort(key=lambda share: share.weight / asked[share])
-    others = among.weight - sum(share.weight for share in needing)
+    others: float = weight - sum(share.weight for share in needing)
     percent: dict[Share, float] = {}
     while needing:
         percent = _percent(asked, needing)

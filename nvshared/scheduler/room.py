@@ -5,10 +5,10 @@ The essay is in plan.py.
 """
 
 from nvshared.scheduler import bounds, bus_sharing, order, pauses
+from nvshared.scheduler.card import QUEUING
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Standing
-from nvshared.scheduler.groups import QUEUING
 from nvshared.scheduler.taking import Taking
 from nvshared.units import GIB, SECOND
 

@@ -8,9 +8,7 @@ idling, and is taken off again.
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import field
 
 from nvshared.record import dataclass
@@ -20,46 +18,16 @@ from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority
 
 @dataclass(eq=False, slots=True)
 class Lines:
-    """Those in which somebody waits, for one priority on the card or within a tenant."""
+    """All lines of one priority on the card, or within a tenant."""
 
-    stale: "set[Share]" = field(default_factory=set)    # whose virtual time has changed
-    dirty: "set[Line]" = field(default_factory=set)     # whose first may be another, or as long
-    ordered: "list[Head]" = field(default_factory=list)
-    weight: int = 0                     # the sum of all who hold the card or want it
     present: float = 0                  # virtual time among these, when none of them wants the card
-
-    def heads(self, share_of: "Callable[[int], Share]") -> "list[Head]":
-        """Of each of them virtual time and place of the first, in order. By a client's id, its."""
-        self.dirty.update(share.line for share in self.stale)
-        self.stale.clear()
-        for line in self.dirty:
-            if line.head is not None:
-                del self.ordered[bisect_left(self.ordered, line.head)]
-                line.head = None
-        for line in self.dirty:
-            if line.places:
-                place, id = line.places[0]
-                line.head = (share_of(id).after, place, line)
-                insort(self.ordered, line.head)
-        self.dirty.clear()
-        return self.ordered.copy()
 
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """Some of those who wait: places and ids, least first. See order.py."""
+    """Some of the clients that wait. See order.py."""
 
     among: Lines
-    places: list[tuple[int, int]] = field(default_factory=list)
-    head: "Head | None" = None          # as it is among those of all lines
-
-    def stand(self, place: tuple[int, int], *, leaves: bool) -> None:
-        """A client comes, or goes."""
-        self.among.dirty.add(self)
-        if leaves:
-            del self.places[bisect_left(self.places, place)]
-        else:
-            insort(self.places, place)
 
 
 Head = tuple[float, int, Line]          # the first in a line: virtual time, place
@@ -153,7 +121,6 @@ class Share(Held):
     within: "dict[str, Share]" = field(default_factory=dict)    # and those in it
     lines: Lines = field(default_factory=Lines)         # theirs
     weight: int = DEFAULT_WEIGHT
-    counted: int = 0                    # what it has of the sum of weights
     request: int = 0                    # percent of the time that it gets in any case,
     rate: float = DEFAULT_WEIGHT        # and the weight that gives it that now, see requests.py
     virtual: float = 0                  # time held, divided by its weight,
@@ -179,19 +146,10 @@ class Share(Held):
         """It has held so much more, with the weight that it has until now."""
         self.reach(max(0, self.virtual + passed * DEFAULT_WEIGHT / self.rate))
 
-    def count(self, *, active: bool) -> None:
-        """It holds the card or wants it, or does neither; or its weight has changed."""
-        weight = self.weight if active else 0
-        self.among.weight += weight - self.counted
-        self.counted = weight
-
     def foresee(self, ahead: float) -> None:
         """What its present turns will probably add."""
-        if ahead != self.ahead:
-            self.ahead = ahead
-            self.among.stale.add(self)
+        self.ahead = ahead
 
     def reach(self, virtual: float) -> None:
         """Its virtual time is this from now on."""
         self.virtual = virtual
-        self.among.stale.add(self)

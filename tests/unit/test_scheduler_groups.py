@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.scheduler import groups, order
+from nvshared.scheduler import card as groups
+from nvshared.scheduler import order
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Stake
@@ -139,30 +140,18 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.total(name) == sum(map(figure, everyone)), name
     for account in {one.account for one in everyone}:
         mine = [one for one in everyone if one.account == account]
-        assert card.groups.account(account) == groups.Account(
+        assert card.groups.accounts().get(account, groups.Account()) == groups.Account(
             sum(one.unshown for one in mine), sum(one.pinning for one in mine),
             sum(one.committed > 0 or not account for one in mine))
-    pins = {one.account: 0 for one in everyone}
-    has = dict(pins)
+    has = {one.account: 0 for one in everyone}
     for one in everyone:
-        pins[one.account] += one.pinning
         has[one.account] += one.committed > 0 or not one.account
-    assert {*card.groups.pinning()} == {account for account in pins if pins[account]}
     assert card.groups.margins() == sum(
         min(has[account], groups.HEADS) if account else has[account] for account in has)
     for domain in card.tenancies:
         mine = [one for one in everyone if domain in one.tenancies]
         assert domain.sums == Stake(
             sum(one.committed for one in mine), sum(one.committed - one.used for one in mine))
-    for size in (0, 100 * MIB, 500 * MIB):
-        spanning = [one for one in everyone if one.committed - one.fastened > size]
-        assert card.groups.spanning(size) == spanning
-    asking = [one for one in everyone if one.question]
-    asking.sort(key=lambda one: one.question.since if one.question else 0)
-    for account in (accounts := {one.account: None for one in asking}):
-        first = next(one for one in asking if one.account == account)
-        assert card.groups.first_asker(account) is first
-    assert {*card.groups.askers()} == {*accounts}
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
@@ -175,20 +164,18 @@ def check(scheduler: Scheduler) -> None:
             for line in {one.share.line for one in ranked}
             for first in [min((one.place, one.id) for one in ranked if one.share.line is line)]
         ]
-        assert card.groups.heads(priority) == sorted(heads, key=lambda head: head[:2])
+        found = card.groups.heads(card.groups.lines[priority], order.SHARE)
+        assert found == sorted(heads, key=lambda head: head[:2])
     for share in {one.share for one in queued}:
         inner = [
             (one.after, *min((c.place, one.line) for c in queued if c.inner is one))
             for one in {c.inner for c in queued if c.share is share}
         ]
-        assert card.groups.heads_in(share) == sorted(inner, key=lambda head: head[:2])
+        found = card.groups.heads(share.lines, order.INNER)
+        assert found == sorted(inner, key=lambda head: head[:2])
     for share in {share for one in everyone for share in one.shares}:
         active = [one for one in everyone if share in one.shares and (_waits(one) or one.turn)]
-        assert card.groups.active(share) == len(active)
-        assert share.counted == (share.weight if active else 0)
-    for among in {share.among for one in everyone for share in one.shares}:
-        shares = {share for one in everyone for share in one.shares if share.among is among}
-        assert among.weight == sum(share.counted for share in shares)
+        assert (share in card.groups.active()) == bool(active)
     sequence = [*order.sequence(card)]
     assert [one.priority for one in sequence] == sorted(
         (one.priority for one in sequence), reverse=True)
