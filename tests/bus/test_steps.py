@@ -38,11 +38,12 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
     ended = await ctl("limit", "11", "--memory", "1GiB", "--compute", "60")
     assert ended.code == ExitCode.NOT_PERMITTED
     assert sentence(ended).startswith(
-        "the memory limit is set, not the compute limit: com.nvshare.manage-clients "
+        "the memory limit is set, not the compute limit: "
+        "authentication required: com.nvshare.manage-clients "
     )
     assert client.terms.in_force == Terms(memory_limit=GIB, compute_limit=50)
     ended = await ctl("limit", "11", "--compute", "60")
-    assert sentence(ended).startswith("com.nvshare.manage-clients ")
+    assert sentence(ended).startswith("authentication required: com.nvshare.manage-clients ")
     assert "; the administrator has limited the program to 50 % of the time" in ended.err
 
 

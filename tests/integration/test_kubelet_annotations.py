@@ -125,7 +125,7 @@ def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
     assert lab.api.node_events == []
     lab.daemon.kill()
     lab.daemon.wait()
-    eventually(lambda: lab.api.node_events)
+    eventually(lambda: bool(lab.api.node_events))
     event = lab.api.node_events[0]
     assert event["reason"] == "GPUsNotShared"
     assert event["involvedObject"].items() >= {"kind": "Node", "name": NODE, "uid": NODE}.items()
