@@ -14,7 +14,10 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
+# tests/kubernetes/test_pages.py runs each command of these, and fails for one that it did not run.
+ON_A_NODE = {"docs/kubernetes.md", "docs/strategies.md"}
+PAGES = ("README.md", *sorted(
+    {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")} - ON_A_NODE))
 
 CALL = "pages.block"
 UNTESTED = "its test does not take the block from the page yet"
@@ -36,17 +39,6 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/lab-server.md", "systemd-run"): UNTESTED,
     ("docs/lab-server.md", "[tenant group:students]"): UNTESTED,
     ("docs/monitoring.md", "[nvshared]"): UNTESTED,
-    ("docs/kubernetes.md", "systemctl enable"): UNTESTED,
-    ("docs/kubernetes.md", "spec:\n  containers:"): UNTESTED,
-    ("docs/kubernetes.md", "apiVersion: kustomize"): UNTESTED,
-    ("docs/kubernetes.md", "spec:\n  initContainers:"): UNTESTED,
-    ("docs/kubernetes.md", "metadata:"): UNTESTED,
-    ("docs/kubernetes.md", "$ kubectl annotate"): UNTESTED,
-    ("docs/kubernetes.md", "kubectl label"): UNTESTED,
-    ("docs/kubernetes.md", "apiVersion: resource.k8s.io"): UNTESTED,
-    ("docs/kubernetes.md", "systemctl edit"): UNTESTED,
-    ("docs/strategies.md", "kubectl apply -k packaging/kubernetes/overlays"): UNTESTED,
-    ("docs/strategies.md", "kubectl apply -k packaging/kubernetes/validation"): UNTESTED,
     ("docs/lab-server.md", "C = total"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "S = n"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,
