@@ -41,7 +41,8 @@ def test_a_child_of_a_release_that_waits_gets_the_drivers_error(site: Site, fork
     assert said == {f"child{20 * f' {NOT_INITIALIZED}'}"}
 
 
-@pytest.mark.xfail(strict=False, reason="one run in four finds a descriptor in a child: not understood")
+@pytest.mark.xfail(
+    strict=False, reason="one run in four finds a descriptor in a child: not understood")
 def test_children_of_a_program_that_does_everything_hold_nothing(site: Site, forks: Path) -> None:
     seconds = os.environ.get("NVSHARE_FORK_SECONDS", "8")
     program = Life(site, forks, "everything", seconds, tq="20ms")
