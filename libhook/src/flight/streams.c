@@ -131,7 +131,8 @@ static CUresult look_at(const struct listed_stream *listed)
         return REAL(cuStreamQuery)(listed->stream);
     if (listed->over)
         return CUDA_SUCCESS;
-    return listed->end == NULL ? CUDA_ERROR_NOT_READY : REAL(cuEventQuery)(listed->end);
+    /* Without an event its end cannot be known: an error that no patience mends, as waiting does. */
+    return listed->end == NULL ? CUDA_ERROR_NOT_SUPPORTED : REAL(cuEventQuery)(listed->end);
 }
 
 CUresult streams_look(CUcontext context, uint64_t moment)
