@@ -21,12 +21,11 @@ a test compares the two.
 """
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from nvshared.dbus.writing import Writer, encode, pad, writer
-from nvshared.record import dataclass
 
 
 class Body(bytes):

@@ -6,13 +6,13 @@ driver cannot say.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nvshared import names
 from nvshared.control.programs import command
 from nvshared.dbus.types import Variant
 from nvshared.errors import NvshareError
-from nvshared.record import dataclass
 
 Properties = dict[str, Variant]         # as they come over the bus
 Objects = dict[str, dict[str, Properties]]

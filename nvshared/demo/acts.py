@@ -9,6 +9,7 @@ are checked word for word against what the CPU computes.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import library
@@ -20,7 +21,6 @@ from nvshared.demo.service import service
 from nvshared.demo.show import Show
 from nvshared.demo.workload import Event, Outcome, Task, perform
 from nvshared.errors import NvshareError
-from nvshared.record import dataclass
 from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # of the GPU's memory, for each of two programs

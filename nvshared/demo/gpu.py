@@ -4,13 +4,13 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import library
 from nvshared.demo.process import running
 from nvshared.demo.workload import OUT_OF_MEMORY, Event
 from nvshared.errors import NvshareError
-from nvshared.record import dataclass
 from nvshared.units import GIB, KIB, MIB
 
 SIMULATED_MEMORY = 256 * MIB

@@ -3,11 +3,9 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
-
-from nvshared.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What came of it: the table in the end, and whether everything is right."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from nvshared.demo.acts import Act
 from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.workload import Outcome
-from nvshared.record import dataclass
 from nvshared.tui.quantities import size
 from nvshared.tui.tables import NARROWEST, Column, Give
 

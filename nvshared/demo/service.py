@@ -10,12 +10,12 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.process import running
 from nvshared.errors import NvshareError
-from nvshared.record import dataclass
 
 START = 20.0                            # seconds a daemon may take until it is ready
 TQ = 2                                  # seconds: programs that never pause must hand over too

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +17,6 @@ from rich.text import Text
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.handovers import Turn
 from nvshared.demo.workload import Event, Task
-from nvshared.record import dataclass
 from nvshared.tui.dashboard import Dashboard
 from nvshared.tui.quantities import size
 

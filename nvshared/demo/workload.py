@@ -4,11 +4,11 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nvshared import library
 from nvshared.demo.process import running
-from nvshared.record import dataclass
 
 OUT_OF_MEMORY = 3                       # nvshare-workload's exit status
 

@@ -4,7 +4,7 @@
 import ctypes
 import os
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvshared import library
@@ -12,7 +12,6 @@ from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML, Facts, Mode, Sample
 from nvshared.names import TRIAL_FOLDER
-from nvshared.record import dataclass
 from nvshared.units import GIB
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything at once, in the order in which one would look."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nvshared import __version__
 from nvshared.doctor import cards, installation, memory, pods, service, tenants
 from nvshared.doctor.finding import Finding, Grade
-from nvshared.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One thing that was looked at, and how it is."""
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from nvshared.record import dataclass
 
 
 class Grade(StrEnum):

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
@@ -13,7 +14,6 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.doctor.finding import Finding, Grade, fault, note, ok, warning
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
-from nvshared.record import dataclass
 
 PATIENCE = 5.0                          # seconds
 UNIX_SOCKETS = Path("/proc/net/unix")

@@ -8,11 +8,10 @@ session.py's to judge.
 
 import struct
 from collections.abc import Iterable
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from enum import IntEnum, IntFlag
 
 from nvshared.errors import ProtocolError
-from nvshared.record import dataclass
 from nvshared.scheduler.events import Memory, Stays
 
 VERSION = 2

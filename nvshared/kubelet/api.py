@@ -17,6 +17,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -25,7 +26,6 @@ import yaml
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet.pod import pod
-from nvshared.record import dataclass
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE = 5                                # objects in one answer: a pod takes 100 KB to be read

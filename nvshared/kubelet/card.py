@@ -6,9 +6,8 @@ whatever the plugin put around it.
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-
-from nvshared.record import dataclass
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
 

@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.errors import NotPermitted
-from nvshared.record import dataclass
 
 STATIC = Path("/etc/cdi")
 NVIDIA = "nvidia.com/gpu"

@@ -17,13 +17,13 @@ Pods that use one claim have equal parts of it. What was not asked for is not li
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.names import PRIORITIES
 from nvshared.quantity import weight
-from nvshared.record import dataclass
 
 DRIVER = "gpu.nvshare.com"
 # Of what is consumed, the term that it is.

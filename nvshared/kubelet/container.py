@@ -17,13 +17,13 @@ runtime for the GPU.
 import fcntl
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import library
 from nvshared.errors import AlreadyRunning, NotPermitted, NvshareError
 from nvshared.kubelet.cdi import VISIBLE, Folders, replace
 from nvshared.names import SOCKET_VARIABLE
-from nvshared.record import dataclass
 
 # In a container.
 LIBRARY = "/usr/lib/nvshare"

@@ -8,11 +8,11 @@ shares go by: nobody gets one, and kubelet counts them as unhealthy.
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card, identifies
-from nvshared.record import dataclass
 
 SEPARATOR = "::"
 

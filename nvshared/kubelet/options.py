@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
@@ -13,7 +14,6 @@ from nvshared.errors import InvalidArgs
 from nvshared.kubelet.offer import Replicas
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE
 from nvshared.parser import Parser
-from nvshared.record import dataclass
 
 KUBELET = "/var/lib/kubelet"
 KUBECONFIG = "/etc/kubernetes/kubelet.conf"

@@ -3,10 +3,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from nvshared.record import dataclass
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # a share

@@ -7,13 +7,13 @@ something appears: its restart needs nothing of us, and ours only a new socket.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from nvshared.errors import NotPermitted, NvshareError
 from nvshared.kubelet import rpc
 from nvshared.kubelet.messages import REGISTRATION, classes
-from nvshared.record import dataclass
 
 logger = logging.getLogger(__name__)
 

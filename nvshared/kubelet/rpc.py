@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import grpc
 import grpc.aio
 
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
-from nvshared.record import dataclass
 
 LONGEST_PATH = 107                      # bytes of a socket's name
 

@@ -5,14 +5,13 @@ has given to others. A thread looks again whenever nvshared comes or goes, and e
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvshared.control import Daemon
 from nvshared.errors import BusUnavailable, NvshareError
 from nvshared.kubelet.card import Card
 from nvshared.kubelet.given import conflict, elsewhere
-from nvshared.record import dataclass
 
 PERIOD = 2.0                            # seconds between two looks
 PATIENCE = 5.0                          # seconds for nvshared's answer

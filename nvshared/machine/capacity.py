@@ -26,9 +26,8 @@ the driver has less than it should.
 """
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from nvshared.record import dataclass
 from nvshared.units import MIB
 
 CONTEXT = 600 * MIB                     # what a context takes on a large card, with its modules

@@ -12,12 +12,12 @@ The kernel takes files that it keeps in memory away before it kills anybody, so 
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 
 from nvshared.machine.tenant import OTHERS
-from nvshared.record import dataclass
 
 STANDARD = ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")

@@ -23,10 +23,10 @@ Managed memory that has left a card is not in RssAnon, and is not counted.
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.machine import cgroup
-from nvshared.record import dataclass
 
 SAFE_SHARE = 0.8                        # of what is free at start
 

@@ -14,6 +14,7 @@ that card's trouble: its figure is absent, or the card is left out, and the othe
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +22,6 @@ from typing import Any, TypeVar
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
 from nvshared.machine.peer import printable
-from nvshared.record import dataclass
 
 logger = logging.getLogger(__name__)
 

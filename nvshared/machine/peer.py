@@ -6,7 +6,7 @@ import os
 import select
 import socket
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from typing import NamedTuple
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import subordinate, tenant
 from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, locate, tenants
-from nvshared.record import dataclass
 
 SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid

@@ -22,11 +22,9 @@ import pwd
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
-
-from nvshared.record import dataclass
 
 
 class Kind(StrEnum):

@@ -10,9 +10,8 @@ https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-from nvshared.record import dataclass
 
 MACHINES = {3: "i386", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86-64", 183: "aarch64",
             243: "riscv", 258: "loongarch"}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Putting the library into the list, taking it out, and telling how things stand."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ from nvshared import library as installed
 from nvshared.errors import NvshareError
 from nvshared.preload import fitness, guard, listing, trial
 from nvshared.preload.tree import Tree
-from nvshared.record import dataclass
 
 # A link in one of these is what an administrator would name; it stays when versions change.
 STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))

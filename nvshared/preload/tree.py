@@ -3,10 +3,10 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
-from nvshared.record import dataclass
 
 LINKS_MOST = 40                         # as the kernel has it
 

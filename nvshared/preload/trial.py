@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.errors import NvshareError
 from nvshared.preload.tree import Tree
-from nvshared.record import dataclass
 
 PATIENCE = 30.0                         # seconds for one program
 NOBODY = 65534

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from nvshared.clock import Clock, Timer
-from nvshared.record import dataclass
 from nvshared.units import SECOND
 
 BURST = 20                              # lines of one kind in one interval, then no more

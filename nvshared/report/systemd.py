@@ -10,10 +10,10 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.record import dataclass
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
 KEPT_AS = "client-"                     # what the names of kept sockets begin with

@@ -6,9 +6,9 @@ wanted of other cards goes to whoever splits the host's budget between them. Siz
 times microseconds.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from nvshared.record import dataclass
 from nvshared.scheduler.events import Stays
 
 

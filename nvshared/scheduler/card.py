@@ -3,11 +3,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
-from nvshared.record import dataclass
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import NOTHING as NO_STAKE

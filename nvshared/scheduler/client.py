@@ -5,10 +5,9 @@ Only states and figures live here. Who changes them: turns.py the phase, move.py
 what is on its way, commit.py the promises.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
-from nvshared.record import dataclass
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
 from nvshared.scheduler.cost import PACE, PAUSE, Average
 from nvshared.scheduler.domains import Domain, Stake

@@ -29,7 +29,8 @@ is learned within a few hand-overs, even if until now nothing had to move at all
 """
 
 
-from nvshared.record import dataclass
+from dataclasses import dataclass
+
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import SECOND
 

@@ -6,7 +6,8 @@ card and host both full to the last byte nothing could move.
 """
 
 
-from nvshared.record import dataclass
+from dataclasses import dataclass
+
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.settings import BLOCK
 

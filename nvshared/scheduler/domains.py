@@ -21,10 +21,8 @@ limits bound promises and nothing else: what is held already may leave as before
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
-
-from nvshared.record import dataclass
 
 UNBOUNDED = 1 << 62                     # bytes; more than anybody asks for
 

@@ -6,10 +6,9 @@ that the daemon gives each connection and never reuses.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from nvshared.record import dataclass
 from nvshared.scheduler.settings import Settings, TenantTerms, Terms
 
 

@@ -21,9 +21,8 @@ little was left to open its gate. A client that may run earns no claims, and one
 nothing any more loses those it has.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from nvshared.record import dataclass
 from nvshared.units import MILLISECOND, SECOND
 
 UNLIMITED = 100                         # percent

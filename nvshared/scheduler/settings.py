@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an administrator or the daemon can change about one GPU's scheduling."""
 
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from nvshared.record import dataclass
 from nvshared.scheduler.quota import UNLIMITED, Accounting
 from nvshared.units import GIB, MIB, SECOND
 

@@ -9,9 +9,8 @@ idling, and is taken off again.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from nvshared.record import dataclass
 from nvshared.scheduler.quota import Quota
 from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority
 

@@ -2,10 +2,10 @@
 """How things stand, for the bus, the metrics and people. Bytes and microseconds."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from nvshared.record import dataclass
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms

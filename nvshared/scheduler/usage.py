@@ -7,9 +7,9 @@ however they are put together: by tenant, by user. `Division` finds each one's p
 when a gate opens or shuts, whatever the number of programs.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from nvshared.record import dataclass
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB, SECOND
 

@@ -6,9 +6,8 @@ fast and up to BURST. So over any time they wait at most half of it plus BURST, 
 what and however often.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from nvshared.record import dataclass
 from nvshared.units import MILLISECOND
 
 BURST = 500 * MILLISECOND               # that they may wait in a row,

@@ -13,14 +13,13 @@ command line, --help and the manual page are all made from its fields.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from nvshared import quantity
 from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, SOCKET_VARIABLE
 from nvshared.quantity import Amount, Endpoint
-from nvshared.record import dataclass
 from nvshared.settings.rules import Rule
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 

@@ -2,13 +2,13 @@
 """From the configuration, the host and the cards that were found to what schedulers start with."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount
-from nvshared.record import dataclass
 from nvshared.scheduler.quota import Accounting
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.config import Config

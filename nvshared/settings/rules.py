@@ -26,6 +26,7 @@ nvshared/sharing/tenancy.py tells the schedulers.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -34,7 +35,6 @@ from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
 from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, switch, weight
-from nvshared.record import dataclass
 from nvshared.scheduler.quota import UNLIMITED
 
 SECTION = "tenant"

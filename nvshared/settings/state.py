@@ -12,13 +12,12 @@ made it is told.
 import json
 import logging
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from nvshared.errors import NotKept
 from nvshared.quantity import LONGEST_TQ
-from nvshared.record import dataclass
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import MILLISECOND, SECOND
 

@@ -21,10 +21,10 @@ what its clients hold is kept until they end.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from nvshared.clock import Clock, Timer
-from nvshared.record import dataclass
 from nvshared.scheduler import events
 from nvshared.scheduler.demand import Demand
 from nvshared.sharing.gpu import GPU

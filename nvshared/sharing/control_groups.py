@@ -20,6 +20,7 @@ it can be given back in time.
 import logging
 from collections import Counter
 from collections.abc import Iterable, Set
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -28,7 +29,6 @@ from nvshared.machine import cgroup, host
 from nvshared.machine.cgroup import Group, Limit
 from nvshared.machine.peer import printable
 from nvshared.quantity import sized
-from nvshared.record import dataclass
 from nvshared.scheduler.events import CommitAsked, Event, Joined, Memory, Tick
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager

@@ -40,13 +40,12 @@ all others then. One that is let in and does not get all its cards within a whil
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count, groupby
 
 from nvshared.clock import Clock, Timer
 from nvshared.machine.tenant import Kind
-from nvshared.record import dataclass
 from nvshared.scheduler.client import Phase
 from nvshared.scheduler.events import Ganged, Standing
 from nvshared.scheduler.gang import Member

@@ -2,8 +2,8 @@
 """The last turns of a client, for people who look at it."""
 
 from collections import deque
+from dataclasses import dataclass
 
-from nvshared.record import dataclass
 from nvshared.scheduler.snapshot import ClientView
 
 KEPT = 16

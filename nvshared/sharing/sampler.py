@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -24,7 +24,6 @@ from threading import Thread
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost, NvshareError
 from nvshared.machine.nvml import Sample
-from nvshared.record import dataclass
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import MILLISECOND, SECOND
 

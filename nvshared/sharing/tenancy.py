@@ -14,12 +14,12 @@ starting anew; only of very many such tenants the oldest are forgotten.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nvshared.errors import InvalidArgs
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
-from nvshared.record import dataclass
 from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Priority, TenantTerms

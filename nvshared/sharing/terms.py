@@ -6,12 +6,11 @@ programs get, and raise it again up to what the administrator has set, and no fu
 administrator sets something, it replaces what the user has set of the same kind.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST, sized
-from nvshared.record import dataclass
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Terms
 

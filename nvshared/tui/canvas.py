@@ -2,11 +2,11 @@
 """Lines of a screen: cut, filled up, framed, in columns, with bars and graphs. None is too wide."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.text import Text
 
-from nvshared.record import dataclass
 from nvshared.tui.tables import Give, fitted, shortened
 
 NARROWEST_BAR = 8                       # characters

@@ -10,11 +10,11 @@
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.record import dataclass
 from nvshared.tui.canvas import (
     NARROWEST_BAR,
     Bar,

@@ -2,11 +2,11 @@
 """The last minutes of each GPU, from one look at the daemon after the other."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.record import dataclass
 
 SPAN = 300.0                            # seconds that are kept
 WINDOW = 15.0                           # over which rates are taken; two looks at least

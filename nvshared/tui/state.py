@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that `nvsharectl top` shows follows from this. actions.py changes it; screen.py draws it."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -9,7 +9,6 @@ from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Turn
 from nvshared.control.tenants import Tenant
-from nvshared.record import dataclass
 from nvshared.tui.keys import Key
 from nvshared.tui.past import Past
 from nvshared.tui.quantities import process

@@ -3,8 +3,7 @@
 
 One list of columns serves both ways of drawing: in colours and cut to the
 width of the terminal, or as plain text with whole values, for a pipe. rich is
-imported only for the former; and nothing here is a dataclass, as to import what
-makes them takes longer than all the rest of a command's own.
+imported only for the former.
 """
 
 import pwd

@@ -19,13 +19,11 @@ PURPOSES: dict[str, str] = {
     "errors": "what can go wrong, and the words for it",
     "names": "names that others rely on",
     "units": "bytes and microseconds",
-    "record": "dataclasses that are made fast",
     "parser": "the command line, as all commands read it",
     "signal": "functions to call when something happens",
     "clock": "time, as it is handed to everything",
     "quantity": "sizes, shares and times as people write them",
     "library": "where the compiled files are",
-    "lanes": "calls that may block, made in threads",
     "scheduler": "who runs and whose memory lies where; no I/O",
     "machine": "what the machine is and has",
     "settings": "what an administrator has set",
@@ -49,10 +47,10 @@ PURPOSES: dict[str, str] = {
 ORDER = list(PURPOSES)
 
 # What talks to a person talks to the daemon over the bus, and never is the daemon.
-WORDS = {"errors", "names", "units", "record", "parser", "signal", "clock", "quantity"}
+WORDS = {"errors", "names", "units", "parser", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,
-    "preload": {"errors", "record", "library"},
+    "preload": {"errors", "library"},
     "dbus": WORDS,
     "control": {*WORDS, "dbus"},
     "tui": {*WORDS, "control"},
