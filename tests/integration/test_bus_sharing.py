@@ -52,6 +52,7 @@ class Daemon:
         self.said: list[ReportRecord] = []
         site.socket.parent.mkdir()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.settimeout(PATIENCE)
         self.listener.bind(str(site.socket))
         self.listener.listen()
         self.listener.settimeout(PATIENCE)

@@ -43,6 +43,7 @@ class Daemon:
     def __init__(self, site: Site) -> None:
         site.socket.parent.mkdir()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.settimeout(PATIENCE)
         self.listener.bind(str(site.socket))
         self.listener.listen()
         self.listener.settimeout(PATIENCE)
