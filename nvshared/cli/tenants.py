@@ -65,8 +65,8 @@ VERB = Verb(
         "tenants. LIMITS shows what holds for all programs of a tenant together: memory on each "
         "GPU, host memory (h64.0G), share of the time in percent at most and in any case (r30%), "
         "weight (w200), priority. FROM shows whether it was set by hand, "
-        "with nvsharectl limit, weight and priority, or by a rule of the configuration, see "
-        "nvshared.conf(5)."
+        "with nvsharectl limit, weight and priority, by a pod's annotation or claim, by a SLURM "
+        "job, or by a rule of the configuration, see nvshared.conf(5)."
     ),
     examples=(
         ("nvsharectl tenants", "all of them"),

@@ -157,11 +157,18 @@ class Daemon:
         ((rows,),) = self._connection.ask(question)
         return [Turn(*row[:-1]) for row in rows]
 
-    def set_tenant_terms(self, name: str, terms: "Mapping[str, int]") -> None:
-        """Sets terms of a tenant by their names; 0 takes back what was set."""
+    def set_tenant_terms(
+        self, name: str, terms: "Mapping[str, int]", source: str = ""
+    ) -> None:
+        """Sets terms of a tenant by their names; 0 takes back what was set.
+
+        `source`: one of TERM_SOURCES, "" for a term set by hand.
+        """
         from nvshared.dbus.types import Variant
 
         values = {term: Variant("t", value) for term, value in terms.items()}
+        if source:
+            values["source"] = Variant("s", source)
         self._change("SetTenantTerms", "sa{sv}", name, values)
 
     def set_pods(self, pods: "Iterable[tuple[str, str, str, Mapping[str, str]]]") -> None:

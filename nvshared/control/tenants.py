@@ -11,8 +11,8 @@ class Term(NamedTuple):
 
     name: str                           # memory, compute-limit or weight
     value: int
-    rule: str                           # the pattern of the rule that says so; "": set by hand
-    place: str                          # FILE:LINE of the rule
+    rule: str                           # the pattern of the rule; "": set over the bus
+    place: str                          # FILE:LINE of the rule; else its source, "": by hand
 
 
 class Tenant(NamedTuple):

@@ -268,7 +268,8 @@ class Terms:
 
     def _tell(self, daemon: Daemon, one: Pod, term: str, value: int) -> None:
         try:
-            daemon.set_tenant_terms(one.tenant, {term: value})
+            source = "annotation" if self._asked.get(one, {}).get(term) else "claim"
+            daemon.set_tenant_terms(one.tenant, {term: value}, source)
         except NotKept as error:
             logger.warning("%s: %s", one, error)
         except InvalidArgs as error:

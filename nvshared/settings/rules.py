@@ -101,12 +101,12 @@ class Rule:
     pattern: str
     term: str                           # a key of TERMS
     value: int                          # of memory, 0 is no limit
-    place: str                          # FILE:LINE
+    place: str                          # FILE:LINE; without a pattern one of TERM_SOURCES or ""
 
     @property
     def source(self) -> str:
         """Where it comes from, in words."""
-        return f"from {self.place}" if self.pattern else "set by hand"
+        return f"from {self.place}" if self.pattern else f"set by {self.place or 'hand'}"
 
 
 def tenant(text: str) -> str:

@@ -2,15 +2,16 @@
 """The file in which what is set for tenants outlives the daemon.
 
     /var/lib/nvshare/tenants.json
-    {"version": 1, "tenants": {"user:alice": {"memory": 42949672960, "weight": 200}}}
+    {"version": 1, "tenants": {"user:alice": {"memory": 42949672960, "weight": 200},
+                               "pod:UID": {"memory": [4294967296, "annotation"]}}}
 """
 
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nvshared.names import TERM_SOURCES
 from nvshared.settings.rules import TERMS, tenant
 from nvshared.settings.state import NOISE, keep
 
@@ -19,7 +20,8 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "tenants.json"
 VERSION = 1
 
-Kept = dict[str, dict[str, int]]        # by tenant, then by term
+# By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
+Kept = dict[str, dict[str, tuple[int, str]]]
 
 
 class TenantsFile:
@@ -41,19 +43,25 @@ class TenantsFile:
             )
             return {}
 
-    def save(self, kept: Mapping[str, Mapping[str, int]]) -> None:
+    def save(self, kept: Kept) -> None:
         """Remembers. Raises NotKept."""
-        keep(self.path, {"version": VERSION, "tenants": kept})
+        keep(self.path, {"version": VERSION, "tenants": {
+            name: {term: given if given[1] else given[0] for term, given in terms.items()}
+            for name, terms in kept.items()
+        }})
 
 
 def _kept(plain: dict[str, Any]) -> Kept:
     if plain["version"] != VERSION:
         raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
+    found: Kept = {}
     for name, terms in plain["tenants"].items():
         if tenant(name) != name or not terms:
             raise ValueError(f"{name!r} is no tenant")
-        for term, value in terms.items():
-            if type(value) is not int or not 1 <= value <= TERMS[term].most:
-                raise ValueError(f"the {term} of {name} cannot be {value!r}")
-    found: Kept = plain["tenants"]
+        for term, given in terms.items():
+            value, source = given if isinstance(given, list) else (given, "")
+            if type(value) is not int or not 1 <= value <= TERMS[term].most or (
+                    source not in ("", *TERM_SOURCES)):
+                raise ValueError(f"the {term} of {name} cannot be {given!r}")
+            found.setdefault(name, {})[term] = value, source
     return found

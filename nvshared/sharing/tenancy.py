@@ -20,10 +20,12 @@ from typing import Any, Protocol
 from nvshared.errors import InvalidArgs
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
+from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.scheduler.settings import Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
+from nvshared.settings.tenants import Kept
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.pods import Pod, Pods
 from nvshared.signal import Signal
@@ -35,10 +37,10 @@ GONE_KNOWN = 1000                       # tenants without programs that schedule
 class Keeper(Protocol):
     """Where what is set outlives a restart."""
 
-    def load(self) -> dict[str, dict[str, int]]:
+    def load(self) -> Kept:
         """What was saved."""
 
-    def save(self, kept: Mapping[str, Mapping[str, int]]) -> None:
+    def save(self, kept: Kept) -> None:
         """Remembers. Raises NotKept, and nothing else, if it cannot."""
 
 
@@ -53,7 +55,7 @@ class TenantView:
     pinned: int
     held_time: int
     within: tuple[str, ...]             # tenants that its programs are under as well
-    terms: tuple[Rule, ...]             # the first of each term holds. Set by hand: no pattern
+    terms: tuple[Rule, ...]             # the first of each term holds. Set over the bus: no pattern
 
 
 class Tenancy:
@@ -63,7 +65,7 @@ class Tenancy:
         self.renamed: Signal[Client] = Signal("renamed")    # what it is shown as is another
         self._pods = Pods()
         self._keeper = keeper
-        self._by_hand = {} if keeper is None else keeper.load()
+        self._by_hand: Kept = {} if keeper is None else keeper.load()
         self._rules: tuple[Rule, ...] = ()
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._told: dict[GPU, dict[str, TenantTerms]] = {}
@@ -94,9 +96,12 @@ class Tenancy:
     def set(self, name: str, terms: Mapping[str, object]) -> None:
         """Sets terms of a tenant, by their names in TERMS; 0 takes back what was set.
 
+        "source", one of TERM_SOURCES, says which interface they were given by if not by hand.
+
         Raises InvalidArgs; NotKept if it holds, but will not outlive a restart.
         """
-        new = _checked(name, terms)
+        source = _source(name, terms)
+        new = _checked(name, {term: value for term, value in terms.items() if term != "source"})
         name = self._named(name)
         if name.startswith(f"{Kind.POD}:") and "/" in name:
             raise InvalidArgs(
@@ -104,8 +109,9 @@ class Tenancy:
                 "nvshare-kubelet tells the names of this node's pods; or give pod:UID",
             )
         self._demand(name, new)
-        changed = self._by_hand.get(name, {}) | new
-        self._by_hand[name] = {term: value for term, value in changed.items() if value}
+        given = {term: (value, source) for term, value in new.items()}
+        changed = self._by_hand.get(name, {}) | given
+        self._by_hand[name] = {term: one for term, one in changed.items() if one[0]}
         if not self._by_hand[name]:
             del self._by_hand[name]
         self._tell_all([name])
@@ -190,7 +196,7 @@ class Tenancy:
 
     def _found(self, name: str) -> list[Rule]:
         """All that is said of each of a tenant's terms, what holds first."""
-        by_hand = [Rule("", term, value, "") for term, value in self._by_hand.get(name, {}).items()]
+        by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
         names = {name, self._pods.shown(name)}
         rules = holding(self._rules, names, self._groups_of(name))
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
@@ -265,6 +271,17 @@ class Tenancy:
             return self._pods.meant(tenant(name))
         except ValueError as wrong:
             raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
+
+
+def _source(name: str, terms: Mapping[str, object]) -> str:
+    """Raises InvalidArgs."""
+    source = terms.get("source", "")
+    if source not in ("", *TERM_SOURCES):
+        raise InvalidArgs(
+            f"the source of the terms of {name} cannot be {source!r}",
+            f"there are {', '.join(TERM_SOURCES)}",
+        )
+    return str(source)
 
 
 def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:

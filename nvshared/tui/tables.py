@@ -184,8 +184,8 @@ def named(priority: int) -> str:
 
 
 def sources(tenant: "Tenant") -> str:
-    """Where the terms of a tenant come from: by hand, from rules, or both."""
-    found = {"rule" if term.rule else "hand" for term in tenant.terms
+    """Where the terms of a tenant that hold come from, each source once."""
+    found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
              if term is tenant.holding(term.name)}
     return ",".join(sorted(found))
 

@@ -26,7 +26,9 @@ def value(term: Term) -> str:
 
 def source(term: Term) -> str:
     """Where it comes from."""
-    return f"[tenant {term.rule}] in {term.place}" if term.rule else "set by hand"
+    if term.rule:
+        return f"[tenant {term.rule}] in {term.place}"
+    return f"set by {term.place or 'hand'}"
 
 
 TERMS = [

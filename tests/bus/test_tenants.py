@@ -236,9 +236,12 @@ async def test_tenants_are_shown_with_where_their_terms_come_from(
     ruled.tenancy.set("user:root", {"memory": 40 * GIB})
     ruled.tenancy.set(
         "job:7", {"weight": 3, "host-memory": GIB, "compute-request": 20, "priority": 1})
+    ruled.tenancy.set("pod:7d1c", {"weight": 3, "source": "claim"})
+    ruled.tenancy.set("pod:7d1c", {"memory": GIB, "source": "annotation"})
     assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
         ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3,background", "hand"],
+        ["pod:7d1c", "0", "0", "0", "0s", "1.0G,w3", "annotation,claim"],
         ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"],
     ]
     assert (await ctl("tenants", "--explain", "user:0")).out == """\
@@ -255,7 +258,7 @@ memory  60GiB  [tenant user:*] in /etc/a.conf:2
 """
     assert (await ctl("tenants", "--explain", "job:8")).out == (
         "job:8: no program uses a GPU now.\nNothing is set for it.\n")
-    (job, root) = json.loads((await ctl("tenants", "--json")).out)["tenants"]
+    job, _, root = json.loads((await ctl("tenants", "--json")).out)["tenants"]
     assert job == {
         "name": "job:7", "programs": 0, "allocated": 0, "resident": 0, "pinned": 0,
         "held_usec": 0, "within": [],

@@ -47,6 +47,11 @@ class Lab:
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.value for one in daemon.tenant(tenant).terms}
 
+    def sources(self, tenant: str) -> dict[str, str]:
+        """Which interface set each term."""
+        with Daemon(self.node.bus.address) as daemon:
+            return {one.name: one.place for one in daemon.tenant(tenant).terms}
+
     def shown(self, tenant: str) -> str:
         """What people see of it."""
         with Daemon(self.node.bus.address) as daemon:
@@ -92,6 +97,7 @@ def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
     lab.api.annotate("new", gpu_core_request="30", host_memory_limit="1Gi", priority="background")
     lab.has(new, compute_limit=35, compute_request=30, host_memory=GIB, priority=1)
     lab.has(lab.api.tenant("old"), weight=300)
+    assert lab.sources(lab.api.tenant("old")) == {"weight": "annotation"}
     assert lab.api.events == []
 
 

@@ -359,6 +359,8 @@ def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
     lab.claim(memory="64Mi", compute="50", parameters={"weight": 200})
     assert lab.prepare().devices
     assert lab.terms(old) == {"memory": 32 * MIB, "compute-limit": 50, "weight": 900}
+    assert lab.sources(old) == {
+        "memory": "annotation", "compute-limit": "claim", "weight": "annotation"}
     said = "nvshare.com/gpu-core-limit cannot be 60 %: 50 % are claimed"
     assert lab.api.event(0)["message"] == said
     lab.api.annotate("old", gpu_memory_limit="65Mi", gpu_core_limit="20", weight=None)

@@ -224,7 +224,7 @@ def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Con
     assert terms(cluster, usual.tenant) == {"memory": share << 20, "weight": 300}
     assert terms(cluster, asked.tenant) == {
         "memory": 100 << 20, "weight": 300, "compute-limit": 50, "priority": 1}
-    assert "set by hand" in cluster.output("nvsharectl", "tenants", "--explain", usual.tenant)
+    assert "set by job" in cluster.output("nvsharectl", "tenants", "--explain", usual.tenant)
     assert "LD_PRELOAD=libnvshare.so\n" in usual.said
     assert "LD_PRELOAD=libSegFault.so:libnvshare.so\n" in asked.said
     assert f"gpuhost_slurmstepd.scope/job_{usual.id}/step_batch/" in usual.said

@@ -190,6 +190,20 @@ def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: P
         TenantChanged("user:alice", TenantTerms(memory_limit=40 * GIB, compute_limit=50))]
 
 
+def test_term_set_over_bus_keeps_its_source_through_a_restart(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    def sources(which: Daemon) -> dict[str, str]:
+        return {term.term: term.source for term in which.manager.tenancy.tenant(SHOWN).terms}
+
+    daemon.manager.tenancy.set(SHOWN, {"weight": 7, "memory": GIB, "source": "annotation"})
+    daemon.manager.tenancy.set(SHOWN, {"memory": 2 * GIB})
+    expected = {"weight": "set by annotation", "memory": "set by hand"}
+    assert sources(daemon) == sources(Daemon(tmp_path)) == expected
+    daemon.manager.tenancy.set(SHOWN, {"weight": 0, "source": "annotation"})
+    assert sources(Daemon(tmp_path)) == {"memory": "set by hand"}
+
+
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "{}", '{"version": 2, "tenants": {}}', '{"version": 1, "tenants": 3}',
     '{"version": 1, "tenants": {"alice": {"weight": 3}}}',
@@ -198,6 +212,7 @@ def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: P
     '{"version": 1, "tenants": {"user:a": {"colour": 3}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": 1001}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": true}}}',
+    '{"version": 1, "tenants": {"user:a": {"weight": [3, "whim"]}}}',
     '{"version": 1, "tenants": {"user:a": {"memory": 18446744073709551616}}}', "[" * 200_000,
 ])
 def test_a_broken_file_counts_as_empty_and_is_named(
@@ -223,7 +238,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
         with pytest.raises(NotKept, match=f"{FILE_NAME} cannot be written: No space left"):
             daemon.set("user:alice", memory=GIB)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
-    assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": 7}}
+    assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": (7, "")}}
 
 
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
@@ -232,6 +247,9 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
     ("group:staff", {"weight": 3}, "'group:staff' is no tenant; a group has rules: "
      "[tenant group:NAME] in nvshared.conf"),
     ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
+    ("user:a", {"source": "job"}, f"no term of user:a is given; there are {KNOWN}"),
+    ("user:a", {"weight": 3, "source": "whim"},
+     "the source of the terms of user:a cannot be 'whim'; there are annotation, claim, job"),
     ("user:a", {"weight": 3, "colour": 3},
      f"a tenant has no term 'colour'; there are {KNOWN}"),
     ("user:a", {"weight": 1001}, "the weight of user:a cannot be 1001; give 1 to 1000, "
