@@ -50,8 +50,6 @@ static void run(struct client *client, const struct nvshare_order *order)
     client->reports_busy = (order->flags & NVSHARE_REPORT_BUSY) != 0;
     client->squeezed = client->paced && !client->reports_busy;
     client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
-    client->watched = (order->flags & (NVSHARE_PACE | NVSHARE_REPORT_IDLE | NVSHARE_REPORT_COPIES))
-        != 0;
     bus_sharing_watch(client, (order->flags & NVSHARE_REPORT_COPIES) != 0);
     if (order->idle_window != 0)
         client->idle_window = order->idle_window;

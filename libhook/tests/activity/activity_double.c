@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What busyness.c stands on, in figures alone: a clock, a card, a gate, one client. The program
+ * What activity.c stands on, in figures alone: a clock, a card, a gate, one client. The program
  * submits a piece of work, waits for its end, does something else for a while, and goes on.
  */
 #include "client/client.h"
 #include "client/gate.h"
-#include "flight/busyness.h"
+#include "client/telling.h"
+#include "flight/activity.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 
@@ -14,7 +15,7 @@
 
 static uint64_t clock_us = 1000000, ends_at, passes, gap_us, work_us;
 static struct client one;
-static struct busyness busy;
+static struct activity activity;
 
 SEEN int capturing, several, waits;
 SEEN unsigned sent;                  /* records, */
@@ -60,6 +61,29 @@ bool gate_has_waiters(void)
     return waits;
 }
 
+bool telling_busy(const struct client *client)
+{
+    (void)client;
+    return false;
+}
+
+void telling_goes_on(struct client *client)
+{
+    (void)client;
+}
+
+bool telling_arm(struct client *client, uint64_t at)
+{
+    (void)client, (void)at;
+    return false;
+}
+
+bool telling_clear(struct client *client)
+{
+    (void)client;
+    return false;
+}
+
 void client_send(struct client *client, struct nvshare_report report)
 {
     (void)client;
@@ -99,13 +123,13 @@ SEEN void turn(void)
 SEEN void stop(uint64_t microseconds)
 {
     one.granted = false;
-    busyness_pause(&busy);
+    activity_sample(&one, &activity, 0);
     clock_us = (ends_at > clock_us ? ends_at : clock_us) + microseconds;
 }
 
 SEEN void forget(void)
 {
-    busyness_forget(&busy);
+    activity_forget_gaps(&activity);
 }
 
 /* For so long it works and pauses by turns; the thread comes to look when it is due, or later. */
@@ -115,8 +139,7 @@ SEEN void run(uint64_t work, uint64_t gap, uint64_t duration, uint64_t late)
     work_us = work;
     gap_us = gap;
     while (clock_us < until) {
-        busyness_look(&one, &busy);
-        clock_us += (uint64_t)busyness_due(&busy) * 1000 + late;
+        clock_us += (uint64_t)activity_sample(&one, &activity, ACTIVITY_GAPS) + late;
         proceed();
     }
 }

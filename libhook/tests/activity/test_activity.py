@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the library finds that a program has gaps, in figures alone: busyness_double.c."""
+"""Whether the library finds that a program has gaps, in figures alone: activity_double.c."""
 
 import ctypes
 import subprocess
@@ -56,11 +56,11 @@ class Program:
 
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("busyness") / "busyness.so"
+    library = tmp_path_factory.mktemp("activity") / "activity.so"
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
          "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "busyness_double.c", SOURCE / "flight" / "busyness.c", "-o", library, "-pthread"],
+         HERE / "activity_double.c", SOURCE / "flight" / "activity.c", "-o", library, "-pthread"],
         check=True)
     return library
 
@@ -68,7 +68,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(name="program")
 def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
     def fresh() -> Program:
-        copy = tmp_path / f"busyness-{len(list(tmp_path.iterdir()))}.so"
+        copy = tmp_path / f"activity-{len(list(tmp_path.iterdir()))}.so"
         copy.write_bytes(built.read_bytes())
         return Program(copy)
 
