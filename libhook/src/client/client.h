@@ -70,7 +70,7 @@ struct client {
     unsigned host_empty;             /* slabs that hold nothing */
     int node;                        /* of the host, near this device; -1: any */
     unsigned providers;              /* threads that are making host slabs now, */
-    unsigned early_providers;        /* and while the program runs; see host_early.c */
+    unsigned early_providers;        /* and while the program runs; see host_threads.c */
     uint64_t host_most;              /* held by the last order; these keep no slab beyond it, */
     bool provides_early;             /* and begin slabs up to it */
 

@@ -5,7 +5,7 @@
  */
 #include "service/orders.h"
 
-#include "block/host_early.h"
+#include "block/host_threads.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
@@ -184,9 +184,9 @@ void service_obey(struct client *client, const struct nvshare_order *order, int 
 {
     pthread_mutex_lock(&memory_lock);
     if (order->type == NVSHARE_PROVIDE)
-        host_provide_early(client, order->host);
+        host_preallocate(client, order->host);
     else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
-        host_provided_early(client, order->host);
+        host_preallocated(client, order->host);
     pthread_mutex_unlock(&memory_lock);
     switch (order->type) {
     case NVSHARE_LIMITS:

@@ -13,8 +13,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#include "block/host_early.h"
 #include "block/host_slabs.h"
+#include "block/host_threads.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"
@@ -52,7 +52,7 @@ void service_disconnect(struct client *client)
     client->socket = -1;
     reclaim(client, RECLAIM_ALL, 0);
     client->postponed_count = 0;
-    host_provided_early(client, client->host_most);
+    host_preallocated(client, client->host_most);
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);
 }
@@ -62,7 +62,7 @@ void service_introduce(struct client *client, uint64_t number)
     client->want_sent = gate_has_waiters();
     client->lack_reported = false;
     client_hears(client, client->question, NULL);
-    host_provided_early(client, client->host_most);
+    host_preallocated(client, client->host_most);
     client->introduced++;
     client->reports_busy = false;
     bus_sharing_watch(client, false);
