@@ -100,9 +100,9 @@ class ControlGroups:
             self._look_at(manager, client)
             # What cannot leave, of anybody, is no room for this one.
             if now >= self._rest and self._limited:
-                self._look(manager)
+                self._refresh(manager, gpu)
         elif now >= self._next and self._processes and not isinstance(event, Joined):
-            self._look(manager)
+            self._refresh(manager, gpu)
 
     def _look_at(self, manager: Manager, client: Client, more: int = 0) -> None:
         """At what bounds one client, which may have been moved to other groups.
@@ -119,6 +119,14 @@ class ControlGroups:
             limited, _ = self._measure(manager, groups, Counter({pid: more}))
             self._limited = self._limited.difference(groups) | limited
         self._place(client, process)
+
+    def _refresh(self, manager: Manager, happening: GPU | None = None) -> None:
+        """Looks at everything. Cards decide anew after a change, but for one at an event already.
+        """
+        if self._look(manager):
+            for gpu in manager.gpus:
+                if gpu is not happening:
+                    gpu.tell(Tick())
 
     def _look(self, manager: Manager) -> bool:
         """At everything. True: some limit leaves another amount than before."""
@@ -179,9 +187,7 @@ class ControlGroups:
 
     def _again(self, manager: Manager) -> None:
         self._due = False
-        if self._look(manager):
-            for gpu in manager.gpus:
-                gpu.tell(Tick())
+        self._refresh(manager)
 
 
 def _name(group: Group) -> str:
