@@ -23,7 +23,7 @@ from nvshared.dbus.address import locate
 from nvshared.errors import NvshareError
 from nvshared.history import History
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
-from nvshared.scheduler.actions import Action, BudgetWanted
+from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
 from nvshared.scheduler.quota import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
@@ -151,8 +151,7 @@ class Publication:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def decided(_now: int, action: Action) -> None:
-            if not isinstance(action, BudgetWanted):
-                self._client_changed(action.client)
+            self._client_changed(action.client)
 
         def turn_ended(client: Client, reason: object, held_time: int) -> None:
             self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held_time)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler decides: orders for hooks, and reports for people.
 
-Orders become records (protocol.h). Those to one client must be sent in the order given. What is
-wanted of other cards goes to whoever splits the host's budget between them. Sizes are bytes,
-times microseconds.
+Orders become records (protocol.h). Those to one client must be sent in the order given. Sizes are
+bytes, times microseconds.
 """
 
 from dataclasses import dataclass
@@ -176,14 +175,6 @@ class Stayed:
     reason: Stays
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetWanted:
-    """More is promised or asked for than card and host hold: BudgetChanged is to say what there is.
-
-    Scheduler.demand tells how much. Only where other cards may have something to give up.
-    """
-
-
 Order = Run | Stop | MoveOrder | Provide | Yield | Limits | Tell | Heed
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
-Action = Order | Report | BudgetWanted
+Action = Order | Report

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.cost import LATENCY, PACE, Average
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
-from nvshared.scheduler.domains import Domain, Domains, Stake
+from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.scheduler.share import Head, Line, Lines, Ration, Share
@@ -64,7 +64,7 @@ POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
 class Account(NamedTuple):
-    """Sums over the clients of an account, see belief.py."""
+    """Sums over the clients of an account, see trust.py."""
 
     unshown: int = 0
     pinning: int = 0
@@ -152,7 +152,7 @@ def counted(client: ScheduledClient) -> Counted:
             client.pinned, client.fixed, client.beyond, client.unshown if client.account else 0,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
-            memory.need, memory.filled - client.doubts.filled, client.out_of_reach,
+            memory.need, memory.filled - client.overclaims.filled, client.out_of_reach,
             min(client.presaved, client.staying) if rests else 0,
         ),
         client.place if queued else None,
@@ -355,6 +355,7 @@ class Card:
     settings: Settings
     now: int
     gathering_until: int
+    host: HostPart
     domains: Domains = field(default_factory=Domains)       # of all cards,
     tenancies: Domains = field(default_factory=Domains)     # and of tenants on this one
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
@@ -379,12 +380,10 @@ class Card:
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
-    borrowing: bool = False             # BudgetWanted has not been answered
-    overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
-    reach: tuple[int, ...] = (0,) * 6   # see commit.py
+    reach: tuple[int, ...] = (0,) * 6   # see promises.py
     untold: set[int] = field(default_factory=set)   # who is yet to hear of that,
     tell_next: int = 0                  # and when the next of them do
-    domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
+    domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
     conduct: Conduct | None = None      # see turns.py
     watched: bool = False               # whoever runs is, see pauses.py
     telling: set[int] = field(default_factory=set)  # who keeps a word, see telling.py,
@@ -401,6 +400,11 @@ class Card:
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)
         self.shown_quantum = self.settings.longest_tq
+
+    def change_settings(self, settings: Settings) -> None:
+        """They are these from now on, and the host budget of all cards with them."""
+        self.settings = settings
+        self.host.budget.size = settings.host_budget
 
     def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
@@ -450,7 +454,7 @@ class Card:
     def host_free(self) -> int:
         """Host memory nobody has or may take; negative when the budget shrank."""
         taken = self.groups.total("host_charged") + self.groups.total("beyond")
-        return self.settings.host_budget - taken
+        return self.host.takeable - taken
 
     def host_free_for(self, client: ScheduledClient) -> int:
         """The same, as far as its domains have it."""

@@ -2,7 +2,7 @@
 """What the scheduler knows about one client: its figures, its turn, its orders under way.
 
 Only states and figures live here. Who changes them: turns.py the phase, move.py
-what is on its way, commit.py the promises.
+what is on its way, promises.py the promises.
 """
 
 from dataclasses import dataclass, field
@@ -67,7 +67,6 @@ class Question:
     bytes: int
     pins: int
     since: int
-    borrows: bool = False               # other cards have been asked for what they do not need
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,8 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
-    """Bytes that a client says it has and that do not count, see belief.py."""
+class Overclaims:
+    """Bytes that a client says it has and that do not count, see trust.py."""
 
     filled: int = 0
     host: int = 0
@@ -136,7 +135,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "standing", "provided",
+    "overclaims", "silenced", "shares", "standing", "provided",
 })
 
 
@@ -151,11 +150,11 @@ class ScheduledClient:
     said: Memory = Memory()             # its last words, where other figures stand for them
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
-    account: str = ""                   # whose its memory is, see belief.py; "": nobody's
+    account: str = ""                   # whose its memory is, see trust.py; "": nobody's
     tenants: tuple[str, ...] = ()       # whose terms it is under, the outermost first
     evidence: Evidence = Evidence()
-    doubts: Doubts = Doubts()
-    false: int = 0                      # of what it said it filled, when last looked
+    overclaims: Overclaims = Overclaims()
+    unshown_before: int = 0             # of what it claimed to fill, at the last sample
     silenced: bool = False              # it is mute, and has what its evidence says
     own: Terms = Terms()                # what is set for it,
     terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
@@ -257,7 +256,7 @@ class ScheduledClient:
     @property
     def charged(self) -> int:
         """Bytes counted against the capacity: while an order is on its way, the larger room."""
-        most = max(self.room, self.memory.filled - self.doubts.filled)
+        most = max(self.room, self.memory.filled - self.overclaims.filled)
         for move in self.moves:
             most = max(most, move.order.room)
         seen = self.evidence.card
@@ -300,7 +299,7 @@ class ScheduledClient:
     @property
     def host_counted(self) -> int:
         """The same, as far as it is believed."""
-        most = max(self.memory.host - self.doubts.host, self.provided)
+        most = max(self.memory.host - self.overclaims.host, self.provided)
         for move in self.moves:
             most = max(most, move.host)
         return most
@@ -330,7 +329,7 @@ class ScheduledClient:
     @property
     def pinned(self) -> int:
         """What it has pinned, as far as it is believed."""
-        return min(self.memory.pinned, self.memory.filled - self.doubts.filled)
+        return min(self.memory.pinned, self.memory.filled - self.overclaims.filled)
 
     @property
     def to_pin(self) -> int:
@@ -367,7 +366,7 @@ class ScheduledClient:
     @property
     def beyond(self) -> int:
         """Host memory that it holds for good, as far as it is believed."""
-        return self.memory.beyond - self.doubts.beyond
+        return self.memory.beyond - self.overclaims.beyond
 
     @property
     def shown(self) -> int:

@@ -5,7 +5,7 @@ Answers come in the order of the orders. A failure is followed by a pause, as it
 outside: another program's memory, the host's, the driver.
 """
 
-from nvshared.scheduler import belief, presave
+from nvshared.scheduler import presave, trust
 from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Move, ScheduledClient
@@ -69,14 +69,14 @@ def _keep(card: Card, client: ScheduledClient) -> None:
     client.kept += 1
     if client.kept >= IN_VAIN and not client.holds:
         client.keeps_until = card.now + KEEPS
-        belief.hear(client, client.memory, card.now)
+        trust.hear(client, client.memory, card.now)
 
 
 def ask_again(decision: Decision) -> None:
     """Their while is over: their own words count again, even if they say nothing more."""
     for client in decision.card.groups.group("keeping"):
         if decision.due(client.keeps_until):
-            belief.hear(client, client.said, decision.now)
+            trust.hear(client, client.said, decision.now)
 
 
 def presaved(card: Card, client: ScheduledClient, answer: Presaved) -> None:

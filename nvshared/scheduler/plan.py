@@ -78,7 +78,7 @@ sum of what clients hold and may take keeps to the budget. Usually a client keep
 memory while its blocks are on the card, to save taking it anew. When host memory is short,
 LOADs take it back as blocks come in. So with little left on either side a hand-over proceeds in
 small steps: something leaves and makes room on the card for something to come in, which makes
-room on the host. No more is ever committed than both hold together, less a margin (commit.py),
+room on the host. No more is ever committed than both hold together, less a margin (promises.py),
 so something can always move.
 
 **Domains** (domains.py) bound the host memory of some clients together, as the limit of a
@@ -106,12 +106,11 @@ of them is the deadline, at which the plan may change without an event.
 """
 
 from nvshared.scheduler import (
-    bounds,
-    commit,
     compute,
     move,
     prefetch,
     presave,
+    promises,
     room,
     stuck,
     telling,
@@ -131,8 +130,7 @@ def plan(decision: Decision) -> None:
     stuck.plan(decision)                # before, as others do not wait for who is
     presave.cut(decision)
     prefetch.cut(decision)
-    commit.plan(decision)
-    bounds.call_in(card)
+    promises.plan(decision)
     compute.plan(decision)
     blocked = turns.plan(decision)
     room.plan(decision, blocked)
@@ -140,5 +138,5 @@ def plan(decision: Decision) -> None:
     presave.plan(decision)
     presave.provide(decision)
     telling.plan(decision)
-    commit.tell(decision)
+    promises.tell(decision)
     stuck.plan(decision)                # again, for when to look after what was ordered now

@@ -183,7 +183,7 @@ def _short_of_running(card: Card) -> int:
 def _provide(decision: Decision, client: ScheduledClient, wanted: int) -> None:
     """Lets it make a step of that, once it has made most of what it may."""
     card, made = decision.card, client.memory.host
-    if client.moves or client.memory.stays or client.doubts.host:
+    if client.moves or client.memory.stays or client.overclaims.host:
         return
     if client.provided > made + card.settings.step // 2:
         return

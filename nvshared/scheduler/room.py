@@ -4,7 +4,7 @@
 The essay is in plan.py.
 """
 
-from nvshared.scheduler import bounds, bus_sharing, order, pauses
+from nvshared.scheduler import bus_sharing, order, pauses, promises
 from nvshared.scheduler.card import QUEUING
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
@@ -192,7 +192,7 @@ def _relieve(decision: Decision) -> None:
     card = decision.card
     for domain in card.domains.lacking:
         short = domain.lacking
-        for client in bounds.members(card, domain):
+        for client in promises.members(card, domain):
             kept = min(short, _kept(client))
             if kept <= 0 or client.moves or client.phase is Phase.DRAINING:
                 continue

@@ -7,8 +7,6 @@ What it does with them is told in plan.py.
 from collections.abc import Iterable
 
 from nvshared.scheduler import (
-    belief,
-    commit,
     compute,
     events,
     gang,
@@ -16,15 +14,16 @@ from nvshared.scheduler import (
     lost,
     move,
     order,
+    promises,
     quantum,
     terms,
+    trust,
 )
 from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.demand import Demand, demand
-from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.forecast import Forecast
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
@@ -40,9 +39,13 @@ class Scheduler:
     `settings.gather` microseconds from the start it only listens.
     """
 
-    def __init__(self, settings: Settings, now: int, domains: Domains | None = None) -> None:
-        """`domains`: those of all cards."""
-        self._card = Card(settings, now, now + settings.gather, domains or Domains())
+    def __init__(
+        self, settings: Settings, now: int, domains: Domains | None = None,
+        budget: HostBudget | None = None,
+    ) -> None:
+        """`domains`, `budget`: those of all cards."""
+        host = (budget or HostBudget(settings.host_budget)).join()
+        self._card = Card(settings, now, now + settings.gather, host, domains or Domains())
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
@@ -55,13 +58,15 @@ class Scheduler:
         decision = Decision(card, now)
         if card.lost:
             lost.hear(decision, event)
+            card.host.needs = promises.host_needs(card)
             self._deadline = decision.deadline
             return decision.actions
         compute.account(card)
         _note(decision, event)
         order.account(card)
         plan(decision)
-        card.groups.settle()            # other cards may look at the domains next
+        card.groups.settle()            # other cards may look at the domains next,
+        card.host.needs = promises.host_needs(card)     # and at the host budget
         self._deadline = decision.deadline
         return decision.actions
 
@@ -73,6 +78,11 @@ class Scheduler:
     def settings(self) -> Settings:
         """As they are since the last event."""
         return self._card.settings
+
+    @property
+    def host_promisable(self) -> int:
+        """Bytes of the host budget that other cards do not need."""
+        return self._card.host.promisable
 
     def filled(self) -> int:
         """Bytes of the card that clients fill, as far as they are believed."""
@@ -116,10 +126,6 @@ class Scheduler:
             terms.place(self._card, found, domains)
             self._card.groups.settle()
 
-    def demand(self) -> Demand:
-        """What it needs of the host's memory since the last event, and what it asks for."""
-        return demand(self._card)
-
     def snapshot(self) -> Snapshot:
         """How things stand since the last event."""
         card = self._card
@@ -129,6 +135,7 @@ class Scheduler:
             capacity=card.capacity,
             free=card.free,
             host_free=card.host_free,
+            host_budget=max(0, card.host.takeable),
             holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
             queue=Queue(card),
             clients=Views(card),
@@ -152,11 +159,10 @@ def _note(decision: Decision, event: events.Event) -> None:
                 order.forget(card, client.share)
                 order.weigh(card, *client.shares)
         case events.CapacityChanged() | events.SettingsChanged():
-            card.settings = events.settings_after(event, card.settings)
+            card.change_settings(events.settings_after(event, card.settings))
             card.shortfall = 0
         case events.BudgetChanged():
-            card.settings = events.settings_after(event, card.settings)
-            card.borrowing = False
+            card.change_settings(events.settings_after(event, card.settings))
         case events.GPULost():
             lost.lose(decision)
         case events.TermsChanged():
@@ -172,7 +178,7 @@ def _note(decision: Decision, event: events.Event) -> None:
         case events.Preempted():
             terms.preempt(card)
         case events.Seen():
-            belief.see(card, event)
+            trust.judge_all(card, event)
         case events.Tick():
             return
         case _:
@@ -180,7 +186,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             # A client may be gone when the last it said is read.
             if client is not None:
                 stayed = client.memory.stays
-                belief.hear(client, event.memory, decision.now)
+                trust.hear(client, event.memory, decision.now)
                 _hear(decision, client, event)
                 if client.memory.stays and client.memory.stays != stayed:
                     decision.report(Stayed(client.id, client.memory.stays))
@@ -202,7 +208,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
         gate.take_over(card, client)
     elif event.wants:
         order.arrive(card, client)
-    commit.welcome(decision, client, event.commit)
+    promises.welcome(decision, client, event.commit)
 
 
 def _hear(decision: Decision, client: ScheduledClient, record: events.Record) -> None:
@@ -220,7 +226,7 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
         case events.Presaved():
             move.presaved(decision.card, client, record)
         case events.CommitAsked(bytes=0):
-            commit.beyond(decision, client, record.number)
+            promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
         case events.Copies():

@@ -61,9 +61,7 @@ class Settings:
 
     capacity: int                       # what can be handed out of the card, in all
     total: int                          # how large clients are told the card is
-    host_budget: int                    # host memory for swapped blocks, over all clients
-    elsewhere: int | None = None        # and so much more could be had from other cards, about;
-                                        # None: there are none
+    host_budget: int                    # host memory for swapped blocks, over all cards
     tq: int | None = 30 * SECOND        # how long a holder keeps the GPU while others wait;
                                         # None: auto, see quantum.py,
     longest_tq: int = 30 * SECOND       # and this at most

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applies what is set for clients and for tenants, as far as it has an effect at once.
 
-The plan does the rest: commit.py promises nothing beyond a memory limit and calls back what was
+The plan does the rest: promises.py promises nothing beyond a memory limit and calls back what was
 promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of a
 suspended client, room.py has it leave the card, order.py knows the weights, and compute.py
 limits the time.

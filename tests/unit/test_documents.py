@@ -11,7 +11,7 @@ import pytest
 from nvshared.cli.parser import build
 from nvshared.cli.verbs import VERBS
 from nvshared.machine.capacity import Capacity
-from nvshared.scheduler.demand import least
+from nvshared.scheduler.domains import least_host
 from nvshared.settings import arguments, config
 from nvshared.settings.rules import TERMS
 from nvshared.units import GIB
@@ -162,7 +162,7 @@ def test_the_example_of_a_labs_server_is_what_the_daemon_reckons() -> None:
     for notebook in range(10):
         card.joined(notebook)
     beyond = 10 * 20 * GIB - card.bytes
-    figures = [H200, card.bytes, beyond, least(beyond, 10)]
+    figures = [H200, card.bytes, beyond, least_host(beyond, 10)]
     text = (ROOT / "docs/lab-server.md").read_text()
     for figure in figures:
         assert f"{figure / GIB:.1f} |" in text or f"{figure / GIB:.1f}** |" in text
