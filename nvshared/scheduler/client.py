@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler knows about one client: its figures, its turn, its orders under way.
 
-Only states and figures live here. Who changes them: turns.py the phase, move.py
+Only states and figures live here. Who changes them: turns.py the phase, moves.py
 what is on its way, promises.py the promises.
 """
 

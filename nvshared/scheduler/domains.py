@@ -18,10 +18,9 @@ The schedulers of all cards share one `Domains` and one `HostBudget`. What a car
 there is as it was at the end of the card's last event (card.py).
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from nvshared.scheduler.settings import BLOCK
 
@@ -42,13 +41,6 @@ class Stake(NamedTuple):
 
 
 NOTHING = Stake()
-
-
-class Member(Protocol):
-    """What is asked of a client."""
-
-    id: int
-    domains: "tuple[Domain, ...]"
 
 
 @dataclass(eq=False, slots=True)
@@ -213,23 +205,3 @@ class HostPart:
         if share > 0:
             share = 0 if self.lost else share // sum(not card.lost for card in budget.cards)
         return self.needs + share
-
-
-class Remaining:
-    """Host memory that is left while a plan gives it away piece by piece."""
-
-    def __init__(self, host: int) -> None:
-        self.host = host                # of all together
-        self._given: Counter[str] = Counter()
-
-    def of(self, client: Member) -> int:
-        """What this client could have of it."""
-        return max(0, min([
-            self.host, *(one.untaken - self._given[one.name] for one in client.domains),
-        ]))
-
-    def give(self, client: Member, size: int) -> None:
-        """It gets so much."""
-        self.host -= size
-        for domain in client.domains:
-            self._given[domain.name] += size

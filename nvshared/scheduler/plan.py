@@ -54,13 +54,8 @@ when it has had its share of a window, and stands in no queue until the next.
 **Gangs** (gang.py) are clients on several cards that run together or not at all. When one's turn
 could begin here, nobody is stopped before all its cards are to be had.
 
-**Room** (room.py, taking.py) is what a client may occupy of the card. The sum over all clients
-never exceeds the capacity. While an EVICT is on its way the old room counts, while a LOAD is,
-the new one; so the sum is true whatever crosses. Holders lack so many bytes; so many are free
-or on their way back; the rest is taken from others, first from those who will need it last
-(pauses.py).
-Nobody loses what nobody needs: what stays need not be loaded again. Evictions and loads are cut
-in steps, two under way per client, so the newcomer's memory comes in while the other's leaves.
+**Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
+clients claim). What holders lack is evicted from others and loaded (moves.py).
 
 When all holders have what they need, the same is done ahead of time for the blocked head, out
 of free room and of clients that run after it; but not while that would take the bus from a
@@ -73,25 +68,9 @@ end while nobody waits, and only turns of clients that say they are idle. Where 
 memory of the client that will probably be asked for next is brought in meanwhile (prefetch.py).
 Clients that run make host memory meanwhile for what will be taken from them (presave.py).
 
-**Host memory** takes what leaves the card. Each EVICT says how much the client may take. The
-sum of what clients hold and may take keeps to the budget. Usually a client keeps its host
-memory while its blocks are on the card, to save taking it anew. When host memory is short,
-LOADs take it back as blocks come in. So with little left on either side a hand-over proceeds in
-small steps: something leaves and makes room on the card for something to come in, which makes
-room on the host. No more is ever committed than both hold together, less a margin (promises.py),
-so something can always move.
-
-**Domains** (domains.py) bound the host memory of some clients together, as the limit of a
-container does. Promises are kept within each, so memory of theirs can leave like any other. When a
-domain shrinks below what it was promised, what has no place stays on the card. Others are then
-chosen only if they fit beside that. Host memory that its clients keep and do not use is taken back,
-and what lies in more than there is comes in as if its client wanted the card.
-
-**What fails** (move.py) is tried again after a pause, with another victim meanwhile. A driver
-that has less than we account lowers the capacity for a while, so that others give up what is
-missing. A chosen client for which no room is found for a while goes to the end of the queue, if
-others wait. One that does not answer at all, as it was stopped, is waited for until people are
-told of it, and by nobody from then on (stuck.py).
+**A chosen client** for which no room is found for a while goes to the end of the queue, if others
+wait. One that does not answer at all, as it was stopped, is waited for until people are told of
+it, and by nobody from then on (stuck.py).
 
 **Before its end** (`draining`) those that hold the card keep it, and all others that fit beside
 them are let in, whether they want it or not. Whoever has a turn then goes on without us.
@@ -107,11 +86,10 @@ of them is the deadline, at which the plan may change without an event.
 
 from nvshared.scheduler import (
     compute,
-    move,
+    moves,
     prefetch,
     presave,
     promises,
-    room,
     stuck,
     telling,
     turns,
@@ -126,14 +104,14 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
-    move.ask_again(decision)
+    moves.ask_again(decision)
     stuck.plan(decision)                # before, as others do not wait for who is
     presave.cut(decision)
     prefetch.cut(decision)
     promises.plan(decision)
     compute.plan(decision)
     blocked = turns.plan(decision)
-    room.plan(decision, blocked)
+    moves.plan(decision, blocked)
     prefetch.plan(decision)
     presave.plan(decision)
     presave.provide(decision)

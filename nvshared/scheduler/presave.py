@@ -36,7 +36,7 @@ give who do not run, will be taken from those that run, first from the one whose
 They make as much, and no more. Nobody waits for it: it has no answer, any move ends it, and none
 is begun while somebody lacks something. What a client may make counts until its next move. It is
 made in steps, and a client never has more ahead than is left after it, so that containers and
-other programs find some. Where host memory is short nevertheless, it goes back first (room.py).
+other programs find some. Where host memory is short nevertheless, it goes back first (moves.py).
 """
 
 from nvshared.scheduler import pauses

@@ -12,7 +12,7 @@ from nvshared.scheduler import (
     gang,
     gate,
     lost,
-    move,
+    moves,
     order,
     promises,
     quantum,
@@ -219,12 +219,8 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             gate.stopped(decision, client, record)
         case events.Reopened():
             gate.reopened(decision.card, client)
-        case events.Evicted():
-            move.evicted(decision.card, client, record)
-        case events.Loaded():
-            move.loaded(decision.card, client, record)
-        case events.Presaved():
-            move.presaved(decision.card, client, record)
+        case events.Moved():
+            moves.answered(decision.card, client, record)
         case events.CommitAsked(bytes=0):
             promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():

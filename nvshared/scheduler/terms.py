@@ -3,7 +3,7 @@
 
 The plan does the rest: promises.py promises nothing beyond a memory limit and calls back what was
 promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of a
-suspended client, room.py has it leave the card, order.py knows the weights, and compute.py
+suspended client, moves.py has it leave the card, order.py knows the weights, and compute.py
 limits the time.
 """
 
