@@ -14,8 +14,7 @@ from nvshared.cli.when import aligned, moment, shown, step
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import counted
-from nvshared.tui.quantities import duration, size
-from nvshared.tui.tables import Column, Give
+from nvshared.tui.tables import Column, Give, duration, size
 from nvshared.units import SECOND
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 from nvshared.names import TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import limit, share, sized
-from nvshared.tui.terms import restriction
+from nvshared.tui.tables import tighter_limit
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
@@ -107,7 +107,7 @@ def _print(
     for name, value in (("memory", memory), ("compute-limit", compute)):
         outer = None if value is None else tightest(around, name, value)
         if outer is not None:
-            print(restriction(outer, name))
+            print(tighter_limit(outer, name))
 
 
 VERB = Verb(

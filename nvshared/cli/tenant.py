@@ -10,8 +10,7 @@ from nvshared.cli.verb import Options
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 from nvshared.names import USUAL_TERMS
-from nvshared.tui.tables import named
-from nvshared.tui.terms import restriction, sentence
+from nvshared.tui.tables import named, term_sentence, tighter_limit
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
@@ -66,10 +65,10 @@ def _has_account(name: str) -> bool:
 
 def _print(now: "Tenant", terms: Mapping[str, int], around: "list[Tenant]") -> None:
     for term in terms:
-        print(sentence(now, term))
+        print(term_sentence(now, term))
         if term in ("memory", "host-memory", "compute-limit"):
             outer = tightest(around, term, now.value(term))
             if outer is not None:
-                print(restriction(outer, term))
+                print(tighter_limit(outer, term))
     if not now.programs:
         print("It has no program that uses a GPU now.")

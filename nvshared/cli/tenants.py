@@ -8,9 +8,7 @@ from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb, tenant
 from nvshared.control import Daemon
 from nvshared.quantity import counted
-from nvshared.tui.quantities import duration, size
-from nvshared.tui.tables import TENANTS, plain
-from nvshared.tui.terms import TERMS
+from nvshared.tui.tables import TENANTS, TERMS, duration, plain, size
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
