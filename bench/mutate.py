@@ -8,8 +8,8 @@ call), builds, runs the tests of that place's room, and puts the place back; aga
 places that the seed draws. Prints a line for each and the share that a test noticed. A change that
 does not compile is not counted, and another is drawn.
 
-ROOMS has the tests of each room, which CONTRIBUTING.md lists: those that take a minute or less. So
-the share is that of what a developer sees at once, and not that of `make test`.
+ROOMS has the tests of each room: what a developer runs for it, as CONTRIBUTING.md says, and not all
+of `make test`.
 """
 
 import argparse

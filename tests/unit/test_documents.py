@@ -85,6 +85,19 @@ def test_the_map_names_files_that_are_there() -> None:
     assert [part for part in named if not list(ROOT.glob(part))] == []
 
 
+def test_contributing_names_tests_that_exist() -> None:
+    rows = re.findall(
+        r"^\| `.*\|(.*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    missing = []
+    for row in rows:
+        folder = ""
+        for name in re.findall(r"`((?:[\w*]+/|test_)[\w*/]+(?:\.py)?)`", row):
+            folder = str(Path(name).parent) if "/" in name else folder
+            missing += [] if [*ROOT.glob(str(Path(folder, Path(name).name)))] else [name]
+    assert len(rows) > 10
+    assert not missing
+
+
 def test_the_map_names_files_beside_those_of_the_same_paragraph() -> None:
     """A name without a folder is in one that the paragraph has named."""
     tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
