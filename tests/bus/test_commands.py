@@ -237,7 +237,7 @@ async def test_preempt_without_an_index_takes_the_only_gpu(manager: Manager, ctl
     assert (await ctl("preempt")).out == "The turns on GPU 0 end now, if somebody waits.\n"
 
 
-async def test_help_prints_what_the_option_prints(ctl: Run) -> None:
+async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert (await ctl("help")).out == (await ctl("--help")).out
     assert (await ctl("help", "limit")).out == (await ctl("limit", "--help")).out
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
@@ -257,7 +257,7 @@ async def test_set_tq_fails_beyond_a_day(ctl: Run) -> None:
         "the quantum cannot be '100000000'; give a time of at most 1d, or auto")
 
 
-async def test_one_is_not_several(manager: Manager, ctl: Run) -> None:
+async def test_message_about_one_gpu_has_the_singular(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
