@@ -5,7 +5,7 @@ from nvshared.bus.members import Body
 from nvshared.dbus.writing import encode
 from nvshared.errors import NoHistory, NoSuchGPU
 from nvshared.history import Asked, Found, History
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.manager import Manager
 from nvshared.units import SECOND
 

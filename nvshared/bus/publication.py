@@ -25,7 +25,7 @@ from nvshared.history import History
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
-from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look

@@ -12,10 +12,8 @@ from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, Tu
 from nvshared.scheduler.cost import PACE, PAUSE, Average
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
-from nvshared.scheduler.quota import Quota
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority, Terms
-from nvshared.scheduler.share import Held, Ration, Share
-from nvshared.scheduler.usage import Division, Tally
+from nvshared.scheduler.settings import Priority, Terms
+from nvshared.scheduler.tenants import Division, Node, Path, Tally
 from nvshared.units import SECOND
 
 
@@ -135,7 +133,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "overclaims", "silenced", "shares", "standing", "provided",
+    "overclaims", "silenced", "path", "standing", "provided",
 })
 
 
@@ -158,7 +156,6 @@ class ScheduledClient:
     silenced: bool = False              # it is mute, and has what its evidence says
     own: Terms = Terms()                # what is set for it,
     terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
-    quota: Quota | None = None          # where terms limit its time; see compute.py
     gang: int = 0                       # see gang.py
     standing: Standing = Standing.FREE  # in it
     ready: bool = False                 # its turn could begin
@@ -168,10 +165,9 @@ class ScheduledClient:
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,
     wanted: int = 0                     # and of its waiting, where it waits
-    shares: tuple[Share, ...] = ()      # of the time, from the outermost in; see order.py
-    rations: tuple[Ration, ...] = ()    # those of its tenants; see compute.py
+    path: Path = field(init=False)      # in the tree of tenants, the root first,
+    limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
     place: int = 0                      # in the queue: lower goes first
-    virtual: float = 0                  # us held, divided by its weight; see order.py
     not_before: int = 0                 # gave way: do not choose before this moment
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: tuple[Move, ...] = ()        # in the order sent
@@ -211,10 +207,7 @@ class ScheduledClient:
     last_most: int = 0
     last_total: int = 0
 
-    held_before: int = 0                # totals of past phases
-    drained_before: int = 0             # the part of it after STOP
-    unused: int = 0                     # and what its hook said that the card had no work in
-    waited_before: int = 0
+    waited_before: int = 0              # in past phases
     turns: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -404,16 +397,12 @@ class ScheduledClient:
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes phase, and bills the time spent in the one before."""
-        held = self.time_held(now)
-        self.virtual += (held - self.held_before) * DEFAULT_WEIGHT // self.terms.weight
         runs = (phase is Phase.RUNNING) - (self.phase is Phase.RUNNING)
         drains = (phase is Phase.DRAINING) - (self.phase is Phase.DRAINING)
-        for account in self.billed if runs or drains else ():
-            account.turn(now, runs, drains)
+        for node in self.nodes if runs or drains else ():
+            node.turn(now, runs, drains)
         if runs + drains:
             self.tally.hold(now, runs + drains)
-        self.held_before = held
-        self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
         if not self.waits:
             self.wanted = now
@@ -423,35 +412,23 @@ class ScheduledClient:
 
     def credit(self, unused: int) -> None:
         """So much of the turn that has just ended was on the way, or idle: nobody is billed."""
-        self.unused += unused
-        self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT // self.terms.weight)
-        for account in self.billed:
-            account.credit(unused)
+        for node in self.nodes:
+            node.credit(unused)
 
     @property
-    def billed(self) -> tuple[Held, ...]:
+    def nodes(self) -> tuple[Node, ...]:
         """All to which the time that it holds the card is billed."""
-        return (*self.shares, *self.rations)
-
-    @property
-    def share(self) -> Share:
-        """Its outermost tenant's."""
-        return self.shares[0]
+        return (*self.path[:-1], *self.limits)
 
     @property
     def priority(self) -> Priority:
         """What its tenants' terms say."""
-        return self.share.priority
-
-    @property
-    def inner(self) -> Share:
-        """That within it, see share.py."""
-        return self.shares[1]
+        return Priority[self.path[0].name]
 
     @property
     def rationed(self) -> bool:
         """Its time is limited, or that of a tenant of its."""
-        return self.quota is not None or any(one.quota is not None for one in self.rations)
+        return any(node.quota is not None for node in self.limits)
 
     @property
     def open(self) -> bool:
@@ -460,12 +437,7 @@ class ScheduledClient:
 
     def time_held(self, now: int) -> int:
         """How long its gate was open in all."""
-        return self.held_before + (now - self.since if self.open else 0)
-
-    def time_drained(self, now: int) -> int:
-        """How much of that was after STOP."""
-        drains = self.phase is Phase.DRAINING
-        return self.drained_before + (now - self.since if drains else 0)
+        return self.path[-1].held_at(now)
 
     def time_waited(self, now: int) -> int:
         """How long it wanted its gate open in all."""

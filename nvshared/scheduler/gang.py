@@ -21,7 +21,7 @@ not drain. When all have drained they are let go.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nvshared.scheduler import gate, order
+from nvshared.scheduler import gate, queue
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -102,9 +102,9 @@ def _change(decision: Decision, client: ScheduledClient, event: Ganged) -> None:
         elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
             client.turn = None
             client.enter(Phase.WAITING, decision.now)
-            order.account(card)
+            queue.account(card)
     elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
-        order.arrive(card, client)
+        queue.arrive(card, client)
         client.invited = True
     if client.invited and client.phase is Phase.WAITING and standing < Standing.CLAIMS:
         client.invited = False

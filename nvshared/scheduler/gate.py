@@ -8,7 +8,7 @@ and its figures say what matters.
 from dataclasses import replace
 
 from nvshared.scheduler import busy as busy_turns
-from nvshared.scheduler import cost, order, pauses, quantum
+from nvshared.scheduler import cost, pauses, quantum, queue
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
@@ -42,7 +42,7 @@ def wanted(card: Card, client: ScheduledClient) -> None:
     if client.phase is Phase.IDLE:
         pauses.ended(client, card.now)
         quantum.came_back(client, card.now)
-        order.arrive(card, client)
+        queue.arrive(card, client)
 
 
 def went_idle(client: ScheduledClient) -> None:
@@ -95,12 +95,12 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     if answer.used is not None:
         held = decision.now - turn.started
         client.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
-    order.leave(decision.card, client)
+    queue.leave(client)
     if turn.ending is TurnEnd.PREEMPTED:
-        order.give_precedence(decision.card, client)
+        queue.give_precedence(decision.card, client)
     if answer.wants:
         quantum.came_back(client, decision.now)
-        order.join(decision.card, client)
+        queue.join(decision.card, client)
 
 
 def resume(card: Card, client: ScheduledClient) -> None:

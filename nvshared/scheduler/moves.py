@@ -24,7 +24,7 @@ up what is missing.
 from collections import Counter
 from collections.abc import Iterable
 
-from nvshared.scheduler import bus_sharing, order, pauses, presave, promises, trust
+from nvshared.scheduler import bus_sharing, pauses, presave, promises, queue, trust
 from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import QUEUING, Card
 from nvshared.scheduler.client import Move, Phase, ScheduledClient, Way
@@ -122,7 +122,7 @@ def victims(card: Card) -> list[ScheduledClient]:
     waiting = [c for c in wait if c.standing in QUEUING]
     granted = [c for c in wait if c.standing is Standing.GRANTED]
     apart = [c for c in wait if c.standing not in (*QUEUING, Standing.GRANTED)]
-    return suspended + idle + apart[::-1] + order.ordered(card, waiting)[::-1] + granted[::-1]
+    return suspended + idle + apart[::-1] + queue.ordered(card, waiting)[::-1] + granted[::-1]
 
 
 class Evictions:

@@ -8,7 +8,7 @@ messages that crossed came first, and an order lost with a client simply shows a
 **Holders** are the clients that have been chosen: loading, running, draining. They may run
 together because the sum of what they need (allocated + pinned + pending), with all others out
 as far as they can be, fits the card. All others wait in a queue, in which tenants get
-equal time and clients of one are first come first served (order.py), or are idle.
+equal time and clients of one are first come first served (queue.py), or are idle.
 
 **Admission** (turns.py). The head of the queue is chosen if it fits beside the holders; with
 anti-thrash `on`, only if there are none. So when everyone fits, everyone runs and nobody is
@@ -19,7 +19,7 @@ the head loses nothing. A client that could not run even alone holds up nobody.
 Those that fit may take turns nevertheless, as in `on`, while all of them keep the card busy
 (busy.py). That ends before anybody waits who has gaps.
 
-**Priority** (order.py). The background waits behind all others, and does not overtake them. It
+**Priority** (queue.py). The background waits behind all others, and does not overtake them. It
 leaves as soon as one of them is blocked and it has run for the shortest quantum; nobody's turn
 ends for it unless he is idle. So it may wait for ever. High goes before others in the queue and
 ends no turns of theirs. Where all hold the card together, the background gives way by launches
@@ -30,7 +30,7 @@ it), and those whose quantum, counted from RUN, is over. Holders are stopped whe
 for the head to fit, and no more of them than needed: to stop some of them early would only
 leave the card unused. Every turn ends within one quantum, and nobody overtakes beyond that. So
 the head waits at most one quantum plus the hand-over; several quanta, where by its weight the
-holder would be the next again (order.py). A drain that does not end opens the gate again; we ask
+holder would be the next again (queue.py). A drain that does not end opens the gate again; we ask
 later, ever more rarely.
 
 What fits may cease to: a holder grows, the card shrinks. Then clients that do not run yet go
@@ -48,7 +48,7 @@ for its turn like others.
 **Terms of one client** (terms.py). A suspended client loses its turn, whether others wait or
 not, stands in no queue, and leaves the card as far as host memory goes. Preempting lets the
 present turns end; a blocked head ends those that it needs. A memory limit bounds what is
-promised, never what is allocated already. A client with a compute limit (compute.py) is stopped
+promised, never what is allocated already. A client with a compute limit (terms.py) is stopped
 when it has had its share of a window, and stands in no queue until the next.
 
 **Gangs** (gang.py) are clients on several cards that run together or not at all. When one's turn
@@ -85,13 +85,13 @@ of them is the deadline, at which the plan may change without an event.
 """
 
 from nvshared.scheduler import (
-    compute,
     moves,
     prefetch,
     presave,
     promises,
     stuck,
     telling,
+    terms,
     turns,
 )
 from nvshared.scheduler.decision import Decision
@@ -109,7 +109,7 @@ def plan(decision: Decision) -> None:
     presave.cut(decision)
     prefetch.cut(decision)
     promises.plan(decision)
-    compute.plan(decision)
+    terms.plan(decision)
     blocked = turns.plan(decision)
     moves.plan(decision, blocked)
     prefetch.plan(decision)

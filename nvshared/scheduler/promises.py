@@ -28,7 +28,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
-from nvshared.scheduler import order, trust
+from nvshared.scheduler import queue, trust
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Pin, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
@@ -391,4 +391,4 @@ def _load_homeless(card: Card) -> None:
         for client in members(card, domain) if domain.untaken < 0 else ():
             swapped = client.memory.resident < client.memory.allocated
             if swapped and client.phase is Phase.IDLE:
-                order.arrive(card, client)
+                queue.arrive(card, client)

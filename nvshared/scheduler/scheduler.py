@@ -7,15 +7,14 @@ What it does with them is told in plan.py.
 from collections.abc import Iterable
 
 from nvshared.scheduler import (
-    compute,
     events,
     gang,
     gate,
     lost,
     moves,
-    order,
     promises,
     quantum,
+    queue,
     terms,
     trust,
 )
@@ -28,7 +27,7 @@ from nvshared.scheduler.forecast import Forecast
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.scheduler.views import Queue, Views, usage
 
 
@@ -49,7 +48,7 @@ class Scheduler:
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Takes note of an event and returns what is to be done, in that order.
+        """Takes note of an event and returns what is to be done, in that queue.
 
         A client's first action is its Limits, which are the answer to HELLO.
         """
@@ -61,9 +60,9 @@ class Scheduler:
             card.host.needs = promises.host_needs(card)
             self._deadline = decision.deadline
             return decision.actions
-        compute.account(card)
+        terms.account(card)
         _note(decision, event)
-        order.account(card)
+        queue.account(card)
         plan(decision)
         card.groups.settle()            # other cards may look at the domains next,
         card.host.needs = promises.host_needs(card)     # and at the host budget
@@ -155,9 +154,9 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.remove(event.client)
             if client is not None:
                 decision.end(client, TurnEnd.LEFT)
-                order.leave(card, client)
-                order.forget(card, client.share)
-                order.weigh(card, *client.shares)
+                queue.leave(client)
+                card.tenants.weigh(decision.now, *client.path[1:3])
+                queue.forget(card, client.path, client.tenants)
         case events.CapacityChanged() | events.SettingsChanged():
             card.change_settings(events.settings_after(event, card.settings))
             card.shortfall = 0
@@ -201,13 +200,13 @@ def _join(decision: Decision, event: events.Joined) -> None:
     )
     card.add(client)
     terms.bound(card, client)
-    for account in client.rations:
-        compute.ration(card, account)
+    for tenant in client.tenants:
+        terms.limit_tenant(card, tenant)
     terms.change(card, client, client.own)
     if event.running:
         gate.take_over(card, client)
     elif event.wants:
-        order.arrive(card, client)
+        queue.arrive(card, client)
     promises.welcome(decision, client, event.commit)
 
 

@@ -7,7 +7,7 @@ The essay is in plan.py.
 from collections.abc import Callable
 from itertools import chain
 
-from nvshared.scheduler import busy, gang, order, pauses, presave, quantum
+from nvshared.scheduler import busy, gang, pauses, presave, quantum, queue
 from nvshared.scheduler.actions import TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
@@ -101,14 +101,14 @@ def _choose(
         lacked=quantum.lacks(client) if waited else None,
     )
     client.enter(Phase.LOADING, decision.now)
-    order.choose(decision.card, client)
+    queue.choose(decision.card, client)
 
 
 def _put_back(decision: Decision, client: ScheduledClient) -> None:
     """To its old place: its turn never began."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
-    order.account(decision.card)
+    queue.account(decision.card)
 
 
 def _invite(decision: Decision) -> None:
@@ -117,7 +117,7 @@ def _invite(decision: Decision) -> None:
     if card.settings.draining:
         for client in sorted(card.in_phase(Phase.IDLE), key=lambda c: c.takes):
             if not client.terms.suspended:
-                order.arrive(card, client)
+                queue.arrive(card, client)
 
 
 def _suspend(decision: Decision) -> None:
@@ -147,8 +147,8 @@ def _give_way(decision: Decision) -> None:
         patience = card.settings.stuck_after if under_way else STALLED
         if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
-            order.join(card, client)
-            order.account(card)
+            queue.join(card, client)
+            queue.account(card)
             client.not_before = decision.now + GAVE_WAY
             card.count(gave_way=1)
 
@@ -198,7 +198,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
-    for client in chain(card.groups.group("granted"), order.sequence(card)):
+    for client in chain(card.groups.group("granted"), queue.sequence(card)):
         claims = client.standing is Standing.CLAIMS
         if claims and (client.ready or not gang.may_claim(card, client)):
             continue
@@ -289,7 +289,7 @@ def _ended(
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
             usual = decision.card.quantum
             lasts = min(usual, quantum.LEAST) if yields else usual
-            again = head is not None and order.stays_first(decision.card, holder, head)
+            again = head is not None and queue.stays_first(decision.card, holder, head)
             if not over and again and decision.due(turn.counted + lasts):
                 turn.renewed = decision.now
             over = over or decision.due(turn.counted + lasts)

@@ -9,8 +9,7 @@ from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount
-from nvshared.scheduler.quota import Accounting
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
 from nvshared.settings.rules import Rule
 from nvshared.units import GIB, MIB

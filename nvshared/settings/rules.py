@@ -35,7 +35,7 @@ from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
 from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, switch, weight
-from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import UNLIMITED
 
 SECTION = "tenant"
 GROUP = "group"

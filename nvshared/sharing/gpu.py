@@ -28,7 +28,7 @@ from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
 from nvshared.sharing.pods import Pod

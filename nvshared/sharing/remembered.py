@@ -22,8 +22,7 @@ from typing import Any
 
 from nvshared.clock import Clock, Timer
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import UNLIMITED, Terms
 from nvshared.settings.state import NOISE
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.terms import ClientTerms

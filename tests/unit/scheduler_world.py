@@ -362,7 +362,7 @@ class World:
             for tenant in joined.tenants:
                 before[tenant] += max(event.commit, event.memory.need)
         for tenant, promised in self._promised().items():
-            limit = self.scheduler._card.terms_for(tenant).memory_limit
+            limit = self.scheduler._card.tenants.terms_for(tenant).memory_limit
             assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
     def _early(self) -> set[int]:

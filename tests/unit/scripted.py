@@ -28,7 +28,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot, Wait
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND

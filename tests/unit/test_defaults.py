@@ -9,8 +9,7 @@ import pytest
 from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.quantity import Amount
-from nvshared.scheduler.quota import Accounting
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.settings import Accounting, AntiThrash
 from nvshared.settings.config import Config
 from nvshared.settings.defaults import derive
 from nvshared.settings.files import load
