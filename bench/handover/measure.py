@@ -30,7 +30,7 @@ from bench.handover.undisturbed import LOADS, undisturbed
 from bench.handover.unused import little_used
 from bench.harness import ROOT, machine
 from nvshared import quantity
-from nvshared.cli.plot import svg
+from nvshared.cli.history import svg
 from nvshared.errors import NvshareError
 
 RESULTS = ROOT / "bench" / "results"

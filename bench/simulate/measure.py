@@ -18,7 +18,7 @@ from typing import Any
 from bench.simulate.day import SPAN, Outcome, Wanted, figures, part, settings, simulate
 from bench.simulate.kinds import HOUR, KINDS
 from nvshared import quantity
-from nvshared.cli.plot import svg, terminal
+from nvshared.cli.history import svg, terminal
 from nvshared.errors import NvshareError
 from nvshared.quantity import sized
 

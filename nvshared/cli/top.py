@@ -72,7 +72,7 @@ def _print(options: Options) -> None:
             time.sleep(options.interval)
 
 
-VERB = Verb(
+TOP = Verb(
     name="top",
     summary="watch who has each GPU, and memory move",
     description=(

@@ -20,7 +20,7 @@ are no wildcards; and of two rules that are alike in all this, the one that stan
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
 in nvshared/scheduler/settings.py that it sets: rules, --check, D-Bus and the state file follow.
-nvshared/tui/tables.py has the words for it, cli/limit.py or cli/weight.py the option;
+nvshared/tui/tables.py has the words for it, cli/terms.py the option;
 nvshared/sharing/tenancy.py tells the schedulers.
 """
 

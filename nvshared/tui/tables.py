@@ -260,7 +260,7 @@ def sources(tenant: "Tenant") -> str:
     return ",".join(sorted(found))
 
 
-TENANTS = [
+TENANT_COLUMNS = [
     Column("TENANT", lambda tenant: tenant.name, give=Give(0, 2 * PROCESS)),
     Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS",
            give=Give(3)),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.cli import clients
+from nvshared.cli.status import CLIENTS
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
@@ -157,7 +157,7 @@ async def test_clients(manager: Manager, ctl: Run) -> None:
 async def test_the_example_of_process_ids_prints_these_alone(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
-    (command,) = [line for line, what in clients.VERB.examples if what == "their process ids"]
+    (command,) = [line for line, what in CLIENTS.examples if what == "their process ids"]
     a_client(manager, manager.gpus[0], pid=11)
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(

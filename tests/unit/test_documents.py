@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.parser import build
-from nvshared.cli.verbs import VERBS
+from nvshared.cli.parser import VERBS, build
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.domains import least_host
 from nvshared.settings import arguments, config

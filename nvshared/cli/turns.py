@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl drain: bring about that nvshared can be stopped without anybody standing still."""
+"""Turns: preempt ends those on a GPU; drain lets in who fits, so that nvshared can be stopped."""
 
 import argparse
 import time
@@ -8,12 +8,52 @@ from typing import TYPE_CHECKING
 from nvshared.cli.output import show
 from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
-from nvshared.errors import NvshareError
+from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.tables import command, process, size
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
+
+
+def _configure_preempt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "gpu", metavar="GPU", nargs="?",
+        help="index, UUID or PCI address; not needed where there is one GPU",
+    )
+
+
+def _act_preempt(options: Options) -> None:
+    with Daemon(options.bus) as daemon:
+        gpu = options.gpu or _only(daemon)
+        daemon.preempt(gpu)
+    show(
+        options, {"gpu": gpu},
+        lambda: print(f"The turns on GPU {gpu} end now, if somebody waits."),
+    )
+
+
+def _only(daemon: Daemon) -> str:
+    """The index of the only GPU. Raises InvalidArgs if there are several."""
+    indices = [str(gpu["Index"]) for gpu in daemon.gpus()]
+    if len(indices) != 1:
+        raise InvalidArgs(
+            f"there are {len(indices)} GPUs here", f"name one: {', '.join(indices) or 'none'}")
+    return indices[0]
+
+
+PREEMPT = Verb(
+    name="preempt",
+    summary="end the present turns on a GPU at once, if somebody waits",
+    description=(
+        "The program that has waited longest gets its turn now. The programs that must make room "
+        "for it queue again."
+    ),
+    examples=(("nvsharectl preempt 0", "on the first GPU"),),
+    configure=_configure_preempt,
+    act=_act_preempt,
+)
+
 
 LOOK = 1.0                              # seconds between two looks
 SETTLED = 5                             # looks at which nothing has changed: nobody else fits,
@@ -22,7 +62,7 @@ LONGEST = 60.0                          # seconds for --no-wait, whatever change
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
-def _configure(parser: argparse.ArgumentParser) -> None:
+def _configure_drain(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--check", action="store_true",
@@ -34,7 +74,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _act(options: Options) -> None:
+def _act_drain(options: Options) -> None:
     told: dict[int, str] = {}
     settled, before = 0, None
     end = time.monotonic() + LONGEST
@@ -81,7 +121,7 @@ def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
     return error
 
 
-VERB = Verb(
+DRAIN = Verb(
     name="drain",
     summary="let programs in, so that nvshared can end",
     description=(
@@ -96,6 +136,6 @@ VERB = Verb(
         ("nvsharectl drain --no-wait", "the same; whoever does not fit is named"),
         ("nvsharectl drain --check", "which programs would stand still"),
     ),
-    configure=_configure,
-    act=_act,
+    configure=_configure_drain,
+    act=_act_drain,
 )
