@@ -105,7 +105,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """TELL: say in shared memory whether work is under way, or no more; see telling.py."""
+    """TELL: say in shared memory whether work is under way, or no more; see background.py."""
 
     client: int
     on: bool

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
-from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
-from nvshared.scheduler.cost import LATENCY, PACE, Average
+from nvshared.scheduler.client import PACE, Average, Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
@@ -318,7 +317,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class BusyTurns:
-    """Who takes short turns as all of them are busy, although they fit together; see busy.py."""
+    """Who takes short turns as all of them are busy, although they fit together; see turns.py."""
 
     members: frozenset[int] = frozenset()   # clients, by id; none: nobody does
     since: int = 0                      # when that became so
@@ -344,7 +343,8 @@ class Card:
     head: int | None = None             # who that is, or was when last looked
     quantum: int = 0                    # after which turns may end at this moment,
     shown_quantum: int = field(init=False)      # and as it is told where it is auto
-    latency: Average = LATENCY          # of hand-overs, see cost.py
+    # Of hand-overs; us. A latency that was measured once may be any, so the start counts as one.
+    latency: Average = Average(1000, 1000, 1)
     pace: Average = PACE
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
@@ -355,7 +355,7 @@ class Card:
     domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
     conduct: Conduct | None = None      # see turns.py
     watched: bool = False               # whoever runs is, see pauses.py
-    telling: set[int] = field(default_factory=set)  # who keeps a word, see telling.py,
+    telling: set[int] = field(default_factory=set)  # who keeps a word, see background.py,
     heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose
     busy: BusyTurns = BusyTurns()
     yielding: dict[Way, Yielding] = field(

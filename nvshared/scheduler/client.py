@@ -9,12 +9,44 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
-from nvshared.scheduler.cost import PACE, PAUSE, Average
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
 from nvshared.scheduler.settings import Priority, Terms
 from nvshared.scheduler.tenants import Division, Node, Path, Tally
 from nvshared.units import SECOND
+
+RECENT = 4                              # a new measurement is this part of the average, or more
+FAR = 4.0                               # times the average; what is farther counts as that
+# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. Started with the
+# middle, a first turn is half or twice as long as it should be.
+USUAL_SPEED = 25_000
+FAST = 20 * USUAL_SPEED                 # what was faster than that on average is soon unlearned
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A running average of `number` measurements, at most RECENT.
+
+    The first measurement replaces the start value, later ones weigh less, and the last few count in
+    all. An outlier (the host was paging, a load failed and was tried again) counts as not quite so
+    far from the average. A lasting change is learned within a few measurements.
+    """
+
+    value: float
+    least: float                        # of an average, when it is asked what is far from it
+    number: int = 0
+
+    def after(self, measured: float) -> "Average":
+        """With one measurement more."""
+        if self.number:
+            measured = max(measured, self.value / FAR)
+            measured = min(measured, max(self.value, self.least) * FAR)
+        number = min(self.number + 1, RECENT)
+        return Average(self.value + (measured - self.value) / number, self.least, number)
+
+
+PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see quantum.py
+PAUSE = Average(0, SECOND)              # us, see pauses.py
 
 
 class Phase(Enum):
@@ -173,7 +205,7 @@ class ScheduledClient:
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when it last brought anything in
     cut: bool = False                   # a LOAD left room empty for which something is there
-    pace: Average = PACE                # of its hand-overs, see cost.py
+    pace: Average = PACE                # of its hand-overs, see quantum.py
     cost: int | None = None             # us; None: last, it waited for nobody's room
 
     load_after: int = 0                 # a load failed; do not try before this moment
@@ -185,7 +217,7 @@ class ScheduledClient:
     trim_after: int = 0
     hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
-    busy_after: int = 0                 # no turns because all are busy before this; see busy.py
+    busy_after: int = 0                 # no turns because all are busy before this; see turns.py
     busy_pause: int = 0                 # for so long they were put off last
 
     presaved: int = 0                   # bytes that could leave without a copy

@@ -17,13 +17,13 @@ be chosen if there is room beside the holders, but its turn ends with the first 
 the head loses nothing. A client that could not run even alone holds up nobody.
 
 Those that fit may take turns nevertheless, as in `on`, while all of them keep the card busy
-(busy.py). That ends before anybody waits who has gaps.
+(turns.py). That ends before anybody waits who has gaps.
 
 **Priority** (queue.py). The background waits behind all others, and does not overtake them. It
 leaves as soon as one of them is blocked and it has run for the shortest quantum; nobody's turn
 ends for it unless he is idle. So it may wait for ever. High goes before others in the queue and
 ends no turns of theirs. Where all hold the card together, the background gives way by launches
-(telling.py).
+(background.py).
 
 **Turns end** only for a blocked head: those of holders that are idle (they are told to report
 it), and those whose quantum, counted from RUN, is over. Holders are stopped when that is enough
@@ -70,7 +70,7 @@ Clients that run make host memory meanwhile for what will be taken from them (pr
 
 **A chosen client** for which no room is found for a while goes to the end of the queue, if others
 wait. One that does not answer at all, as it was stopped, is waited for until people are told of
-it, and by nobody from then on (stuck.py).
+it, and by nobody from then on (turns.py).
 
 **Before its end** (`draining`) those that hold the card keep it, and all others that fit beside
 them are let in, whether they want it or not. Whoever has a turn then goes on without us.
@@ -85,12 +85,11 @@ of them is the deadline, at which the plan may change without an event.
 """
 
 from nvshared.scheduler import (
+    background,
     moves,
     prefetch,
     presave,
     promises,
-    stuck,
-    telling,
     terms,
     turns,
 )
@@ -105,7 +104,7 @@ def plan(decision: Decision) -> None:
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
     moves.ask_again(decision)
-    stuck.plan(decision)                # before, as others do not wait for who is
+    turns.report_stuck(decision)                # before, as others do not wait for who is
     presave.cut(decision)
     prefetch.cut(decision)
     promises.plan(decision)
@@ -115,6 +114,6 @@ def plan(decision: Decision) -> None:
     prefetch.plan(decision)
     presave.plan(decision)
     presave.provide(decision)
-    telling.plan(decision)
+    background.plan(decision)
     promises.tell(decision)
-    stuck.plan(decision)                # again, for when to look after what was ordered now
+    turns.report_stuck(decision)                # again, for when to look after what was ordered now

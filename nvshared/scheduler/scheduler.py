@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from nvshared.scheduler import (
     events,
     gang,
-    gate,
     lost,
     moves,
     promises,
@@ -17,6 +16,7 @@ from nvshared.scheduler import (
     queue,
     terms,
     trust,
+    turns,
 )
 from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
@@ -169,7 +169,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             if client is not None:
                 terms.change(card, client, event.terms)
         case events.Ganged():
-            gang.change(decision, event)
+            turns.ganged(decision, event)
         case events.TenantChanged():
             terms.change_tenant(card, event.tenant, event.terms)
         case events.Awaited():
@@ -204,7 +204,7 @@ def _join(decision: Decision, event: events.Joined) -> None:
         terms.limit_tenant(card, tenant)
     terms.change(card, client, client.own)
     if event.running:
-        gate.take_over(card, client)
+        turns.take_over(card, client)
     elif event.wants:
         queue.arrive(card, client)
     promises.welcome(decision, client, event.commit)
@@ -212,24 +212,20 @@ def _join(decision: Decision, event: events.Joined) -> None:
 
 def _hear(decision: Decision, client: ScheduledClient, record: events.Record) -> None:
     match record:
-        case events.WentIdle():
-            gate.went_idle(client)
+        case events.WentIdle() | events.Copies() | events.Busy():
+            turns.hear(decision.card, client, record)
         case events.Stopped():
-            gate.stopped(decision, client, record)
+            turns.stopped(decision, client, record)
         case events.Reopened():
-            gate.reopened(decision.card, client)
+            turns.reopened(decision.card, client)
         case events.Moved():
             moves.answered(decision.card, client, record)
         case events.CommitAsked(bytes=0):
             promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
-        case events.Copies():
-            gate.copies(client, record)
-        case events.Busy():
-            gate.busy(decision.card, client, record)
         case events.MemoryChanged(wants=True):
-            gate.wanted(decision.card, client)
+            turns.wanted(decision.card, client)
         case events.MemoryChanged():
             # Written perhaps just before a thread came to stand there: it does not end the wanting.
             return

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose work those in the background give way to, while they hold the card together.
+"""Background clients give way launch by launch, while they hold the card with others.
 
-A client in the background submits nothing while one of higher priority has work under way. The
-hooks tell each other so through shared memory, as the daemon would be too slow
-(libhook/src/client/telling.c). Here it is decided who tells, and who heeds whom: nobody can hold
-up another by saying that he has work, unless the administrator put him above the other.
+A background client submits nothing while one of higher priority has work under way. The hooks tell
+each other so through shared memory, as the daemon would be too slow (libhook/src/client/telling.c).
+Here it is decided which clients tell, and which heeds whose word: no client can hold up another by
+saying that it has work, unless the administrator put it above the other.
 
-While a client in the background holds the card, all others tell that hold it too, or could launch
-without waiting for memory. Otherwise nobody does, and a launch costs what it always does. Who has
-to wait for memory needs no word: the scheduler ends turns for him. A client heeds no more than
-MOST others; a card that many fit has others to look at first.
+While a background client holds the card, all others tell that hold it too, or could launch without
+waiting for memory. Otherwise none does, and a launch costs what it always does. A client that has
+to wait for memory needs no word: the scheduler ends turns for it. A client heeds no more than MOST
+others; a card that many fit has others to look at first.
 """
 
 from nvshared.scheduler.actions import Heed, Tell
