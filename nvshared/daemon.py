@@ -4,7 +4,8 @@
     settings ─► NVML: which cards ─► socket ─► manager, one GPU object each
              ─► bus ─► server: programs can connect ─► ready ─► … ─► SIGTERM
 
-Everything that decides runs in one event loop; NVML has a thread for each card.
+Everything that decides runs in one event loop. What may block has threads: NVML one for each card,
+the rest nvshared/lanes.py.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from nvshared.clock import Timer, monotonic
 from nvshared.errors import GPULost, NoGPU, NvshareError
 from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
+from nvshared.lanes import Lanes
 from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.report import command, journal, log, systemd
 from nvshared.report.trace import Trace
@@ -50,6 +52,7 @@ logger = logging.getLogger("nvshared")
 
 # Seconds that one of NVML's threads may keep the interpreter while a hand-over wants it.
 GIVE_WAY = 0.000_5
+THREADS = 8                             # of each kind of lanes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,7 +106,9 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
             stack.callback(made.close)
             listening = made.socket
             successor = successor or made.found_stale
-        manager = _manager(cards, config, read)
+        lanes = Lanes("lanes", THREADS, _poster(loop), monotonic, _timer(loop))
+        programs = Lanes("programs", THREADS, _poster(loop), monotonic, _timer(loop))
+        manager = _manager(cards, config, read, lanes)
         limited = log.Limited(logger, monotonic, _timer(loop))
         worker = Worker(nvml.sample, _poster(loop), [facts.uuid for facts in cards])
         sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
@@ -112,7 +117,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
             stack.callback(trace.close)
         kept = None
         if config.state_dir is not None:
-            kept = RememberedTerms(config.state_dir, monotonic, _timer(loop))
+            kept = RememberedTerms(config.state_dir, monotonic, _timer(loop), lanes.run)
         for facts, sample in samples.items():
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
@@ -134,7 +139,7 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
             stack.push_async_callback(publication.close)
         server = Server(
             manager, listening, config, _descriptors(config), partial(journal.complain, limited),
-            notifier, given.kept,
+            notifier, given.kept, lanes, programs,
         )
         stack.callback(server.close)
         if kept is not None:
@@ -173,7 +178,9 @@ def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
     return samples
 
 
-def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config]) -> Manager:
+def _manager(
+    cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
+) -> Manager:
     timer = _timer(asyncio.get_running_loop())
     safe = SafeBudget(monotonic, timer)
     first: list[Config] = [config]
@@ -197,7 +204,7 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config])
     tenancy = Tenancy(None if config.state_dir is None else TenantsFile(config.state_dir))
     manager = Manager(derived, monotonic, timer, overrides, store, tenancy)
     safe.follow(manager)
-    ControlGroups(monotonic, timer).follow(manager)
+    ControlGroups(monotonic, timer, lanes.run).follow(manager)
     return manager
 
 

@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nvshared.cli import settings, status
+from nvshared.cli import predecessor, status
 from nvshared.cli.output import complain, drop
-from nvshared.cli.parser import VERBS, build
+from nvshared.cli.parser import build
 from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verbs import VERBS
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import DEBUG_VARIABLE
 
@@ -70,10 +71,10 @@ def _prepare_output() -> None:
 
 def act(options: Options) -> ExitCode | None:
     """What the command line asks for: a verb, the predecessor's flags, or just a look."""
-    if settings.is_predecessors(options):
+    if predecessor.given(options):
         if options.verb is not None:
-            settings.refuse_predecessors(options)
-        settings.act_predecessors(options)
+            predecessor.refuse(options)
+        predecessor.act(options)
         return None
-    verb: Verb = options.verb or status.STATUS
+    verb: Verb = options.verb or status.VERB
     return verb.act(options)

@@ -10,8 +10,9 @@ command should be over before it is noticed. What only some commands need is imp
 methods that they call.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from nvshared.control.question import Question
 from nvshared.errors import NoSuchClient, PasswordNeeded
 from nvshared.names import (
     CLIENT_INTERFACE,
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
     from nvshared.control.history import History
     from nvshared.control.snapshot import Snapshot, Turn
     from nvshared.control.tenants import Tenant
-
-class Question(NamedTuple):
-    """A call of a method of nvshared."""
-
-    path: str
-    interface: str
-    member: str
-    signature: str = ""
-    values: tuple[Any, ...] = ()
-
 
 _PROPERTIES = Question(
     MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
@@ -173,7 +164,7 @@ class Daemon:
 
         `source`: one of TERM_SOURCES, "" for a term set by hand.
         """
-        from dbus_next.signature import Variant
+        from nvshared.dbus.types import Variant
 
         values = {term: Variant("t", value) for term, value in terms.items()}
         if source:

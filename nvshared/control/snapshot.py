@@ -7,16 +7,14 @@ driver cannot say.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nvshared import names
 from nvshared.control.programs import command
+from nvshared.dbus.types import Variant
 from nvshared.errors import NvshareError
 
-if TYPE_CHECKING:
-    from dbus_next.signature import Variant
-
-Properties = dict[str, "Variant"]       # as they come over the bus
+Properties = dict[str, Variant]         # as they come over the bus
 Objects = dict[str, dict[str, Properties]]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from nvshared.demo.acts import Act
 from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.workload import Outcome
-from nvshared.tui.tables import NARROWEST, Column, Give, size
+from nvshared.tui.quantities import size
+from nvshared.tui.tables import NARROWEST, Column, Give
 
 
 def verdict(outcome: Outcome) -> str:

@@ -55,7 +55,7 @@ class Listener(Protocol):
     config: Config
     keeper: Keeper
     rotation: Rotation
-    complain: Callable[[str, str, Callable[[], Peer], str], None]
+    complain: Callable[[Peer, str, str], None]
 
     def forget(self, connection: "HookConnection") -> None:
         """A connection has ended."""
@@ -82,7 +82,7 @@ class HookConnection:
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = False
         self._finishing = False
-        self._waits = False             # for its user's turn, and is not listened to until then
+        self._listens = True            # not while it waits for its user's turn, or for a look
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, who.pid)
         self._timeout: asyncio.TimerHandle | None = None
@@ -152,35 +152,45 @@ class HookConnection:
 
     def _readable(self) -> None:
         if not self._server.rotation.offer(self.peer.account, self._read):
-            self._waits = True
-            self._loop.remove_reader(self._socket)
+            self._listen(on=False)
 
     def _bereaved(self) -> None:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
 
-    def _read(self) -> None:
-        if self._waits and not self._ended:
-            self._waits = False
+    def resume(self) -> None:
+        """The session has looked up what it must know before its next record."""
+        self._server.rotation.offer(self.peer.account, self._read)
+
+    def _listen(self, *, on: bool) -> None:
+        if on == self._listens or self._ended:
+            return
+        self._listens = on
+        if on:
             self._loop.add_reader(self._socket, self._readable)
+        else:
+            self._loop.remove_reader(self._socket)
+
+    def _read(self) -> None:
         for _ in range(PACKETS_AT_A_TIME):
-            if self._ended:
-                return
+            if self._ended or self.session.looks:
+                break
             try:
                 self._hear()
             except (BlockingIOError, InterruptedError):
-                return
+                break
             except ProtocolError as error:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
                 return
-            if self._timeout is not None and self.session.client is not None:
-                self._timeout.cancel()
-                self._timeout = None
+        self._listen(on=not self.session.looks)
 
     def _hear(self) -> None:
         """Raises BlockingIOError, InterruptedError or ProtocolError."""
+        if self.session.deferred is not None:
+            self.session.go_on()
+            return
         try:
             packet = packets.receive(self._socket, protocol.SIZE + 1)
         except (BlockingIOError, InterruptedError):
@@ -233,11 +243,13 @@ class HookConnection:
         self._timeout = self._loop.call_later(seconds, self.end, "it was refused")
 
     def _silent(self) -> None:
+        if self.session.client is not None or self.session.looks:
+            return
         self._complain("silent", "it connected and did not say what it wants")
         self.end("it said nothing")
 
     def _complain(self, kind: str, what: str) -> None:
-        self._server.complain(self.peer.account, kind, lambda: self.peer, what)
+        self._server.complain(self.peer, kind, what)
 
 
 def _close(descriptor: int | None) -> None:

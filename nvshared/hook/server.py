@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The socket that programs connect to.
 
-No connection can hurt the others. Users take turns at being read, a few packets at a time. A
-client that does not read what it is sent, or says nothing, is dropped. Too many are refused;
-places.py says who finds a place. When the machine is out of descriptors, new ones wait in the
-kernel's queue.
+No connection can hurt the others. Who it is, threads find out (nvshared/lanes.py); before that it
+counts as nobody's. Users take turns at being read, a few packets at a time. A client that does not
+read what it is sent, or says nothing, is dropped. Too many are refused; places.py says who finds a
+place. When the machine is out of descriptors, new ones wait in the kernel's queue.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ import errno
 import logging
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from nvshared.hook import packets
@@ -20,14 +22,17 @@ from nvshared.hook.connection import HookConnection, Keeper
 from nvshared.hook.places import Places
 from nvshared.hook.protocol import Refusal
 from nvshared.hook.rotation import Rotation
-from nvshared.machine import peer
+from nvshared.lanes import Lanes
+from nvshared.machine import peer, subordinate
 from nvshared.machine.peer import Peer
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
+from nvshared.units import MILLISECOND
 
 logger = logging.getLogger(__name__)
 
 ACCEPTS_AT_A_TIME = 16
+PATIENCE = 200 * MILLISECOND            # with a program that keeps us from reading its name
 REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
 STRANGE_MOST = 64                       # kinds of paths that people are told of
 ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
@@ -52,12 +57,13 @@ class Server:
 
     def __init__(
         self, manager: Manager, listening: socket.socket, config: Config, open_files: int,
-        complain: Callable[[str, str, Callable[[], Peer], str], None], keeper: Keeper,
-        kept: Mapping[str, socket.socket],
+        complain: Callable[[Peer, str, str], None], keeper: Keeper,
+        kept: Mapping[str, socket.socket], lanes: Lanes, programs: Lanes,
     ) -> None:
         """`open_files`: how many this process may have; `complain`: tells the journal whose
-        fault it is, of what kind, who it was, and what it did; `kept`: connections of a daemon
-        before us, by the names `keeper` has them under. Must be made in a running event loop."""
+        fault it is, of what kind, and what it did; `kept`: connections of a daemon before us, by
+        the names `keeper` has them under; `lanes`: for what is answered at last; `programs`: for
+        what a program can withhold for ever. Must be made in a running event loop."""
         self.manager = manager
         self.keeper = keeper
         self.config = config
@@ -67,6 +73,9 @@ class Server:
             min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
         self._accepted: set[socket.socket] = set()  # that are no connections yet
+        self._unknown: Counter[Hashable] = Counter()    # those of them not identified, by user
+        self._lanes = lanes
+        self._programs = programs
         self._strange: set[str] = set() # kinds of paths that people have been told of
         self._refused = 0               # those that were when they came, and are still told so
         self._loop = asyncio.get_running_loop()
@@ -87,6 +96,7 @@ class Server:
         self.rotation.close()
         for accepted in self._accepted:
             packets.leave(accepted)
+        self._accepted.clear()
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
 
@@ -109,31 +119,63 @@ class Server:
             self._take(connected)
 
     def _take(self, connected: socket.socket, name: str | None = None) -> None:
-        """Decides at once and cheaply whether it may stay. The rest is done in its user's time."""
+        """Has it found out who that is, before anything else."""
         credentials = peer.credentials(connected)
-        identity = peer.identify(*credentials)
-        describe = partial(peer.describe, *credentials, identity)
-        refusal = None if self._places.take(identity.account) else Refusal.TOO_MANY_CLIENTS
+        lender = subordinate.lender(credentials.uid)
+        if name is None and self._unknown[lender] >= self.config.max_clients_per_user:
+            self._decline(connected, name)
+            return
+        self._unknown[lender] += 1
+        self._accepted.add(connected)
+        self._lanes.run(
+            lender, partial(peer.identify, *credentials),
+            partial(self._identified, connected, name, lender))
+
+    def _identified(
+        self, connected: socket.socket, name: str | None, lender: Hashable, who: Peer | None,
+    ) -> None:
+        """Decides whether it may stay. The rest is done in its user's time."""
+        self._unknown[lender] -= 1
+        if not self._unknown[lender]:
+            del self._unknown[lender]
+        if connected not in self._accepted:     # the daemon stops
+            return
+        if who is None:                 # a fault of ours, which is in the journal
+            self._accepted.discard(connected)
+            self._decline(connected, name)
+            return
+        refusal = None if self._places.take(who.account) else Refusal.TOO_MANY_CLIENTS
         if refusal is not None:
-            self.complain(
-                identity.account, "too many", describe,
-                "refused: there are too many connections already")
-            if self._refused >= REFUSED_AT_MOST:
-                self._decline(connected, name, lambda: None)  # not even the refusal can be afforded
+            self.complain(who, "too many", "refused: there are too many connections already")
+            if self._refused >= REFUSED_AT_MOST:    # not even the refusal can be afforded
+                self._accepted.discard(connected)
+                self._decline(connected, name)
                 return
             self._refused += 1
-        for path in identity.strange:
-            self._puzzles(path, describe)
-        self._accepted.add(connected)
-        self.rotation.offer(
-            identity.account, partial(self._begin, connected, describe, refusal, name))
+        for path in who.strange:
+            self._puzzles(path, who)
+        if len(who.name) < peer.COMM_LONGEST or refusal is not None:
+            self._called(connected, refusal, name, who, who.name)
+        else:
+            self._programs.run(
+                who.account, partial(peer.whole_name, who.pid, who.name),
+                partial(self._called, connected, refusal, name, who), PATIENCE)
+
+    def _called(
+        self, connected: socket.socket, refusal: Refusal | None, name: str | None, who: Peer,
+        called: str | None,
+    ) -> None:
+        """`called`: its whole name, if its program lets us see that."""
+        if called is not None:
+            who = replace(who, name=called)
+        self.rotation.offer(who.account, partial(self._begin, connected, who, refusal, name))
 
     def _begin(
-        self, connected: socket.socket, describe: Callable[[], Peer], refusal: Refusal | None,
-        name: str | None,
+        self, connected: socket.socket, who: Peer, refusal: Refusal | None, name: str | None,
     ) -> None:
+        if connected not in self._accepted:
+            return
         self._accepted.discard(connected)
-        who = describe()
         try:
             connection = HookConnection(self, connected, who, refusal, name)
         except ProcessLookupError:
@@ -143,13 +185,12 @@ class Server:
             return
         self._connections.add(connection)
 
-    def _puzzles(self, path: str, describe: Callable[[], Peer]) -> None:
+    def _puzzles(self, path: str, who: Peer) -> None:
         """Says once of each kind of path that it is not understood; numbers are no other kind."""
         kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
         if kind in self._strange or len(self._strange) >= STRANGE_MOST:
             return
         self._strange.add(kind)
-        who = describe()
         logger.warning(
             "%s is in the control group %s, which tells no pod, job, container or unit: it counts "
             "as its user's, %s", who, peer.printable(path), who.user)
@@ -161,7 +202,8 @@ class Server:
             self._refused -= 1
 
     def _decline(
-        self, connected: socket.socket, name: str | None, closed: Callable[[], None]
+        self, connected: socket.socket, name: str | None,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
         def emptied() -> None:
             if name is not None:

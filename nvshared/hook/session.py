@@ -57,6 +57,9 @@ class Wire(Protocol):
     def finish(self) -> None:
         """Nothing more will be sent: close as soon as the other side has read everything."""
 
+    def resume(self) -> None:
+        """What was looked up is there: go_on(), then hand in packets again."""
+
 
 class Session:
     """One client, from its HELLO to the end of its connection."""
@@ -68,6 +71,8 @@ class Session:
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused: nothing it says counts any more
+        self.deferred: ReportRecord | None = None   # waits for what is looked up about the process
+        self.looks = False              # and that is not there yet: no packet may be handed in
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
@@ -96,6 +101,26 @@ class Session:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
             self._introduction = 0
+        # What its limits leave, a HELLO or a COMMIT must not be answered without.
+        if record.type is Type.COMMIT or (record.type is Type.HELLO and self._refusal is None):
+            more = record.memory.host + record.memory.beyond if self.client is None else 0
+            if self._manager.look(self.peer, more, self._looked):
+                self.deferred, self.looks = record, True
+                return
+        self._heed(record)
+
+    def _looked(self) -> None:
+        self.looks = False
+        if not self.finished:
+            self._wire.resume()
+
+    def go_on(self) -> None:
+        """With the record that waited. Raises ProtocolError."""
+        assert self.deferred is not None
+        record, self.deferred = self.deferred, None
+        self._heed(record)
+
+    def _heed(self, record: ReportRecord) -> None:
         if self.client is None:
             self._hello(record)
             self._manager.met(self)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 
-from nvshared.machine.tenant import OTHERS
+from nvshared.machine.tenant import DEPTH, OTHERS
 
 STANDARD = ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -123,7 +123,7 @@ def slurm_job(controllers: str, path: str) -> str:
 def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
     """The groups that /proc/PID/cgroup names, and all above them, the innermost first.
 
-    Those that are not to be seen are missing.
+    Those that are not to be seen are missing, and so are those below the outermost DEPTH.
     """
     groups: list[Group] = []
     for controllers, path in memberships(text):
@@ -131,9 +131,10 @@ def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
         if place is None:
             continue
         start, folder = place
-        while folder.is_relative_to(start):
-            groups.append(Group(folder, controllers))
-            folder = folder.parent
+        names = folder.parts[len(start.parts):]
+        groups += (
+            Group(start.joinpath(*names[:number]), controllers)
+            for number in range(len(names), -1, -1))
     return tuple(groups)
 
 
@@ -165,7 +166,7 @@ def _place(controllers: str, path: str, root: Path | None = None) -> tuple[Path,
 
     None: the group is outside of what we see.
     """
-    names = [name for name in path.split("/") if name not in ("", "..")]
+    names = [name for name in path.split("/") if name not in ("", "..")][:DEPTH]
     out = path.split("/").count("..")
     outside = _outside(controllers) if root is None and ROOT == STANDARD else None
     if outside is None:

@@ -33,6 +33,7 @@ SAFE_SHARE = 0.8                        # of what is free at start
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
+START_FIELD = 22 - 3                    # of proc(5)'s stat, counted from behind the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,13 @@ def _limited() -> list[_Room]:
 def private(pid: int) -> int:
     """Bytes of memory that is the process's own; 0 where we cannot see it."""
     return _sizes(process(pid, "status")).get("RssAnon", 0)
+
+
+def started(pid: int) -> int | None:
+    """When a process was started, in ticks since boot; None if there is no such process."""
+    # Its name stands in parentheses and may have any of the characters that part fields.
+    fields = process(pid, "stat").rpartition(")")[2].split()
+    return int(fields[START_FIELD]) if len(fields) > START_FIELD else None
 
 
 def process(pid: int, name: str) -> str:

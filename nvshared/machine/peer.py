@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nvshared.machine import cgroup as control_groups
-from nvshared.machine import subordinate, tenant
+from nvshared.machine import host, subordinate, tenant
 from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, locate, tenants
 
 SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMM_LONGEST = 15                       # bytes of /proc/PID/comm
 WORDS_WITH_NAME = 3                     # of a command line, which may begin with an interpreter
-COMMAND_LONGEST = 256                   # characters; a command line may be megabytes
 
 NOBODY = (1 << 32) - 1                  # as the kernel has it: no user
 
@@ -34,10 +33,11 @@ class Peer:
     pid: int                            # 0 when it lives in a namespace we cannot see into
     uid: int
     owner: int                          # the user whom this id is lent to, or the same id
-    name: str                           # /proc/PID/comm, and what the kernel cut off from it
-    command: str                        # its arguments joined by blanks
+    name: str                           # /proc/PID/comm; whole_name() finds what is cut off
     tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
     is_contained: bool = False          # in a container: its root is not the host's root
+    started: int | None = None          # in ticks since boot; None: it had died
+    strange: tuple[str, ...] = ()       # paths of its control groups that are not understood
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
     gang: str = ""                      # alike for its user's programs that are to run together
     gang_size: int = 0                  # (NVSHARE_GANG), and how many they are; 0: nobody knows
@@ -45,7 +45,7 @@ class Peer:
     @property
     def user(self) -> str:
         """The name of its user, or the number where that has none."""
-        return tenant.user(self.uid)
+        return self.tenants[0].name
 
     @property
     def tenant(self) -> Tenant:
@@ -62,8 +62,10 @@ class Peer:
 
     @property
     def account(self) -> str:
-        """Who answers for what it takes, see Identity."""
-        return _account(self.owner, self.tenant, is_contained=self.is_contained)
+        """Its user, pod or container, which answers for what it takes; "": the host's root."""
+        if _is_of_the_systems_container(self.tenant):
+            return str(self.tenant)
+        return f"user:{self.owner}" if self.owner or self.is_contained else ""
 
     def is_of(self, uid: int) -> bool:
         """Whether it is a program of this user of the host; a container's users are others."""
@@ -78,30 +80,24 @@ class Credentials(NamedTuple):
 
     pid: int
     uid: int
-    owner: int
-
-
-class Identity(NamedTuple):
-    """Where a process belongs."""
-
-    tenants: tuple[Tenant, ...]
-    is_contained: bool
-    account: str                        # of its user, pod or container; "": it is the host's root
-    strange: tuple[str, ...] = ()       # paths of control groups that are not understood
 
 
 def credentials(connection: socket.socket) -> Credentials:
-    """No more than two questions to the kernel."""
+    """One question to the kernel, which answers at once."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(raw)
-    return Credentials(pid, uid, subordinate.owner(uid))
+    return Credentials(pid, uid)
 
 
-def identify(pid: int, uid: int, owner: int) -> Identity:
-    """By what /proc says of a process; of one that has died, its user at most.
+def identify(pid: int, uid: int) -> Peer:
+    """By what /proc and the list of users say of a process; of a dead one, its user at most.
 
-    Reads nothing that waits for the process.
+    May block (nvshared/lanes.py), but not on memory of the process: only where root let SLURM
+    make a job's folder without a number is the environment read.
     """
+    called = name(pid)
+    started = host.started(pid)
+    owner = subordinate.owner(uid)
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
     found, puzzling = locate(cgroup, owner, own_cgroup(), _owner_of, control_groups.slurm_job)
     if is_unnumbered(found[-1]):
@@ -109,30 +105,7 @@ def identify(pid: int, uid: int, owner: int) -> Identity:
         found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
     contained = not cgroup or bool(puzzling) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
-    account = _account(owner, found[-1], is_contained=contained)
-    return Identity(found, contained, account, puzzling)
-
-
-def describe(pid: int, uid: int, owner: int, identity: Identity | None = None) -> Peer:
-    """What /proc says about a process; of one that has died, little more than its pid."""
-    called = name(pid)
-    command = _read(pid, "cmdline").replace("\0", " ").strip() or called
-    known = identity or identify(pid, uid, owner)
-    return Peer(
-        pid=pid,
-        uid=uid,
-        owner=owner,
-        name=whole_name(called, command),
-        command=printable(command[:COMMAND_LONGEST]),
-        tenants=known.tenants,
-        is_contained=known.is_contained,
-    )
-
-
-def _account(owner: int, tenant: Tenant, *, is_contained: bool) -> str:
-    if _is_of_the_systems_container(tenant):
-        return str(tenant)
-    return f"user:{owner}" if owner or is_contained else ""
+    return Peer(pid, uid, owner, called, found, contained, started, puzzling)
 
 
 def _is_of_the_systems_container(tenant: Tenant) -> bool:
@@ -150,10 +123,12 @@ def name(pid: int) -> str:
     return printable(_read(pid, "comm").rstrip("\n") or "?")
 
 
-def whole_name(called: str, command: str) -> str:
-    """The name of a program or script, of which the kernel keeps 15 characters alone."""
-    if len(called) < COMM_LONGEST:
-        return called
+def whole_name(pid: int, called: str) -> str:
+    """The name of a program or script, of which the kernel keeps 15 characters alone.
+
+    Waits for as long as the process changes its own mappings, which may be for ever.
+    """
+    command = _read(pid, "cmdline").replace("\0", " ").strip()
     words = (word.rpartition("/")[2] for word in command.split(" ")[:WORDS_WITH_NAME])
     return next((printable(one) for one in words if one.startswith(called)), called)
 
@@ -236,7 +211,7 @@ def own_users() -> str:
 
 def _read(pid: int, name: str, longest: int = 4096) -> str:
     try:
-        with Path(f"/proc/{pid}/{name}").open("rb") as file:
+        with (host.PROCESSES / str(pid) / name).open("rb") as file:
             return os.fsdecode(file.read(longest))  # no two names become alike
     except OSError:
         return ""

@@ -18,12 +18,24 @@ Range = tuple[str, int, int]            # name or number of the user, the first 
 
 
 def owner(uid: int) -> int:
-    """The user whom this user id is lent to, or the same id."""
+    """The user whom this user id is lent to, or the same id.
+
+    May block, as whoever knows the numbers of users may be on another machine.
+    """
+    return _owner(uid, _all())
+
+
+def lender(uid: int) -> int | str:
+    """The same as the file has it, a name or a number, and at once: users are not looked up."""
+    return next((name for name, first, count in _all() if first <= uid < first + count), uid)
+
+
+def _all() -> tuple[Range, ...]:
     try:
         now = FILE.stat()
     except OSError:
-        return uid
-    return _owner(uid, _ranges(FILE, now.st_ino, now.st_mtime_ns, now.st_size))
+        return ()
+    return _ranges(FILE, now.st_ino, now.st_mtime_ns, now.st_size)
 
 
 @lru_cache(maxsize=1)

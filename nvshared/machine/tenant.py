@@ -94,6 +94,7 @@ ROOTS = re.compile(
     rf".+\.slice|kubelet|kubepods|{'|'.join(QUALITY)}|slurm.*|uid_[0-9]+|jobid|jobs|htcondor"
     rf"|{BOXES.pattern}|{RUNTIME.pattern}"
 )
+DEPTH = 32                              # folders of a path that count, from the root
 STRANGE = object()                      # of a path that tells nothing here
 ROOT = 0
 OTHERS = -1                             # of a folder: also those that are not its owner write in it
@@ -186,7 +187,7 @@ def _of_path(
     controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf = unnamed,
 ) -> Tenant | object | None:
     """None: it is in nothing but its user's sessions, or was started for that user; STRANGE."""
-    folders = [folder for folder in path.split("/") if folder not in ("", "..")]
+    folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
     out = "/.." * path.split("/").count("..")   # of what we can see, before what can be named
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))

@@ -3,7 +3,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
 from math import inf
 
 from nvshared.machine.peer import Peer, shown
@@ -73,16 +72,10 @@ def _held(strangers: dict[int, int]) -> str:
     return f"; these use it unshared: {held}" if held else ""
 
 
-def complain(
-    limited: Limited, account: Hashable, kind: str, who: Callable[[], Peer], message: str
-) -> None:
-    """Says what a client did wrong: whose it is, of what kind, who, in words."""
-    # Who it was costs a look at the process and one into the list of users.
-    limited.say(logging.WARNING, (kind, account), lambda: _blame(who(), message))
-
-
-def _blame(peer: Peer, message: str) -> str:
-    return f"{peer} of {peer.user}: {message}"
+def complain(limited: Limited, who: Peer, kind: str, message: str) -> None:
+    """Says what a client did wrong: who it was, of what kind that is, in words."""
+    limited.say(
+        logging.WARNING, (kind, who.account), lambda: f"{who} of {who.user}: {message}")
 
 
 def farewell(manager: Manager) -> None:
@@ -92,8 +85,7 @@ def farewell(manager: Manager) -> None:
         away = client.memory.allocated - client.memory.resident
         logger.warning(
             "%s: %s of %s stands still at its next use of the GPU, with %d MiB in host memory, "
-            "until nvshared is started again: %s",
-            client.gpu, client, client.peer.user, away // MIB, client.peer.command,
+            "until nvshared is started again", client.gpu, client, client.peer.user, away // MIB,
         )
     if len(left) > MOST_NAMED:
         logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)

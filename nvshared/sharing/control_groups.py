@@ -11,29 +11,33 @@ Limits that we are under ourselves, as when all is in one container, are limits 
 budget already (machine/host.py). Promises keep to that, which counts what stays on the cards; only
 what is taken keeps to the limit as well.
 
-Limits change, and so does what else is used. They are looked up anew before a question for
-memory is answered, and before anything else happens on a card, unless that was a moment ago.
-While programs hold host memory in a group with a limit, it is done every second besides, so that
-it can be given back in time.
+Limits change, and so does what else is used. Those of a process are looked up anew before a
+question of it for memory is answered, and all of them soon after anything else has happened on a
+card, unless that was a moment ago. While programs hold host memory in a group with a limit, it is
+done every second besides, so that it can be given back in time. The kernel is asked in threads: a
+user can make its answers slow, by groups of its own and by what they hold.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 from nvshared.clock import Clock, Timer
+from nvshared.lanes import Run
 from nvshared.machine import cgroup, host
 from nvshared.machine.cgroup import Group, Limit
-from nvshared.machine.peer import printable
+from nvshared.machine.peer import Peer, printable
 from nvshared.quantity import sized
-from nvshared.scheduler.events import CommitAsked, Event, Joined, Memory, Tick
+from nvshared.scheduler.events import Event, Joined, Memory, Tick
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
+PATIENCE = 200 * MILLISECOND            # of a question; then what was known before counts
+EVERYTHING = "all control groups"       # key of the lane where these are looked at
 FRESH = 10 * MILLISECOND                # for a question,
 RECENT = 100 * MILLISECOND              # and for anything else
 EVERY = SECOND
@@ -50,20 +54,33 @@ BLIND = (
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Process:
-    """Where a process is, as of when we looked."""
+    """As of when we looked."""
 
     groups: tuple[Group, ...]
-    when: int
+    private: int                        # bytes of memory of its own
+    until: int                          # when that may be another
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What the kernel said."""
+
+    processes: dict[int, _Process]
+    groups: Set[Group]                  # that they are in, and of these
+    limits: dict[Group, Limit]          # those that have a limit
+    took: int                           # microseconds
 
 
 class ControlGroups:
     """Which client is in which groups, and what their limits leave."""
 
-    def __init__(self, clock: Clock, timer: Timer) -> None:
+    def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
+        """`run`: Lanes.run, where the kernel is asked."""
         self._clock = clock
         self._timer = timer
+        self._run = run
         own = host.kernel_text(host.CGROUP)
         self._ours = frozenset(cgroup.chain(own))
         if cgroup.hides(own):
@@ -71,113 +88,110 @@ class ControlGroups:
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)
         self._processes: dict[int, _Process] = {}
-        self._groups: frozenset[Group] = frozenset()        # of all of them, and
-        self._limited: frozenset[Group] = frozenset()       # those with a limit, when last looked
+        self._coming: Counter[int] = Counter()  # host memory of those that have yet to join
+        self._limited: frozenset[Group] = frozenset()       # with a limit, when last looked
         self._placed: frozenset[Group] = frozenset()        # as it was when clients were placed
-        self._rest = 0                  # not to look at all of them before that,
-        self._next = 0                  # nor before this, unless it matters
+        self._looks = False             # at all of them, at present
+        self._next = 0                  # not before that, again
         self._due = False
 
     def follow(self, manager: Manager) -> None:
         """Bounds all clients of all cards, which are yet to come."""
+        manager.look = partial(self._look_at, manager)
         manager.gpu_new.connect(partial(self._add, manager))
 
     def _add(self, manager: Manager, gpu: GPU) -> None:
-        gpu.client_joins.connect(partial(self._joins, manager))
-        gpu.client_removed.connect(partial(self._left, manager))
-        gpu.happens.connect(partial(self._happens, manager, gpu))
+        gpu.client_joins.connect(self._joins)
+        gpu.happens.connect(partial(self._happens, manager))
 
-    def _joins(self, manager: Manager, client: Client, memory: Memory) -> None:
-        self._look_at(manager, client, memory.host + memory.beyond)
+    def _joins(self, client: Client, _memory: Memory) -> None:
+        process = self._processes.get(client.peer.pid)
+        self._coming.pop(client.peer.pid, None)
+        if process is not None:
+            client.private = process.private
+            self._place(client, process)
 
-    def _left(self, manager: Manager, client: Client) -> None:
-        if all(one.peer.pid != client.peer.pid for one in manager.clients):
-            self._processes.pop(client.peer.pid, None)
-            self._groups = frozenset()
+    def _happens(self, manager: Manager, now: int, event: Event) -> None:
+        if now >= self._next and self._processes and not isinstance(event, Joined):
+            self._look(manager)
 
-    def _happens(self, manager: Manager, gpu: GPU, now: int, event: Event) -> None:
-        if isinstance(event, CommitAsked) and (client := gpu.clients.get(event.client)) is not None:
-            self._look_at(manager, client)
-            # What cannot leave, of anybody, is no room for this one.
-            if now >= self._rest and self._limited:
-                self._refresh(manager, gpu)
-        elif now >= self._next and self._processes and not isinstance(event, Joined):
-            self._refresh(manager, gpu)
+    def _look_at(self, manager: Manager, who: Peer, more: int, then: Callable[[], None]) -> bool:
+        """Manager.look: at what bounds one process, which may have been moved to other groups."""
+        process = self._processes.get(who.pid)
+        if process is not None and self._clock() < process.until:
+            return False
+        self._run(
+            who.account, partial(_read, {who.pid: ()}, self._clock),
+            partial(self._looked_at, manager, who.pid, more, then), PATIENCE)
+        return True
 
-    def _look_at(self, manager: Manager, client: Client, more: int = 0) -> None:
-        """At what bounds one client, which may have been moved to other groups.
+    def _looked_at(
+        self, manager: Manager, pid: int, more: int, then: Callable[[], None],
+        found: _Figures | None,
+    ) -> None:
+        if found is None:               # it is looked for again with all others
+            self._processes.setdefault(pid, _Process((), 0, self._clock()))
+        else:
+            self._coming[pid] += more
+            self._take(manager, found)
+            for client in manager.clients_by_pid(pid):
+                self._place(client, self._processes[pid])
+        then()
 
-        `more`: bytes of the host's memory that it has, and nobody here knows of yet.
-        """
-        now, pid = self._clock(), client.peer.pid
-        process = self._processes.get(pid)
-        if process is None or now >= process.when + FRESH:
-            groups = cgroup.chain(host.process(pid, "cgroup"))
-            if process is None or process.groups != groups:
-                self._groups = frozenset()
-            process = self._processes[pid] = _Process(groups, now)
-            limited, _ = self._measure(manager, groups, Counter({pid: more}))
-            self._limited = self._limited.difference(groups) | limited
-        self._place(client, process)
+    def _look(self, manager: Manager) -> None:
+        """At everything."""
+        if self._looks:
+            return
+        self._looks = True
+        pids = {client.peer.pid for client in manager.clients}
+        lately = self._clock() - SECOND     # those that came lately may have yet to say HELLO
+        self._processes = {
+            pid: one for pid, one in self._processes.items() if pid in pids or one.until > lately}
+        for pid in self._coming.keys() - self._processes.keys():
+            del self._coming[pid]
+        groups = {pid: one.groups for pid, one in self._processes.items()}
+        self._run(EVERYTHING, partial(_read, groups, self._clock), partial(self._looked, manager))
 
-    def _refresh(self, manager: Manager, happening: GPU | None = None) -> None:
-        """Looks at everything. Cards decide anew after a change, but for one at an event already.
-        """
-        if self._look(manager):
-            for gpu in manager.gpus:
-                if gpu is not happening:
-                    gpu.tell(Tick())
-
-    def _look(self, manager: Manager) -> bool:
-        """At everything. True: some limit leaves another amount than before."""
-        began = self._clock()
-        if not self._groups:
-            chains = (process.groups for process in self._processes.values())
-            self._groups = frozenset(chain.from_iterable(chains))
-        self._limited, changed = self._measure(manager, self._groups, Counter())
+    def _looked(self, manager: Manager, found: _Figures | None) -> None:
+        self._looks = False
+        if found is None:               # a fault of ours, which is in the journal
+            return
+        changed = self._take(manager, found)
         if self._limited != self._placed:
             self._placed = self._limited
             for client in manager.clients:
-                self._place(client, self._processes[client.peer.pid])
+                if (process := self._processes.get(client.peer.pid)) is not None:
+                    self._place(client, process)
             manager.domains.forget({_name(group) for group in self._limited})
-        now = self._clock()
-        self._rest = now + max(FRESH, SELDOM * (now - began))
-        self._next = max(self._rest, now + RECENT)
-        return changed
+        self._next = self._clock() + max(RECENT, SELDOM * found.took)
+        if changed:
+            for gpu in manager.gpus:
+                gpu.tell(Tick())
 
-    def _measure(
-        self, manager: Manager, groups: Iterable[Group], said: Counter[int]
-    ) -> tuple[frozenset[Group], bool]:
-        """Those that have a limit, and whether one leaves another amount than before.
-
-        `said`: host memory of processes, besides what is known of their clients.
-        """
-        limits = {group: limit for group in groups if (limit := group.limit()) is not None}
-        for client in manager.clients if limits else ():
+    def _take(self, manager: Manager, found: _Figures) -> bool:
+        """Resizes the domains of these groups. True: a limit leaves another amount than before."""
+        self._processes.update(found.processes)
+        self._limited = (self._limited - found.groups) | found.limits.keys()
+        said = Counter(self._coming)
+        for client in manager.clients if found.limits else ():
             said[client.peer.pid] += client.memory.host + client.memory.beyond
-        held = self._held(+said, limits.keys())
+        held: Counter[Group] = Counter()    # what of that is in each of these groups
+        for pid, size in (+said).items():
+            process = self._processes.get(pid)
+            for group in found.limits.keys() & set(process.groups if process else ()):
+                assert process is not None
+                held[group] += min(size, process.private)
         if held and not self._due:
             self._due = True
             self._timer(max(self._next, self._clock() + EVERY), partial(self._again, manager))
         changed = False
-        for group, limit in limits.items():
+        for group, limit in found.limits.items():
             ours = min(limit.used, held[group])
             reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
             capacity = max(0, limit.free + ours - reserve)
             changed |= manager.domains.resize(
                 _name(group), capacity, _words(limit), whole=group in self._ours)
-        return frozenset(limits), changed
-
-    def _held(self, said: Counter[int], limited: Set[Group]) -> Counter[Group]:
-        """What of the host memory that processes say they have is in each of these; bytes."""
-        held: Counter[Group] = Counter()
-        for pid, size in said.items():
-            process = self._processes.get(pid)
-            inside = limited & set(process.groups) if process else set()
-            believed = min(size, host.private(pid)) if inside else 0
-            for group in inside:
-                held[group] += believed
-        return held
+        return changed
 
     def _place(self, client: Client, process: _Process) -> None:
         names = tuple(_name(group) for group in process.groups if group in self._limited)
@@ -187,7 +201,22 @@ class ControlGroups:
 
     def _again(self, manager: Manager) -> None:
         self._due = False
-        self._refresh(manager)
+        self._look(manager)
+
+
+def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
+    """What the kernel says of processes, and of their groups if these are known. May block."""
+    began = clock()
+    places = {
+        pid: groups or cgroup.chain(host.process(pid, "cgroup")) for pid, groups in known.items()}
+    groups = frozenset(chain.from_iterable(places.values()))
+    limits = {group: limit for group in groups if (limit := group.limit()) is not None}
+    privates = {pid: host.private(pid) for pid in known}
+    took = clock() - began
+    # The path of a group deep within others keeps the kernel busy, and others from asking.
+    until = clock() + max(FRESH, SELDOM * took)
+    processes = {pid: _Process(places[pid], privates[pid], until) for pid in known}
+    return _Figures(processes, groups, limits, took)
 
 
 def _name(group: Group) -> str:

@@ -19,16 +19,15 @@ from typing import Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
-from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
-from nvshared.scheduler.tenants import Usage
+from nvshared.scheduler.usage import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
 from nvshared.sharing.pods import Pod
@@ -65,6 +64,7 @@ class Client:
         self.waited_before = 0          # and wanting it open
         self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
+        self.private = 0                # bytes of memory of its process alone, when it joined
         self.recent = RecentTurns()
         self.gang = ""                  # whose turns it has, see gangs.py; "": its own
         self.word = Word()              # in which it tells others that it has work
@@ -169,9 +169,9 @@ class GPU:
 
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
-        timer: Timer, domains: Domains | None = None, budget: HostBudget | None = None,
+        timer: Timer, domains: Domains | None = None,
     ) -> None:
-        """`domains`, `budget`: of all cards."""
+        """`domains`: of all cards."""
         self.facts = facts
         self.sample = Sample()          # what NVML said last
         self.capacity = Capacity(facts.memory_total, allowances)
@@ -199,11 +199,12 @@ class GPU:
         self.happened: Signal[int, events.Event] = Signal("happened")
         self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
+        self.budget_wanted: Signal[()] = Signal("budget_wanted")
 
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains, budget,
+            domains,
         )
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
@@ -288,7 +289,7 @@ class GPU:
             return events.Evidence(0, 0)
         same = [one for one in self.clients.values() if one.peer.pid == client.peer.pid]
         seen = self._evidence(same)[client.id]
-        return replace(seen, host=host.private(client.peer.pid)) if memory.host else seen
+        return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
         return self._witness.evidence((one.id, one.peer.pid, one.memory) for one in clients)
@@ -346,12 +347,12 @@ class GPU:
         self.client_removed.emit(client)
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
-        """New settings apply from now on; capacity, total and host budget stay."""
+        """New settings apply from now on; capacity, total and host budget are this card's own."""
         if allowances is not None:
             self.capacity.allowances = allowances
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self.settings.host_budget,
+            host_budget=self.host_budget, elsewhere=self.elsewhere,
         )
         if settings != self.settings:
             self.tell(events.SettingsChanged(settings))
@@ -364,7 +365,21 @@ class GPU:
     @property
     def host_budget(self) -> int:
         """Bytes of host memory that its clients may take."""
-        return self.snapshot().host_budget
+        return self.settings.host_budget
+
+    @property
+    def elsewhere(self) -> int | None:
+        """Bytes of it that other cards could give up, as last told; None: there are no others."""
+        return self.settings.elsewhere
+
+    def set_budget(self, size: int, elsewhere: int | None) -> None:
+        """So many bytes of the host's memory are its part, and so many could others give up.
+
+        None: there are no others. It is handled before anything else that waits, as another card
+        may have the rest already.
+        """
+        self._events.appendleft(events.BudgetChanged(size, elsewhere))
+        self._decide_all()
 
     def preempt(self) -> None:
         """If others wait, the present turns end now. Raises GPULost."""
@@ -384,6 +399,9 @@ class GPU:
 
     def _decide(self, event: events.Event) -> None:
         self._events.append(event)
+        self._decide_all()
+
+    def _decide_all(self) -> None:
         if self._broken:
             self._events.clear()
         if self._broken or self._handling:
@@ -432,6 +450,8 @@ class GPU:
                 self._report(action)
             elif isinstance(action, actions.Limits) and action.why:
                 self._refuse(action)
+            elif isinstance(action, actions.BudgetWanted):
+                self.budget_wanted.emit()
 
     def _send(self, order: actions.Order) -> None:
         client = self.clients.get(order.client)

@@ -14,6 +14,7 @@ from typing import Protocol
 from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Facts, Sample
+from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import Awaited, Event
@@ -51,6 +52,10 @@ class Manager:
         self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
         self.gathered: Signal[()] = Signal("gathered")     # clients of a daemon before us have come
         self.domains = Domains()
+        # Whether anything must be looked up before a process, which has so many bytes of host
+        # memory that nobody knows of, is answered; then calls the function once that is done.
+        # Control groups take it over.
+        self.look: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()
         self.tenancy = tenancy or Tenancy()
@@ -63,7 +68,7 @@ class Manager:
         self._draining = False
         self._strangers: set[object] = set()
         self.gangs = Gangs(clock, timer)
-        self._budget = Budget(self._defaults.settings.host_budget, clock, timer)
+        self._budget = Budget(clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
 
     @property
@@ -110,7 +115,6 @@ class Manager:
             self._clock,
             self._timer,
             self.domains,
-            self._budget.shared,
         )
         gpu.sample = sample
         if not gather and sample.memory_used is not None:
@@ -236,8 +240,7 @@ class Manager:
     def set_safe_budget(self, size: int) -> None:
         """How many bytes of host memory may be taken, where nobody has configured it."""
         if self._defaults.safe:
-            settings = replace(self._defaults.settings, host_budget=size)
-            self._defaults = replace(self._defaults, settings=settings)
+            self._defaults = replace(self._defaults, budget=size)
             self._budget.resize(size)
 
     def reload(self) -> None:
@@ -281,7 +284,7 @@ class Manager:
     def _apply(self) -> None:
         for gpu in self.gpus:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
-        self._budget.resize(self._defaults.settings.host_budget)
+        self._budget.resize(self._defaults.budget)
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
 
     def _for(self, facts: Facts) -> Settings:

@@ -16,14 +16,21 @@ killed loses them.
 
 import json
 import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nvshared.clock import Clock, Timer
+from nvshared.errors import NotKept
+from nvshared.lanes import Run
+from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.settings import UNLIMITED, Terms
-from nvshared.settings.state import NOISE
+from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import Terms
+from nvshared.settings.state import NOISE, keep
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.terms import ClientTerms
 from nvshared.units import MILLISECOND
@@ -33,8 +40,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "programs.json"
 VERSION = 1
 WRITTEN_WITHIN = 100 * MILLISECOND
-PROC = Path("/proc")
-START_FIELD = 22 - 3                    # of proc(5)'s stat, counted from behind the name
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 Key = tuple[int, int, str]              # process, when it was started, UUID of its card
 
@@ -42,10 +48,12 @@ Key = tuple[int, int, str]              # process, when it was started, UUID of 
 class RememberedTerms:
     """The terms of living programs, where they differ from the default."""
 
-    def __init__(self, folder: Path, clock: Clock, timer: Timer) -> None:
+    def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
+        """`run`: Lanes.run; the disk may be slow, as when a user fills it."""
         self.path = folder / FILE_NAME
         self._clock = clock
         self._timer = timer
+        self._run = run
         self._due = False
         self._gpus: list[GPU] = []
         self._times: dict[Key, tuple[int, int]] = {}    # held and waited, under earlier daemons
@@ -63,7 +71,7 @@ class RememberedTerms:
             if key := _key(client):
                 self._times[key] = (client.held, client.waited)
         if self._due or self._times:
-            self._write()
+            self._store(dict(self._kept), dict(self._times))
 
     def _recall(self, client: Client) -> None:
         if not self._kept and not self._times:
@@ -85,33 +93,34 @@ class RememberedTerms:
 
     def _write(self) -> None:
         self._due = False
-        self._kept = {
-            key: kept for key, kept in self._kept.items()
-            if kept != ClientTerms() and started(key[0]) == key[1]
-        }
-        self._times = {
-            key: times for key, times in self._times.items() if started(key[0]) == key[1]
-        }
+        self._run(
+            FILE_NAME, partial(self._store, dict(self._kept), dict(self._times)), self._forget)
+
+    def _forget(self, dead: set[Key] | None) -> None:
+        for key in dead or ():
+            self._times.pop(key, None)
+            self._kept.pop(key, None)
+        self._kept = {key: kept for key, kept in self._kept.items() if kept != ClientTerms()}
+
+    def _store(
+        self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int]]
+    ) -> set[Key]:
+        """Writes what holds for living programs. Returns which of these are dead."""
+        dead = {key for key in (*kept, *times) if host.started(key[0]) != key[1]}
         programs = [
-            {"pid": pid, "started": start, "gpu": gpu, **asdict(kept)}
-            for (pid, start, gpu), kept in self._kept.items()
+            {"pid": pid, "started": start, "gpu": gpu, **asdict(one)}
+            for (pid, start, gpu), one in kept.items()
+            if (pid, start, gpu) not in dead and one != ClientTerms()
         ]
-        times = [
+        known = [
             {"pid": pid, "started": start, "gpu": gpu, "held": held, "waited": waited}
-            for (pid, start, gpu), (held, waited) in self._times.items()
+            for (pid, start, gpu), (held, waited) in times.items()
+            if (pid, start, gpu) not in dead
         ]
-        text = json.dumps(
-            {"version": VERSION, "boot": _boot(), "programs": programs, "times": times}, indent=1)
-        temporary = self.path.with_name(self.path.name + ".new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text + "\n", encoding="utf-8")
-            temporary.replace(self.path)
-        except OSError as error:
-            logger.warning(
-                "what is set for single programs holds, but not beyond a restart: "
-                "%s cannot be written: %s", self.path, error.strerror,
-            )
+        with suppress(NotKept):         # the journal says so
+            keep(self.path, {
+                "version": VERSION, "boot": _boot(), "programs": programs, "times": known})
+        return dead
 
     def _load(self) -> dict[Key, ClientTerms]:
         """What was kept since this boot. A file that cannot be read counts as empty."""
@@ -130,23 +139,13 @@ class RememberedTerms:
             return {}
 
 
-def started(pid: int) -> int | None:
-    """When a process was started, in ticks since boot; None if there is no such process."""
-    try:
-        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        # Its name stands in parentheses and may have any of the characters that part fields.
-        return int(stat.rpartition(")")[2].split()[START_FIELD])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _key(client: Client) -> Key | None:
-    start = started(client.peer.pid) if client.peer.pid else None
+    start = client.peer.started
     return None if start is None else (client.peer.pid, start, client.gpu.facts.uuid)
 
 
 def _boot() -> str:
-    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return BOOT.read_text(encoding="ascii").strip()
 
 
 def _place(plain: dict[str, Any]) -> Key:

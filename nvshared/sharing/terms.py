@@ -11,7 +11,8 @@ from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST, sized
-from nvshared.scheduler.settings import UNLIMITED, Terms
+from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import Terms
 
 
 @dataclass(frozen=True, slots=True)

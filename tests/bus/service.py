@@ -109,7 +109,7 @@ def a_client(
     tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),),
 ) -> Client:
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
-    peer = Peer(pid, 0, 0, "python", "/usr/bin/python3 train.py --epochs 3", tenants)
+    peer = Peer(pid, 0, 0, "python", tenants)
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
     client = Client(manager.next_id(), gpu, peer, Noted())
     gpu.join(client, memory, running=False, wants=False, commit=0)
@@ -168,8 +168,8 @@ class Peeper:
 
     async def close(self) -> None:
         """Leaves the bus."""
-        self.bus.disconnect()
-        await self.bus.wait_for_disconnect()
+        self.bus.disconnect()           # type: ignore[no-untyped-call]
+        await self.bus.wait_for_disconnect()    # type: ignore[no-untyped-call]
         self.bus._stream.close()
         self.bus._sock.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from nvshared.machine import cgroup
 from nvshared.machine.cgroup import chain
-from nvshared.machine.tenant import OTHERS
+from nvshared.machine.tenant import DEPTH, OTHERS
 from nvshared.units import MIB
 
 HUGE = 9223372036854771712              # how version 1 says that there is no limit
@@ -163,3 +163,13 @@ def test_owner_is_that_of_the_folder_also_outside_of_a_namespace(inside: Inside)
     assert cgroup.owner("", "/../../../../lab/alice") == OTHERS
     assert cgroup.owner("", "/../../../../lab/bob") is None
     assert cgroup.owner("4", "/lab/alice") is None
+
+
+def test_chain_leaves_out_groups_that_are_nested_deeper_than_any_system_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    found = chain("0::" + "/a" * 1900)
+    assert len(found) == DEPTH + 1
+    assert found[-1].folder == tmp_path
+    assert found[0].folder == tmp_path.joinpath(*["a"] * DEPTH)

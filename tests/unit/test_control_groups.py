@@ -17,7 +17,7 @@ from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, KIB, MIB, SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, at_once, joined, peer
 
 RESERVE = 512 * MIB                     # of a limit of 8 GiB
 CARD = FACTS.memory_total
@@ -34,7 +34,7 @@ class Machine:
         (folder / "cgroup").write_text("0::/all/daemon\n")
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
-        ControlGroups(self.time.clock, self.time.timer).follow(self.manager)
+        ControlGroups(self.time.clock, self.time.timer, at_once).follow(self.manager)
         limited = Limited(logging.getLogger("nvshared.test"), self.time.clock, self.time.timer)
         for facts in (OTHER, FACTS):
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=False)
@@ -56,12 +56,15 @@ class Machine:
 
     def comes(self, number: int, memory: Memory | None = None, card: int = 0) -> Client:
         self.links[number] = Noted()
+        has = memory or Memory()
+        self.manager.look(peer(4000 + number), has.host + has.beyond, lambda: None)
         return joined(self.manager.gpus[card], number, self.links[number], memory)
 
     def ask(self, client: Client, size: int) -> Limits:
         """The answer to a COMMIT."""
         self.asked += 1
         self.time.pass_by(SECOND // 10)
+        self.manager.look(client.peer, 0, lambda: None)
         client.gpu.tell(CommitAsked(client.id, client.memory, self.asked, size))
         answer, = (
             order for order in self.links[client.id].orders

@@ -44,6 +44,9 @@ class Program:
     def finish(self) -> None:
         """Wire.finish."""
 
+    def resume(self) -> None:
+        """Wire.resume."""
+
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
         """HELLO, as INTRODUCE asked for."""
         self.session.received(protocol.encode_report(ReportRecord(

@@ -293,7 +293,7 @@ def test_who_comes_and_goes_all_the_time_does_not_fill_the_journal(
 def test_faults_name_the_process_and_its_user(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
-    journal.complain(limited, 0, "silent", lambda: peer(uid=0), "it said nothing")
+    journal.complain(limited, peer(uid=0), "silent", "it said nothing")
     assert caplog.messages == ["python[4711] of root: it said nothing"]
 
 

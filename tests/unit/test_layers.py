@@ -24,6 +24,7 @@ PURPOSES: dict[str, str] = {
     "clock": "time, as it is handed to everything",
     "quantity": "sizes, shares and times as people write them",
     "library": "where the compiled files are",
+    "lanes": "calls that may block, made in threads",
     "scheduler": "who runs and whose memory lies where; no I/O",
     "machine": "what the machine is and has",
     "settings": "what an administrator has set",
@@ -61,7 +62,7 @@ ONLY_FROM: dict[str, set[str]] = {
 
 # Where a foreign library may be imported: a purpose, or a module of one.
 FOREIGN: dict[str, set[str]] = {
-    "dbus_next": {"dbus", "bus", "control"},
+    "dbus_next": {"bus"},
     "pynvml": {"machine.nvml"},
     "rich": {"cli", "tui", "demo"},
     "prometheus_client": {"report.metrics", "report.families"},

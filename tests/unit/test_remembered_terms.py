@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms
+from nvshared.settings import state
 from nvshared.sharing import remembered
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.remembered import RememberedTerms, started
+from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.terms import ClientTerms
 from nvshared.units import SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, peer, script
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, at_once, peer, script
 
 OURS = os.getpid()
 
@@ -34,13 +36,14 @@ class Daemon:
 
     def __init__(self, folder: Path, time: Time) -> None:
         self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-        self.kept = RememberedTerms(folder, time.clock, time.timer)
+        self.kept = RememberedTerms(folder, time.clock, time.timer, at_once)
         for facts in (FACTS, OTHER):
             self.kept.follow(self.manager.add(facts, Sample(), gather=False))
 
     def joins(self, pid: int = OURS, gpu: int = 0) -> Client:
         on: GPU = self.manager.gpus[gpu]
-        client = Client(self.manager.next_id(), on, replace(peer(1), pid=pid), Noted())
+        who = replace(peer(1), pid=pid, started=host.started(pid))
+        client = Client(self.manager.next_id(), on, who, Noted())
         on.join(client, Memory(), running=False, wants=False, commit=0)
         return client
 
@@ -94,13 +97,13 @@ def test_many_changes_are_written_once(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    write = Path.write_text
+    keep = state.keep
 
-    def counted(path: Path, text: str, **rest: Any) -> int:
+    def counted(path: Path, plain: dict[str, Any]) -> None:
         written.append(path.name)
-        return write(path, text, **rest)
+        keep(path, plain)
 
-    monkeypatch.setattr(Path, "write_text", counted)
+    monkeypatch.setattr(remembered, "keep", counted)
     daemon = Daemon(tmp_path, time)
     client = daemon.joins()
     for weight in range(1, 1000):
@@ -119,9 +122,9 @@ def test_another_process_of_that_number_gets_nothing(
     first = Daemon(tmp_path, time)
     first.manager.set_terms(first.joins().id, "weight", 7)
     time.pass_by(SECOND)
-    now = started(OURS)
+    now = host.started(OURS)
     assert now is not None
-    monkeypatch.setattr(remembered, "started", lambda _pid: now + 1)
+    monkeypatch.setattr(host, "started", lambda _pid: now + 1)
     second = Daemon(tmp_path, time)
     client = second.joins()
     assert client.terms == ClientTerms()
@@ -198,5 +201,5 @@ def test_nowhere_to_write(
 
 
 def test_a_process_has_a_start() -> None:
-    assert started(OURS) == started(OURS) is not None
-    assert started(0) is None
+    assert host.started(OURS) == host.started(OURS) is not None
+    assert host.started(0) is None

@@ -2,6 +2,7 @@
 """What a hook may say, what becomes of it, and what it is told."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
+from nvshared.machine.peer import Peer
 from nvshared.scheduler import events
 from nvshared.scheduler.actions import (
     ClientState,
@@ -46,6 +48,7 @@ class Wire:
         self.sent: list[OrderRecord] = []
         self.descriptors: list[int] = []
         self.finished = False
+        self.resumed = False
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
         self.sent.append(protocol.decode_order(packet))
@@ -54,6 +57,9 @@ class Wire:
 
     def finish(self) -> None:
         self.finished = True
+
+    def resume(self) -> None:
+        self.resumed = True
 
 
 class Hook:
@@ -413,3 +419,38 @@ def test_whatever_comes_only_ends_that_connection(manager: Manager, packets: lis
     hook.session.ended()
     assert isinstance(Scripted.latest.events[-1], events.Left)
     assert not list(manager.clients)
+
+
+def test_hello_and_commit_wait_for_what_is_looked_up_about_the_process(manager: Manager) -> None:
+    looks: list[tuple[int, Callable[[], None]]] = []
+
+    def look(_peer: Peer, more: int, then: Callable[[], None]) -> bool:
+        looks.append((more, then))
+        return True
+
+    manager.look = look
+    made = Hook(manager)
+    made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
+    assert (made.session.client, made.session.looks, made.wire.sent) == (None, True, [])
+    assert looks[0][0] == 9             # which nobody knows of yet
+    looks[0][1]()
+    assert (made.wire.resumed, made.session.looks) == (True, False)
+    made.session.go_on()
+    assert made.session.client is not None
+    made.says(ReportRecord(Type.MEMORY))
+    assert len(looks) == 1
+    Scripted.latest.events.clear()
+    made.says(ReportRecord(Type.COMMIT, number=1, commit=GIB))
+    assert (looks[1][0], Scripted.latest.events) == (0, [])
+    made.session.go_on()
+    assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
+
+
+def test_connection_that_ended_meanwhile_is_not_resumed(manager: Manager) -> None:
+    looks: list[Callable[[], None]] = []
+    manager.look = lambda _peer, _more, then: looks.append(then) is None
+    made = Hook(manager)
+    made.says(HELLO)
+    made.session.ended()
+    looks[0]()
+    assert not made.wire.resumed

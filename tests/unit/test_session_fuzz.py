@@ -76,6 +76,9 @@ class Wire:
     def finish(self) -> None:
         return
 
+    def resume(self) -> None:
+        return
+
 
 class Liar:
     """A client, as the daemon has it."""

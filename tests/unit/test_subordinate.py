@@ -43,6 +43,9 @@ def test_users_are_named(lent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lent.write_text(f"{NOBODY_HAS}:100000:65536\nalice:200000:65536\n")
     assert subordinate.owner(200001) == ALICE
     assert subordinate.owner(100001) == 100001
+    monkeypatch.delattr(pwd, "getpwnam")
+    assert [subordinate.lender(uid) for uid in (99999, 100001, 200001)] == [
+        99999, NOBODY_HAS, "alice"]
 
 
 @pytest.mark.parametrize("who", ["0", "root", "998"])
@@ -64,7 +67,7 @@ def test_who_connects_with_one_is_that_user(lent: Path) -> None:
     lent.write_text(f"{ALICE}:{os.getuid()}:1\n")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        who = peer.describe(*peer.credentials(ours))
+        who = peer.identify(*peer.credentials(ours))
     assert (who.pid, who.uid, who.owner) == (os.getpid(), os.getuid(), ALICE)
     assert who.account == f"user:{ALICE}"
     assert str(who.tenants[0]) == f"user:{user(ALICE)}"

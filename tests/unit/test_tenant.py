@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.machine.tenant import OTHERS, Kind, OwnerOf, locate, tenants, unseen, user
+from nvshared.machine.tenant import DEPTH, OTHERS, Kind, OwnerOf, locate, tenants, unseen, user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
@@ -382,7 +382,7 @@ folder_names = st.one_of(
     owners=st.lists(st.sampled_from([ALICE, ALICE, 0, 1001]), min_size=8, max_size=8),
     environment=st.sampled_from(["", "SLURM_JOB_ID=42\0"]),
 )
-def test_tenant_of_a_users_cgroup_stays_the_users_whatever_its_name(
+def test_tenants_of_a_users_folders_are_that_users_whatever_their_names(
     base: str, names: list[str], line: str, owners: list[int], environment: str
 ) -> None:
     path = "/".join([base, *names])
@@ -427,3 +427,17 @@ def test_tenants_of_a_slice_named_after_another_user_are_its_owners() -> None:
     for owner_of in (unseen, lambda _, folder: ALICE if folder.startswith(base) else 0):
         found = tenants(path, ALICE, owner_of=owner_of)
         assert str(found[-1]) == f"unit:{user(ALICE)}/train.service"
+
+
+def test_locate_asks_for_few_folders_of_a_path_that_is_nested_deep() -> None:
+    asked: list[str] = []
+
+    def owner_of(_controllers: str, folder: str) -> int:
+        asked.append(folder)
+        return 0
+
+    deep = "/a" * 1900
+    found, strange = locate(f"0::{deep}/docker/{'9f1c' * 16}\n", ALICE, owner_of=owner_of)
+    assert [one.kind for one in found] == [Kind.USER]
+    assert len(strange) == 1
+    assert len(asked) == DEPTH

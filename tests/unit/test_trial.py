@@ -44,10 +44,10 @@ def run(systemctl: Path) -> Run:
 
     def act(*words: str) -> None:
         parser = argparse.ArgumentParser()
-        trial.TRIAL.configure(parser)
+        trial.VERB.configure(parser)
         options = parser.parse_args(words)
         options.json, options.bus = True, "system"
-        trial.TRIAL.act(options)
+        trial.VERB.act(options)
 
     return act
 

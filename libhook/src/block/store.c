@@ -4,10 +4,10 @@
 #include "block/block.h"
 #include "block/search.h"
 
-bool store_take(struct block *block, uint64_t allowance)
+bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision)
 {
     if (!block->stored)
-        block->stored = block->store->take(block, allowance);
+        block->stored = block->store->take(block, allowance, provision);
     return block->stored;
 }
 

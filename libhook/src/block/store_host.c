@@ -6,18 +6,21 @@
  */
 
 #include "block/block.h"
+#include "block/host_provision.h"
 #include "block/host_slabs.h"
-#include "block/host_threads.h"
 #include "block/mapped.h"
 #include "block/search.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "interpose/real.h"
 
-static bool take(struct block *block, uint64_t allowance)
+static bool take(struct block *block, uint64_t allowance, struct host_provision *provision)
 {
     struct client *client = block->client;
-    host_provide(client, block->size, allowance);
+    if (provision != NULL && provision->client == NULL)
+        host_provide(client, allowance, provision);
+    if (provision != NULL)
+        provision->wanted -= block->size < provision->wanted ? block->size : provision->wanted;
     if (host_place(block))
         return true;
     while (client->providers > 0) {

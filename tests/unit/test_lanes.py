@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that block hold up those of their own key, and no others."""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic as now
+
+import pytest
+
+from nvshared.lanes import Lanes
+from tests.unit.scripted import Time
+
+PATIENCE = 1000
+LONG = 20.0                             # seconds that a busy machine may take
+
+
+class Loop:
+    """What threads post is run by the test."""
+
+    def __init__(self) -> None:
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.answers: list[object] = []
+
+    def until(self, number: int) -> list[object]:
+        """The answers, once there are so many."""
+        end = now() + LONG
+        while len(self.answers) < number:
+            self.posted.get(timeout=max(0.0, end - now()))()
+        return self.answers
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
+    return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
+
+
+def test_calls_of_a_key_are_answered_in_their_order(loop: Loop, time: Time) -> None:
+    made = lanes(loop, time)
+    for number in range(100):
+        made.run(number % 3, partial(int, number), loop.answers.append)
+    answers = loop.until(100)
+    for key in range(3):
+        mine = [one for one in answers if isinstance(one, int) and one % 3 == key]
+        assert mine == sorted(mine)
+    assert sorted(map(str, answers)) == sorted(map(str, range(100)))
+
+
+def test_call_that_blocks_holds_up_its_own_key_only(loop: Loop, time: Time) -> None:
+    made, gate = lanes(loop, time), threading.Event()
+    try:
+        made.run("a", gate.wait, loop.answers.append)
+        made.run("a", lambda: "behind it", loop.answers.append)
+        made.run("b", lambda: "other", loop.answers.append)
+        assert loop.until(1) == ["other"]
+    finally:
+        gate.set()
+    assert loop.until(3) == ["other", True, "behind it"]
+
+
+def test_call_that_outlasts_the_patience_is_answered_by_nothing(loop: Loop, time: Time) -> None:
+    made, gate, called = lanes(loop, time), threading.Event(), list[str]()
+    try:
+        made.run("a", gate.wait, loop.answers.append, PATIENCE)
+        made.run("a", lambda: called.append("late"), loop.answers.append, PATIENCE)
+        time.pass_by(PATIENCE)
+        assert loop.answers == [None, None]
+    finally:
+        gate.set()
+    made.run("a", lambda: "next", loop.answers.append, PATIENCE)
+    assert loop.until(3) == [None, None, "next"]
+    assert called == []                 # nobody waited for it any more
+    time.pass_by(PATIENCE)
+    assert len(loop.answers) == 3
+
+
+def test_number_of_threads_is_bounded_and_those_without_work_end(
+    loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nvshared.lanes.IDLE", 0.01)
+    made, gate = Lanes("bounded", 3, loop.posted.put, time.clock, time.timer), threading.Event()
+
+    def running() -> int:
+        return sum(one.name == "bounded" for one in threading.enumerate())
+
+    for key in range(20):
+        made.run(key, gate.wait, loop.answers.append)
+    assert running() == 3
+    gate.set()
+    assert loop.until(20) == [True] * 20
+    end = now() + LONG
+    while running() and now() < end:
+        threading.Event().wait(0.01)
+    assert running() == 0
+    made.run(0, lambda: "again", loop.answers.append)
+    assert loop.until(21)[-1] == "again"
+
+
+def test_call_that_fails_is_answered_by_nothing_and_logged(
+    loop: Loop, time: Time, caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = lanes(loop, time)
+    with caplog.at_level(logging.ERROR):
+        made.run("a", lambda: 1 // 0, loop.answers.append)
+        made.run("a", lambda: "next", loop.answers.append)
+        assert loop.until(2) == [None, "next"]
+    assert "ZeroDivisionError" in caplog.text
+    with pytest.raises(Empty):
+        loop.posted.get_nowait()
