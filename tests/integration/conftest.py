@@ -208,6 +208,16 @@ def tiny_site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
+def site_with_reserves(tmp_path: Path) -> Iterator[Site]:
+    """The same with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    for made in _made(tmp_path, simulate(folder, number=1, memory=256 * MIB)):
+        (tmp_path / "nvshared.conf").write_text("")
+        yield made
+
+
+@pytest.fixture
 def site_of_three(tmp_path: Path) -> Iterator[Site]:
     """The same with three cards."""
     folder = tmp_path / "cards"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts cannot leave the card: thirty programs whose contexts nearly fill it."""
+
+import subprocess
+from collections.abc import Callable
+
+from tests.integration.conftest import ROOT, Site
+
+BUILD = ROOT / "libhook" / "build"
+PROGRAMS = 30                           # with a context of 8 MiB each, on 256 MiB
+OUT_OF_MEMORY = 3                       # exit status
+
+
+class Workload:
+    """A program that computes until its standard input ends."""
+
+    def __init__(self, site: Site, name: str, size: str) -> None:
+        self.output = site.folder / name
+        with self.output.open("w") as output:
+            self.popen = subprocess.Popen(
+                [str(BUILD / "nvshare-workload"), "--memory", size, "--chunk", "4MiB",
+                 "--rounds", "1", "--until-told", "--json"],
+                env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                     "NVSHARE_SOCKET": str(site.socket)},
+                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True,
+            )
+        site.started.append(self.popen)
+
+    def finish(self) -> int:
+        """Its exit status, which its output confirms."""
+        self.popen.communicate("")
+        said = self.output.read_text()
+        assert ('"right": true' in said) == (self.popen.returncode == 0)
+        assert ("out of memory" in said) == (self.popen.returncode == OUT_OF_MEMORY)
+        return self.popen.returncode
+
+
+def test_program_waits_and_is_named_while_contexts_of_others_fill_the_card(
+    site_with_reserves: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site_with_reserves.start("--tq", "100ms", "--trace", str(site_with_reserves.folder / "trace"))
+    first = Workload(site_with_reserves, "first", "160MiB")
+    eventually(lambda: '"allocated"' in first.output.read_text())
+    others = [Workload(site_with_reserves, f"other{i}", "1MiB") for i in range(PROGRAMS - 1)]
+    said = f"nvshare-workload[{first.popen.pid}] waits: it needs 162 MiB, and no more than"
+    eventually(lambda: said in site_with_reserves.log.read_text())
+    codes = {other.finish() for other in others}
+    assert 0 in codes
+    assert codes <= {0, OUT_OF_MEMORY}
+    assert first.finish() == 0
