@@ -8,7 +8,7 @@ from pathlib import Path
 from nvshared import __version__, library
 from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
-from nvshared.preload import fitness, switch
+from nvshared.preload import switch, trial
 from nvshared.preload.tree import Tree
 
 MACHINE = Tree(Path("/"))
@@ -30,7 +30,7 @@ def findings() -> Iterator[Finding]:
 def _library() -> Finding:
     try:
         path = library.hook().resolve()
-        fitness.check(MACHINE, path)
+        trial.check(MACHINE, path)
     except NvshareError as error:
         return fault("library", error.message, error.hint or "install it again")
     return ok("library", f"{path} can be loaded by this machine's programs")

@@ -22,14 +22,18 @@ class Unguarded(NvshareError):
 def check(tree: Tree, library: Path) -> None:
     """`library` is a path of the system.
 
-    Raises Unguarded with who could write what, InvalidArgs for a path that
-    cannot stand in the list.
+    Raises Unguarded with who could write what, NvshareError if there is none, InvalidArgs for a
+    path that cannot stand in the list.
     """
     if bad := sorted(FORBIDDEN & set(str(library))):
         raise InvalidArgs(
             f"{str(library)!r} cannot stand in the list, it has a {bad[0]!r}",
             "install the library elsewhere",
         )
+    if not tree.has(library):
+        raise NvshareError(
+            f"there is no {tree.outside(library)}",
+            "install libnvshare, or name another with --library")
     for step in tree.steps(library):
         path = tree.outside(step)
         # A link is as safe as the folder that it lies in.

@@ -7,7 +7,7 @@ from typing import Any
 
 from nvshared import library as installed
 from nvshared.errors import NvshareError
-from nvshared.preload import fitness, guard, listing, trial
+from nvshared.preload import guard, listing, trial
 from nvshared.preload.tree import Tree
 
 # A link in one of these is what an administrator would name; it stays when versions change.
@@ -74,7 +74,6 @@ def enable(tree: Tree, library: Path) -> tuple[trial.Tried, ...]:
     Raises NvshareError, and then the list is as it was.
     """
     listing.writable(tree)              # nobody should wait for a trial that leads to nothing
-    fitness.check(tree, library)
     guard.check(tree, library)
     usual = trial.complaints(tree)
     tried = trial.run(tree, library, usual)
@@ -105,8 +104,8 @@ def _fault(tree: Tree, entries: tuple[str, ...]) -> str:
             continue                    # the loader searches for it
         path = Path("/", entry)
         try:
-            fitness.check(tree, path)
             guard.check(tree, path)
+            trial.check(tree, path)
         except NvshareError as error:
             return error.message
     return ""

@@ -9,7 +9,8 @@ containers; what cannot be tried is said and does not count against the library.
 
 A program passes if it ends well, complains of nothing that it does not complain
 of without the library (the loader only grumbles about one that it cannot load,
-and others' may be in the list), and has the library mapped.
+and others' may be in the list), and has the library mapped. Whether a library is
+of this machine and finds what it needs is thus said by the loader itself.
 """
 
 import os
@@ -28,6 +29,8 @@ PATIENCE = 30.0                         # seconds for one program
 NOBODY = 65534
 READY = "ready"
 UNCHANGED = "the list is as it was"
+SIMPLE = "a simple program"
+TRUE = Path("/bin/true")
 
 PYTHON = """\
 import subprocess, threading
@@ -79,30 +82,51 @@ class _Ended:
     err: str
 
 
+def check(tree: Tree, library: Path) -> None:
+    """Whether the system's loader takes this library; only root can know of another system.
+
+    Raises Unloadable.
+    """
+    if _can_run(tree):
+        _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), complaints(tree))
+
+
 def run(tree: Tree, library: Path, usual: frozenset[str]) -> tuple[Tried, ...]:
     """Tries all programs; `usual`: the complaints before. Raises Unloadable when one fails."""
     return tuple(_programs(tree, library, usual))
 
 
 def complaints(tree: Tree) -> frozenset[str]:
-    """The lines that any program of the system says as it is now."""
-    if not tree.running and os.geteuid() != 0:
+    """The lines that any program of the system says now. Raises Unloadable if none runs."""
+    if not tree.has(TRUE):
+        raise Unloadable(
+            f"there is no program {tree.outside(TRUE)}", "is --root the top folder of a system?")
+    if not _can_run(tree):
         return frozenset()
-    return frozenset(_run(_preloaded(tree, None, ["/bin/true"])).err.splitlines())
+    ended = _run(_preloaded(tree, None, [str(TRUE)]))
+    if ended.code != 0:
+        said = ended.err.strip().splitlines()
+        raise Unloadable(
+            f"programs of this system do not run: {said[-1] if said else ended.code}", UNCHANGED)
+    return frozenset(ended.err.splitlines())
 
 
 def start(tree: Tree, usual: frozenset[str]) -> None:
     """One program, as any program starts now. Raises Unloadable."""
-    if tree.running or os.geteuid() == 0:
-        _judge("a simple program", _run(_preloaded(tree, None, ["/bin/true"])), usual)
+    if _can_run(tree):
+        _judge(SIMPLE, _run(_preloaded(tree, None, [str(TRUE)])), usual)
+
+
+def _can_run(tree: Tree) -> bool:
+    return tree.running or os.geteuid() == 0
 
 
 def _programs(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
-    if not tree.running and os.geteuid() != 0:
+    if not _can_run(tree):
         yield Tried("every program", "only root can run programs of another system")
         return
-    _judge("a simple program", _run(_preloaded(tree, library, ["/bin/true"])), usual)
-    yield Tried("a simple program", "")
+    _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), usual)
+    yield Tried(SIMPLE, "")
     python = Path(sys.executable if tree.running else "/usr/bin/python3")
     if tree.has(python):
         done = _run(_preloaded(tree, library, [str(python), "-I", "-c", PYTHON]))
@@ -169,8 +193,10 @@ def _judge(
 ) -> None:
     complaints = [line for line in ended.err.splitlines() if line.strip() and line not in usual]
     if ended.code != 0 or complaints:
-        how = f"ended with {ended.code}" if ended.code >= 0 else f"died of signal {-ended.code}"
+        how = f"ended with {ended.code}" if ended.code > 0 else f"died of signal {-ended.code}"
         said = f": {complaints[-1]}" if complaints else ""
-        raise Unloadable(f"with the library preloaded, {name} {how}{said}", UNCHANGED)
+        raise Unloadable(
+            f"with the library preloaded, {name} {how if ended.code else 'complains'}{said}",
+            f"{UNCHANGED}; install the library that was built for this system")
     if mapped is not None and ended.out and f" {mapped}\n" not in ended.out:
         raise Unloadable(f"{name} ran without the library although it was preloaded", UNCHANGED)
