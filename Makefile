@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #   make demo     two programs that do not fit together share one GPU, shown live
 #   make test     every test that this machine allows but the long ones, and what was left out
+#   make test-quick     half a minute on two cores, for the loop of whoever edits: something of each room
 #   make test-long      the long ones: random, stress and fuzzing, under sanitizers too
 #   make test-drivers   the library's with each older driver simulated; NVSHARE_SIM_DRIVER=550 is one
 #   make test-pythons   the unit level with each Python from 3.11 to 3.14 that there is
@@ -46,13 +47,27 @@ JOBS ?= 4
 PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
-.PHONY: demo test test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+# What of the unit level takes seconds: random worlds, shares over long times, whole trees.
+SLOW := scheduler_record scheduler_fairness scheduler_belief scheduler_compute scheduler_quantum \
+	scheduler_provide scheduler_requests scheduler_rows scheduler_terms scheduler_domains \
+	scheduler_invariants scheduler_prefetch scheduler_stopped scheduler_rations scheduler_groups \
+	scheduler_pauses scheduler_steps scheduler_priority scheduler_year scheduler_usage gangs \
+	history_file scrapes packaging style manifests kubelet_tls image slurm_terms
+QUICK := $(SLOW:%=--ignore=tests/unit/test_%.py) tests/unit \
+	$(addprefix tests/bus/test_,calls.py clients.py tenants.py) \
+	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
+	$(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py hook/test_waits.py pace telling)
+
+.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
 
 test: ready
 	$(PYTEST) $(AT_ONCE)
+
+test-quick: ready
+	$(PYTEST) -n 2 --dist=loadscope $(QUICK)
 
 # The sanitizers' builds come first: two tests that make the same one would disturb each other.
 test-long: ready

@@ -35,7 +35,7 @@ vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 # Those of a card, which run one after the other, and those that something is compiled for.
 TOGETHER = (
     "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/",
-    "libhook/tests/busyness/", "libhook/tests/commit/", "libhook/tests/hook/",
+    "libhook/tests/activity/", "libhook/tests/commit/", "libhook/tests/hook/",
     "libhook/tests/pace/", "libhook/tests/store/", "libhook/tests/telling/",
 )
 

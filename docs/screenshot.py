@@ -35,9 +35,8 @@ from nvshared.demo.gpu import DemoGPU, find
 from nvshared.demo.process import running
 from nvshared.demo.service import service
 from nvshared.tui.actions import looked, settled
-from nvshared.tui.rows import who
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Opened, Screen, State
+from nvshared.tui.state import Command, Opened, Screen, State, who
 from nvshared.units import GIB, MIB
 
 PICTURES = Path(__file__).with_name("images")

@@ -29,7 +29,7 @@ from bench.colocation.service import service
 from bench.colocation.thesis import Way
 from nvshared.errors import NvshareError
 from nvshared.machine.capacity import Capacity
-from nvshared.scheduler.demand import margin
+from nvshared.scheduler.domains import margin
 from nvshared.units import MIB
 
 NOTEBOOKS = 10

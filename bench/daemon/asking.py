@@ -9,9 +9,11 @@ the first answer has come, and goes on until its standard input ends.
 import select
 import sys
 
+from dbus_next.message import Message
+
+from nvshared.control import Question
 from nvshared.control.connection import ControlConnection
-from nvshared.control.question import Question
-from nvshared.dbus.message import NO_AUTO_START, START, call, pack, size
+from nvshared.dbus import START, size
 from nvshared.names import BUS_NAME, MANAGER_PATH
 
 AHEAD = 4                               # questions without an answer
@@ -35,8 +37,8 @@ class Asker(ControlConnection):
             self._send()
 
     def _send(self) -> None:
-        question = call(BUS_NAME, *EVERYTHING, flags=NO_AUTO_START)
-        self._socket.sendall(pack(question, self._next()))
+        path, interface, member, *_ = EVERYTHING
+        self._socket.sendall(self._pack(Message(BUS_NAME, path, interface, member)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Result:
     goals: tuple[Goal, ...]
     figures: dict[str, Any]
     wrong: tuple[str, ...]              # what programs said that did not end with the right data
-    drawing: Mapping[str, Sequence[float]] = field(default_factory=dict)    # see tui/plot.py
+    drawing: Mapping[str, Sequence[float]] = field(default_factory=dict)    # see cli/history.py
     marks: Sequence[tuple[float, str]] = ()     # along it
 
     def report(self) -> dict[str, Any]:

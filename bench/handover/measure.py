@@ -30,8 +30,8 @@ from bench.handover.undisturbed import LOADS, undisturbed
 from bench.handover.unused import little_used
 from bench.harness import ROOT, machine
 from nvshared import quantity
+from nvshared.cli.history import svg
 from nvshared.errors import NvshareError
-from nvshared.tui.plot import svg
 
 RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.handover.goal import Goal, Result
-from nvshared.tui.plot import terminal
+from nvshared.cli.history import terminal
 
 
 def show(

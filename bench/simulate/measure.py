@@ -18,9 +18,9 @@ from typing import Any
 from bench.simulate.day import SPAN, Outcome, Wanted, figures, part, settings, simulate
 from bench.simulate.kinds import HOUR, KINDS
 from nvshared import quantity
+from nvshared.cli.history import svg, terminal
 from nvshared.errors import NvshareError
 from nvshared.quantity import sized
-from nvshared.tui.plot import svg, terminal
 
 DEFAULT = Wanted()
 HOURS_APART = 3                         # on a plot

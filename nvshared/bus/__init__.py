@@ -5,11 +5,11 @@
     …
     await publication.close()
 
-members.py says how an interface is declared. manager.py, gpu.py, client.py and
-logcontrol.py declare ours, with one line each for what they do. A call comes in
-through connection.py, the transport; its bytes are a matter of nvshared/dbus.
-dispatch.py answers it, after authority.py has let it pass, and finds its object
-in tree.py, which also announces changes. publication.py holds all of this together.
+manager.py, gpu.py, client.py and logcontrol.py have the service objects, as dbus-next declares
+them; interface.py adds who may call a method and how a property's changes are announced.
+A call comes in through connection.py, the transport. dispatch.py answers it, after authority.py
+has let it pass, with the objects in objects.py, which also announces changes. publication.py
+holds all of this together.
 """
 
 from nvshared.bus.publication import Publication

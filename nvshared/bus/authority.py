@@ -22,12 +22,12 @@ from contextlib import suppress
 from itertools import count
 from typing import TypeVar
 
-from dbus_next.constants import ErrorType
+from dbus_next.constants import ErrorType, MessageFlag
+from dbus_next.message import Message
+from dbus_next.signature import Variant
 
 from nvshared.bus.connection import BusConnection, BusError
-from nvshared.dbus.address import BUS
-from nvshared.dbus.message import ALLOW_INTERACTIVE_AUTHORIZATION, Message
-from nvshared.dbus.types import Variant
+from nvshared.dbus import BUS
 from nvshared.errors import NotPermitted, NvshareError, PasswordNeeded
 from nvshared.machine import subordinate
 
@@ -100,7 +100,9 @@ class Checks:
         finally:
             if not answer.done():
                 answer.add_done_callback(_forget)
-                self._connection.tell(POLKIT, "CancelCheckAuthorization", "s", [name])
+                self._connection.post(Message(
+                    *POLKIT, "CancelCheckAuthorization", signature="s", body=[name],
+                    flags=MessageFlag.NO_REPLY_EXPECTED))
         ((granted, challenge, _),) = answer.result()
         return granted, challenge
 
@@ -127,8 +129,7 @@ class Caller:
         self._connection = connection
         self._checks = checks
         self.name: str = message.sender
-        self.as_owner = False           # it may, as the program is its own
-        self.interactive = bool(message.flags & ALLOW_INTERACTIVE_AUTHORIZATION)
+        self.interactive = bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
     async def uid(self) -> int:
         """User id of the caller. Raises BusError if it has left the bus."""
@@ -157,24 +158,24 @@ class Caller:
             return False
         return bool(there)
 
-    async def authorise(self, action: str) -> None:
+    async def authorise(self, action: str, hint: str = "") -> None:
         """Returns if the caller may do this. Raises NotPermitted if not, or TooManyChecks."""
         if await self.administers():
             return
         uid = await self.uid()
+        refused = f"{action} is not permitted to uid {uid}"
         if self._checks is None:
             raise NotPermitted(
-                f"authentication required: {action} is for root alone here, not for uid {uid}")
+                f"authentication required: {action} is for root alone here, not for uid {uid}",
+                hint)
         try:
             granted, challenge = await self._checks.ask(self, uid, action)
         except BusError as error:
+            reason = f"polkit did not decide: {error.message}"
             if error.name in _ABSENT:
                 reason = "polkit, which could permit it, does not run"
-            else:
-                reason = f"polkit did not decide: {error.message}"
-            raise NotPermitted(f"{action} is not permitted to uid {uid}: {reason}") from error
-        if granted:
-            return
-        if challenge and not self.interactive:
-            raise PasswordNeeded(f"authentication required: {action} needs a password")
-        raise NotPermitted(f"{action} is not permitted to uid {uid}")
+            raise NotPermitted(f"{refused}: {reason}", hint) from error
+        if challenge and not granted and not self.interactive:
+            raise PasswordNeeded(f"authentication required: {action} needs a password", hint)
+        if not granted:
+            raise NotPermitted(refused, hint)

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's connection to a message bus: calls come in, answers and signals go out.
+"""The daemon's connection to a message bus: the part of dbus-next that is replaced.
 
-It reads from senders that nobody has vetted, and writes to a bus that may be slower than we are.
+dbus-next's own transport for asyncio cannot serve senders that nobody has vetted, nor a bus that
+is slower than we are: it takes a socket whose buffer is full for a broken one, reads a message of
+any length, at once and completely, keeps what it read until the cyclic collector runs, and waits
+for ever for a bus that hangs up during authentication. Here
 
-* One message is read at a time, and between two everything else has its turn.
-* A body longer than any we are ever sent is not kept: the call is answered, its values are not
-  read. A message whose header is longer than any is passed over, so no answer goes out.
-* What is to go out in one turn of the loop goes out together: each message of its own would cost
-  both sides a wake-up. What the bus does not take yet waits.
-* Signals are passed over: we listen to none.
-* Passing file descriptors is never negotiated.
-
-The transport is ours, and dbus-next has the rest: introspection, the names of errors, flags and
-replies. Its own connection for asyncio takes a socket whose buffer is full for one that is
-broken, reads whatever comes completely and at once, keeps what it read until the cyclic collector
-comes, and needs 40 µs for each value that it sends. None of that can be changed through what it
-makes public.
+* one message is read at a time, and between two everything else has its turn;
+* a body longer than any we are ever sent is not kept: the call is answered, its values are not
+  read. A message whose header is longer than any is passed over, so no answer goes out;
+* what is to go out in one turn of the loop goes out together: each message of its own would cost
+  both sides a wake-up. What the bus does not take yet waits;
+* signals are passed over: we listen to none;
+* passing file descriptors is never negotiated.
 """
 
 import asyncio
@@ -24,12 +21,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
+from dbus_next.constants import ErrorType, MessageType
+from dbus_next.message import Message
 
-from nvshared.dbus import message as wire
-from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction
-from nvshared.dbus.types import WireError
-from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
+from nvshared import dbus
+from nvshared.dbus import BUS, Received, WireError
+from nvshared.errors import BusUnavailable, NvshareError
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +35,16 @@ LONGEST = 8192                          # bytes of a body; the longest we know a
 LONGEST_HEADER = 1 << 16                # bytes; each name in it has at most 255, but for the path
 AT_A_TIME = 1 << 16                     # bytes of what is passed over
 _SERIALS = (1 << 32) - 1
-_HINT = "is dbus running? --bus chooses another, --bus none does without"
-NO_REPLY = ErrorType.NO_REPLY.value
-DISCONNECTED = ErrorType.DISCONNECTED.value
-_OWNED = {RequestNameReply.PRIMARY_OWNER.value, RequestNameReply.ALREADY_OWNER.value}
+_READ = {one.value for one in MessageType if one is not MessageType.SIGNAL}
 _LOST = (OSError, EOFError, WireError)  # what the end of a connection looks like
 
 
 class BusError(NvshareError):
     """An error that another peer on the bus answered with; `name` is its D-Bus name."""
 
-    def __init__(self, name: str, message: str) -> None:
+    def __init__(self, type_: ErrorType | str, message: str) -> None:
         super().__init__(message)
-        self.name = name
+        self.name = str(type_.value) if isinstance(type_, ErrorType) else type_
 
 
 class BusConnection:
@@ -64,29 +58,25 @@ class BusConnection:
         writer.transport.set_write_buffer_limits(high=0)
         self._serial = 0
         self._outgoing = bytearray()    # of this turn of the loop
-        self._replies: dict[int, asyncio.Future[wire.Message]] = {}      # by the serial of the call
-        self._handler: Callable[[wire.Message], None] | None = None
+        self._answers: dict[int, asyncio.Future[Received]] = {}     # by the serial of the call
+        self._handler: Callable[[Received], None] | None = None
         self._reading = asyncio.get_running_loop().create_task(self._read())
         self._reading.add_done_callback(self._ended)
 
     @classmethod
     async def open(cls, address: str) -> "BusConnection":
         """Connects. Raises BusUnavailable if nobody listens there or we are not let in."""
-        try:
-            reader, writer = await asyncio.open_unix_connection(sock=connect(address))
-        except BusUnavailable as error:
-            error.hint = _HINT
-            raise
+        reader, writer = await asyncio.open_unix_connection(sock=dbus.connect(address))
         connection = None
         try:
             # Not wait_for(): in Python 3.11 it forgets that it was cancelled, if at that
             # moment what it waits for is done.
             async with asyncio.timeout(CONNECT_PATIENCE):
-                writer.write(introduction())
+                writer.write(dbus.introduction())
                 line = await reader.readuntil(b"\r\n")
-                if not line.startswith(LET_IN):
+                if not line.startswith(dbus.LET_IN):
                     raise OSError(line.decode(errors="replace").strip())
-                writer.write(BEGIN)
+                writer.write(dbus.BEGIN)
                 connection = cls(reader, writer)
                 await connection.ask(BUS, "Hello", patience=None)
         except BaseException as error:
@@ -98,50 +88,27 @@ class BusConnection:
             reason = "it hung up" if isinstance(error, EOFError) else str(error)
             raise BusUnavailable(
                 f"cannot connect to the message bus at {address!r}: "
-                f"{reason or 'it did not answer'}", _HINT,
+                f"{reason or 'it did not answer'}",
+                "is dbus running? --bus chooses another, --bus none does without",
             ) from error
         return connection
 
-    def answer_calls(self, handler: Callable[[wire.Message], None]) -> None:
+    def answer_calls(self, handler: Callable[[Received], None]) -> None:
         """Hands every method call to `handler`, which must not raise."""
         self._handler = handler
 
-    async def own(self, name: str) -> None:
-        """Becomes the owner of a name.
-
-        Raises AlreadyRunning if somebody has it, NotPermitted if the bus does
-        not allow us to, BusUnavailable if it goes before it has answered, or never does.
-        """
-        try:
-            (reply,) = await self.ask(BUS, "RequestName", "su", [name, NameFlag.DO_NOT_QUEUE])
-        except BusError as error:
-            if error.name in (NO_REPLY, DISCONNECTED):
-                reason = str(error.__cause__) or "it did not answer"
-                raise BusUnavailable(
-                    f"the message bus went before we owned {name}: {reason}", _HINT
-                ) from error
-            raise NotPermitted(
-                f"the message bus does not let us own {name}: {error}",
-                "run nvshared as root, and install its policy, dbus/com.nvshare.conf",
-            ) from error
-        if reply not in _OWNED:
-            raise AlreadyRunning(
-                f"another nvshared owns {name} on this message bus",
-                "stop it first: systemctl stop nvshared",
-            )
-
     async def ask(
         self, peer: tuple[str, str, str], member: str, signature: str = "",
-        values: Sequence[Any] = (), *, patience: float | None = PATIENCE,
+        values: Sequence[Any] = (), *, patience: float | None = dbus.PATIENCE,
     ) -> list[Any]:
         """Calls a method of another peer and returns what it answers.
 
         `peer` is (name, path, interface); `patience` is in seconds, None
         waits as long as it takes. Raises BusError.
         """
-        self.post(wire.call(*peer, member, signature, values))
+        self.post(Message(*peer, member, signature=signature, body=list(values)))
         serial = self._serial
-        answer = self._replies[serial] = asyncio.get_running_loop().create_future()
+        answer = self._answers[serial] = asyncio.get_running_loop().create_future()
         try:
             if self._reading.done():
                 raise ConnectionError("it has gone")
@@ -150,33 +117,27 @@ class BusConnection:
             answered: list[Any] = reply.values()
         except TimeoutError as error:
             raise BusError(
-                NO_REPLY, f"{peer[0]} did not answer {member} within {patience:.0f} s"
+                ErrorType.NO_REPLY, f"{peer[0]} did not answer {member} within {patience:.0f} s"
             ) from error
         except _LOST as error:
-            raise BusError(DISCONNECTED, "the message bus went away") from error
+            raise BusError(ErrorType.DISCONNECTED, "the message bus went away") from error
         finally:
-            del self._replies[serial]
-        if reply.kind == wire.ERROR:
-            raise BusError(reply.error, reply.reason() or f"{member} failed without a reason")
+            del self._answers[serial]
+        if reply.message.message_type is MessageType.ERROR:
+            said = str(answered[0]) if answered else f"{member} failed without a reason"
+            raise BusError(reply.message.error_name, said)
         return answered
 
-    def tell(
-        self, peer: tuple[str, str, str], member: str, signature: str, values: Sequence[Any]
-    ) -> None:
-        """Calls a method of another peer, which is not to answer."""
-        message = wire.call(*peer, member, signature, values)
-        self.post(message._replace(flags=message.flags | wire.NO_REPLY_EXPECTED))
-
-    def post(self, message: wire.Message) -> None:
+    def post(self, message: Message) -> None:
         """Queues a message. Once the bus is gone there is nobody to tell, so it is dropped."""
         self._serial = self._serial % _SERIALS + 1
         if self._reading.done():
             return
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._write)
-        self._outgoing += wire.pack(message, self._serial)
+        self._outgoing += dbus.pack(message, self._serial)
 
-    async def deliver(self, message: wire.Message) -> None:
+    async def deliver(self, message: Message) -> None:
         """The same, and returns once it is with the bus, or that is gone."""
         self.post(message)
         await self._flush()
@@ -208,22 +169,23 @@ class BusConnection:
         """Until the bus hangs up. Raises what the transport met, or WireError."""
         while True:
             try:
-                start = await self._reader.readexactly(wire.START)
+                start = await self._reader.readexactly(dbus.START)
             except asyncio.IncompleteReadError:
                 return
-            header_size, body_size = wire.size(start)
-            if header_size > LONGEST_HEADER:
-                await self._pass_over(header_size - wire.START + body_size)
+            header_size, body_size = dbus.size(start)
+            if header_size > LONGEST_HEADER or start[1] not in _READ:
+                await self._pass_over(header_size - dbus.START + body_size)
                 continue
-            rest = await self._reader.readexactly(header_size - wire.START)
-            message = wire.unpack(start + rest, b"")
+            header = start + await self._reader.readexactly(header_size - dbus.START)
+            body = None                 # a longer one
             if body_size <= LONGEST:
-                message = message._replace(body=await self._reader.readexactly(body_size))
+                body = await self._reader.readexactly(body_size)
             else:
                 await self._pass_over(body_size)
-                said = f"{message.signature}, and {body_size} bytes long"
-                message = message._replace(signature=said)
-            self._take(message)
+            try:
+                self._take(Received(header, body))
+            except WireError as error:
+                logger.debug("passed over a message of %d bytes: %s", header_size, error)
             # What was read ahead is not waited for, so without this nobody else had a turn.
             await asyncio.sleep(0)
 
@@ -233,20 +195,20 @@ class BusConnection:
             await self._reader.readexactly(part)
             length -= part
 
-    def _take(self, message: wire.Message) -> None:
-        if message.kind == wire.METHOD_CALL:
+    def _take(self, received: Received) -> None:
+        if received.message.message_type is MessageType.METHOD_CALL:
             if self._handler is not None:
-                self._handler(message)
-        elif message.kind in (wire.METHOD_RETURN, wire.ERROR):
-            answer = self._replies.get(message.reply_to)
-            if answer is not None and not answer.done():
-                answer.set_result(message)
+                self._handler(received)
+            return
+        answer = self._answers.get(received.message.reply_serial)
+        if answer is not None and not answer.done():
+            answer.set_result(received)
 
     def _ended(self, reading: "asyncio.Task[None]") -> None:
         """Whoever waits for an answer hears that there will be none."""
         error = None if reading.cancelled() else reading.exception()
         self._writer.transport.abort()
-        for answer in self._replies.values():
+        for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ConnectionError(str(error or "it closed the connection")))
 

@@ -1,37 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a method call to its answer.
 
-A call is looked up in the tree, its arguments' types are compared, its caller
-is authorised, the method runs, and the answer goes out: the result, or the
-D-Bus error of an NvshareError, or, for a fault of our own, one sentence; the
-traceback goes to the log and to nobody else.
+A call is looked up among the objects, its arguments' types are compared, its caller is authorised,
+the method runs, and the answer goes out: the result, or the D-Bus error of an NvshareError, or, for
+a fault of our own, one sentence; the traceback goes to the log and to nobody else.
 
-Each call is a task, so that one that waits for polkit holds up nobody. They
-start in the order in which the calls came in. A caller that does not wait for
-its answers is refused after so many. A call is under way until its answer is with
-the bus, and of large answers one at a time is made ready to go there: a bus that
-is slow to read, or a crowd that asks at once, costs us no memory.
+Each call is a task, so that one that waits for polkit holds up nobody. They start in the order in
+which the calls came in. A caller that does not wait for its answers is refused after so many. A
+call is under way until its answer is with the bus, and of large answers one at a time is made
+ready to go there: a bus that is slow to read, or a crowd that asks at once, costs us no memory.
 """
 
 import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from dbus_next.constants import ErrorType
+from dbus_next.constants import ErrorType, MessageFlag
+from dbus_next.errors import DBusError
+from dbus_next.message import Message
+from dbus_next.message_bus import BaseMessageBus
+from dbus_next.service import ServiceInterface
 
 from nvshared.bus.authority import Caller, Checks
 from nvshared.bus.connection import BusConnection, BusError
-from nvshared.bus.members import Body, Interface, Method, Owned, signature
-from nvshared.bus.standard import Introspectable, PeerInterface, UnknownInterface
-from nvshared.bus.tree import Tree
-from nvshared.dbus.message import NO_REPLY_EXPECTED, Message
-from nvshared.dbus.types import WireError
-from nvshared.dbus.writing import encode
-from nvshared.errors import InvalidArgs, NotPermitted, NotRunning, NvshareError
+from nvshared.bus.interface import ANYONE, Interface, array, caller, joined
+from nvshared.bus.objects import Objects
+from nvshared.dbus import Received, WireError
+from nvshared.errors import InvalidArgs, NotRunning, NvshareError
+from nvshared.names import MANAGER_PATH
 
 logger = logging.getLogger(__name__)
 
@@ -41,29 +42,51 @@ LARGE = 1 << 16                         # bytes of an answer
 LONGEST_PATH = 255                      # characters of one that we say again
 
 
-class UnknownObject(NvshareError, bus_name=ErrorType.UNKNOWN_OBJECT.value):
-    """There is no object at that path."""
+class _Reply:
+    """Takes what dbus-next would send."""
+
+    def __init__(self) -> None:
+        self._message: Message | None = None
+        self._error: Exception | None = None
+
+    def __call__(self, message: Message) -> None:
+        self._message = message
+
+    def returns(self, message: Message, signature: str, body: list[Any] | bytes) -> None:
+        """Values, or their bytes, answer this call."""
+        self._message = Message.new_method_return(message, signature)
+        self._message.body = cast(list[Any], body)
+
+    def send_error(self, error: Exception) -> None:
+        """The call has failed."""
+        self._error = error
+
+    def result(self) -> Message:
+        """Raises what was sent as an error."""
+        if self._error is not None:
+            raise self._error
+        assert self._message is not None
+        return self._message
 
 
-class UnknownMethod(NvshareError, bus_name=ErrorType.UNKNOWN_METHOD.value):
-    """The object has no method of that name."""
+Handler = Callable[[Message, _Reply], Awaitable[None]]
 
 
-class LimitsExceeded(NvshareError, bus_name=ErrorType.LIMITS_EXCEEDED.value):
-    """The caller has too many calls under way."""
+class Bus(Objects):
+    """The objects, and the answers to the calls that come in over a connection."""
 
-
-class Dispatcher:
-    """Answers the calls that come in over one connection."""
-
-    def __init__(self, connection: BusConnection, tree: Tree, *, polkit: bool) -> None:
-        self._connection = connection
-        self._tree = tree
-        self._checks = Checks(connection) if polkit else None
+    def __init__(self, refresh: Callable[[], Awaitable[None]], *, polkit: bool) -> None:
+        super().__init__(refresh)
+        self._polkit = polkit
+        self._checks: Checks | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
         self._large = asyncio.Lock()    # held while a large answer goes out
-        connection.answer_calls(self._take)
+
+    def answer(self, connection: BusConnection) -> None:
+        """Answers the calls that come in over this connection."""
+        self._checks = Checks(connection) if self._polkit else None
+        connection.answer_calls(partial(self._take, connection))
 
     async def close(self) -> None:
         """Answers everybody who has asked: those who are not done soon hear that we stop."""
@@ -74,129 +97,141 @@ class Dispatcher:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
-    def _take(self, message: Message) -> None:
-        caller = message.sender
-        if self._of_caller[caller] >= CALLS_EACH:
-            refusal = LimitsExceeded(
-                f"{CALLS_EACH} calls of yours are under way already", "wait for an answer first"
-            )
-            self._post(message, message.refusal(refusal.bus_name, str(refusal)))
+    def _take(self, connection: BusConnection, received: Received) -> None:
+        sender = received.message.sender
+        if self._of_caller[sender] >= CALLS_EACH:
+            _refuse(connection, received.message, BusError(
+                ErrorType.LIMITS_EXCEEDED, f"{CALLS_EACH} calls of yours are under way already; "
+                "wait for an answer first"))
             return
-        self._of_caller[caller] += 1
-        call = asyncio.get_running_loop().create_task(self._answer(message))
+        self._of_caller[sender] += 1
+        call = asyncio.get_running_loop().create_task(self._answer(connection, received))
         self._calls.add(call)
-        call.add_done_callback(partial(self._done, caller))
+        call.add_done_callback(partial(self._done, sender))
 
-    def _done(self, caller: str, call: "asyncio.Task[None]") -> None:
+    def _done(self, sender: str, call: "asyncio.Task[None]") -> None:
         self._calls.discard(call)
-        self._of_caller[caller] -= 1
-        if not self._of_caller[caller]:
-            del self._of_caller[caller]
+        self._of_caller[sender] -= 1
+        if not self._of_caller[sender]:
+            del self._of_caller[sender]
 
-    async def _answer(self, message: Message) -> None:
+    async def _answer(self, connection: BusConnection, received: Received) -> None:
         large = False
+        message = received.message
+        caller.set(Caller(connection, message, self._checks))
         try:
-            reply = await self._outcome(message)
-            if len(reply.body) > LARGE:
+            reply = await self._outcome(received)
+            if _size(reply.body) > LARGE:
                 large = await self._large.acquire()
         except asyncio.CancelledError:
-            stopping = NotRunning("nvshared is stopping")
-            self._post(message, message.refusal(stopping.bus_name, str(stopping)))
+            _refuse(connection, message, NotRunning("nvshared is stopping"))
             return
         try:
-            if _awaited(message):
-                await self._connection.deliver(reply)
+            if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
+                await connection.deliver(reply)
         finally:
             if large:
                 self._large.release()
 
-    async def _outcome(self, message: Message) -> Message:
+    async def _outcome(self, received: Received) -> Message:
+        message, reply = received.message, _Reply()
         try:
-            interface, method = self._find(message)
-            result = await self._run(interface, method, message)
-            return _answer(message, method, result)
+            handler = BaseMessageBus._find_message_handler(self, message)
+            if handler is None:
+                raise self._missing(message)
+            try:
+                message.body = received.values()
+            except WireError as error:
+                raise InvalidArgs(
+                    f"the arguments of {message.member} cannot be read: {error}") from error
+            if inspect.isawaitable(running := handler(message, reply)):
+                await running
+            return reply.result()
         except NvshareError as error:
-            name = error.name if isinstance(error, BusError) else error.bus_name
-            return message.refusal(name, str(error))
+            return _refusal(message, error)
+        except DBusError as error:
+            return Message.new_error(message, error.type, error.text)
         except Exception:
-            return _fault(message)
+            logger.exception("%s.%s failed", message.interface, message.member)
+            sentence = f"{message.member} failed inside nvshared; its log says more"
+            return Message.new_error(message, NvshareError.bus_name, sentence)
 
-    def _post(self, message: Message, reply: Message) -> None:
-        if _awaited(message):
-            self._connection.post(reply)
-
-    async def _run(self, interface: Interface, method: Method, message: Message) -> Any:
-        wanted = signature(method.takes)
-        if message.signature != wanted:
-            raise InvalidArgs(
-                f"{method.name} takes arguments of type {wanted!r}, not {message.signature!r}"
-            )
-        try:
-            values = message.values()
-        except WireError as error:
-            raise InvalidArgs(f"the arguments of {method.name} cannot be read: {error}") from error
-        caller = Caller(self._connection, message, self._checks)
-        await _authorise(caller, interface, method, values)
-        result = method.function(interface, caller, *values)
-        return await result if inspect.isawaitable(result) else result
-
-    def _find(self, message: Message) -> tuple[Interface, Method]:
-        path = message.path
-        interfaces = self._tree.interfaces(path) or self._inner(path)
-        if message.interface:
-            if message.interface not in interfaces:
-                raise UnknownInterface(f"{path} has no interface {message.interface!r}")
-            interfaces = {message.interface: interfaces[message.interface]}
-        for interface in interfaces.values():
-            if message.member in interface.methods:
-                return interface, interface.methods[message.member]
-        raise UnknownMethod(f"{message.interface or path} has no method {message.member!r}")
-
-    def _inner(self, path: str) -> dict[str, Interface]:
-        """A path with nothing but objects below it can be introspected, so that tools find them."""
-        if not self._tree.children(path):
+    def _missing(self, message: Message) -> NvshareError:
+        """Why a call finds no method."""
+        path, interface = str(message.path), message.interface
+        found = {one.name: one for one in self._path_exports.get(path, ())}
+        if not found and not self._children(path):
             said = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
-            raise UnknownObject(f"there is no object at {said}")
-        found: list[Interface] = [PeerInterface(), Introspectable(self._tree)]
-        for interface in found:
-            interface.path = path
-        return {interface.name: interface for interface in found}
+            return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {said}")
+        if interface not in found:
+            return BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {interface!r}")
+        for method in ServiceInterface._get_methods(found[interface]):
+            if method.name == message.member:
+                return InvalidArgs(
+                    f"{method.name} takes arguments of type {method.in_signature!r}, "
+                    f"not {message.signature!r}")
+        return BusError(
+            ErrorType.UNKNOWN_METHOD, f"{interface} has no method {message.member!r}")
+
+    def _make_method_handler(self, interface: Interface, method: Any) -> Handler:
+        async def handle(message: Message, reply: _Reply) -> None:
+            if method.action is not ANYONE and not method.itself:
+                await caller.get().authorise(method.action)
+            result = method.fn(interface, *message.body)
+            if inspect.isawaitable(result):
+                result = await result
+            if not isinstance(result, bytes):   # the body already
+                result, _ = ServiceInterface._fn_result_to_body(result, method.out_signature_tree)
+            reply.returns(message, method.out_signature, result)
+
+        return handle
+
+    async def _default_properties_handler(self, message: Message, reply: _Reply) -> None:
+        if message.path not in self._path_exports:
+            raise self._missing(message)
+        what = (message.member, message.signature)
+        name = message.body[0] if what in (("Get", "ss"), ("GetAll", "s"), ("Set", "ssv")) else None
+        chosen = [
+            one for one in self._path_exports[message.path]
+            if name == one.name or (name == "" and message.member == "GetAll")
+        ]
+        for interface in chosen:
+            await interface.refresh()
+            if message.member == "Set":
+                member = interface.properties.get(message.body[1])
+                if member is not None and member.options["action"]:
+                    await caller.get().authorise(member.options["action"])
+                self.changed(interface)     # found out once it is
+        if chosen and message.member == "GetAll":
+            entries = joined(one.entries() for one in chosen)
+            reply.returns(message, "a{sv}", array(entries))
+            return
+        BaseMessageBus._default_properties_handler(self, message, reply)
+
+    async def _default_get_managed_objects_handler(self, message: Message, reply: _Reply) -> None:
+        if message.path != MANAGER_PATH:
+            raise BusError(ErrorType.UNKNOWN_INTERFACE, f"the object manager is {MANAGER_PATH}")
+        reply.returns(message, "a{oa{sa{sv}}}", await self.everything())
+
+    def _default_get_machine_id_handler(self, message: Message, reply: _Reply) -> None:
+        """dbus-next's fails when it is asked for the second time."""
+        try:
+            reply.returns(message, "s", [Path("/etc/machine-id").read_text().strip()])
+        except OSError as error:
+            raise NvshareError(
+                f"this machine has no id: {error}", "run systemd-machine-id-setup") from error
 
 
-def _awaited(message: Message) -> bool:
-    return not message.flags & NO_REPLY_EXPECTED
+def _size(body: Any) -> int:
+    """Bytes of a body that is marshalled already; all others are small."""
+    return len(body) if isinstance(body, bytes) else 0
 
 
-def _fault(message: Message) -> Message:
-    """For what we did not foresee, while that is handled."""
-    logger.exception("%s.%s failed", message.interface, message.member)
-    sentence = f"{message.member} failed inside nvshared; its log says more"
-    return message.refusal(NvshareError.bus_name, sentence)
+def _refusal(message: Message, error: NvshareError) -> Message:
+    name = error.name if isinstance(error, BusError) else error.bus_name
+    return Message.new_error(message, name, str(error))
 
 
-def _answer(message: Message, method: Method, result: Any) -> Message:
-    types = signature(method.gives)
-    if isinstance(result, Body):
-        return message.reply(types, result)
-    values = [result] if len(method.gives) == 1 else result or ()
-    return message.reply(types, encode(types, values))
-
-
-async def _authorise(
-    caller: Caller, interface: Interface, method: Method, values: Sequence[Any]
-) -> None:
-    """Returns if the caller may call this. Raises NotPermitted if not."""
-    match method.action:
-        case Owned(action, obstacle):
-            if await caller.administers():
-                return
-            found = obstacle(interface, await caller.uid(), *values)
-            caller.as_owner = found is None
-            if found is not None:
-                try:
-                    await caller.authorise(action)
-                except NotPermitted as error:
-                    error.hint = error.hint or found
-                    raise
-        case str(action):
-            await caller.authorise(action)
+def _refuse(connection: BusConnection, message: Message, error: NvshareError) -> None:
+    if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
+        connection.post(_refusal(message, error))

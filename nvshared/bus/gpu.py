@@ -2,124 +2,165 @@
 """com.nvshare.GPU and com.nvshare.GPU.Statistics: one card."""
 
 import math
-from typing import ClassVar
 
 from nvshared import names
-from nvshared.bus.authority import Caller
+from nvshared.bus.interface import ANYONE, Emits, Interface, dbus_property, method, signal
 from nvshared.bus.manager import rows
-from nvshared.bus.members import ANYONE, Body, Changes, Interface, Property, SignalMember, method
 from nvshared.machine.peer import name, owner
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
 
 
-class GPUInterface(Interface, name=names.GPU_INTERFACE):
+class GPUInterface(Interface):
     """What the card is, how it is shared, and who has it."""
 
-    turn_started = SignalMember.of("TurnStarted", "client:o")
-    turn_ended = SignalMember.of("TurnEnded", "client:o reason:s held_usec:t")
-
-    _gpu: GPU
-    listed: ClassVar[tuple[Property["GPUInterface"], ...]] = (
-        Property("Index", "u", Changes.NEVER, lambda self: self._gpu.facts.index),
-        Property("UUID", "s", Changes.NEVER, lambda self: self._gpu.facts.uuid),
-        Property("Name", "s", Changes.NEVER, lambda self: self._gpu.facts.name),
-        Property("PCIBusID", "s", Changes.NEVER, lambda self: self._gpu.facts.pci_bus_id),
-        Property("MemoryTotal", "t", Changes.NEVER, lambda self: self._gpu.facts.memory_total),
-        Property("MIG", "b", Changes.NEVER, lambda self: self._gpu.facts.mig),
-        Property("TQ", "u", Changes.ANNOUNCED, lambda self: self._gpu.tq),
-        Property("TQUSec", "t", Changes.ANNOUNCED, lambda self: self._gpu.tq_usec),
-        Property("TQAuto", "b", Changes.ANNOUNCED, lambda self: self._gpu.tq_auto),
-        Property("AntiThrash", "s", Changes.ANNOUNCED, lambda self: str(self._gpu.anti_thrash)),
-        Property("State", "s", Changes.ANNOUNCED, lambda self: self._gpu.state),
-        Property(
-            "Holders", "ao", Changes.ANNOUNCED,
-            lambda self: [names.client_path(client.id) for client in self._gpu.holders],
-        ),
-        Property("QueueLength", "u", Changes.ANNOUNCED, lambda self: self._gpu.queue_length),
-    )
-
     def __init__(self, manager: Manager, gpu: GPU) -> None:
+        super().__init__(names.GPU_INTERFACE)
         self._manager = manager
         self._gpu = gpu
+        self._index = str(gpu.facts.index)
 
-    @method("SetTQ", "seconds:u", action=names.ACTION_SET_TQ)
-    def set_tq(self, _caller: Caller, seconds: int) -> None:
-        """The quantum of this card."""
-        self._manager.set_tq(seconds, str(self._gpu.facts.index))
+    @signal("TurnStarted", "client")
+    def turn_started(self, client: str) -> "o":
+        return client
 
-    @method("SetTQUSec", "usec:t", action=names.ACTION_SET_TQ)
-    def set_tq_usec(self, _caller: Caller, usec: int) -> None:
-        """The quantum of this card, in microseconds."""
-        self._manager.set_tq_usec(usec, str(self._gpu.facts.index))
+    @signal("TurnEnded", "client reason held_usec")
+    def turn_ended(self, client: str, reason: str, held_usec: int) -> "ost":
+        return [client, reason, held_usec]
+
+    @dbus_property(Emits.CONST)
+    def Index(self) -> "u":
+        return self._gpu.facts.index
+
+    @dbus_property(Emits.CONST)
+    def UUID(self) -> "s":
+        return self._gpu.facts.uuid
+
+    @dbus_property(Emits.CONST)
+    def Name(self) -> "s":
+        return self._gpu.facts.name
+
+    @dbus_property(Emits.CONST)
+    def PCIBusID(self) -> "s":
+        return self._gpu.facts.pci_bus_id
+
+    @dbus_property(Emits.CONST)
+    def MemoryTotal(self) -> "t":
+        return self._gpu.facts.memory_total
+
+    @dbus_property(Emits.CONST)
+    def MIG(self) -> "b":
+        return self._gpu.facts.mig
+
+    @dbus_property()
+    def TQ(self) -> "u":
+        return self._gpu.tq
+
+    @dbus_property()
+    def TQUSec(self) -> "t":
+        return self._gpu.tq_usec
+
+    @dbus_property()
+    def TQAuto(self) -> "b":
+        return self._gpu.tq_auto
+
+    @dbus_property()
+    def AntiThrash(self) -> "s":
+        return str(self._gpu.anti_thrash)
+
+    @dbus_property()
+    def State(self) -> "s":
+        return self._gpu.state
+
+    @dbus_property()
+    def Holders(self) -> "ao":
+        return [names.client_path(client.id) for client in self._gpu.holders]
+
+    @dbus_property()
+    def QueueLength(self) -> "u":
+        return self._gpu.queue_length
+
+    @method("SetTQ", action=names.ACTION_SET_TQ)
+    def set_tq(self, seconds: "u") -> None:
+        self._manager.set_tq(seconds, self._index)
+
+    @method("SetTQUSec", action=names.ACTION_SET_TQ)
+    def set_tq_usec(self, usec: "t") -> None:
+        self._manager.set_tq_usec(usec, self._index)
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
-    def set_tq_auto(self, _caller: Caller) -> None:
-        """As hand-overs cost on this card."""
-        self._manager.set_tq_auto(str(self._gpu.facts.index))
+    def set_tq_auto(self) -> None:
+        self._manager.set_tq_auto(self._index)
 
-    @method("SetAntiThrash", "mode:s", action=names.ACTION_SET_ANTI_THRASH)
-    def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
-        """The mode of this card."""
-        self._manager.set_anti_thrash(mode, str(self._gpu.facts.index))
+    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    def set_anti_thrash(self, mode: "s") -> None:
+        self._manager.set_anti_thrash(mode, self._index)
 
     @method("Preempt", action=names.ACTION_MANAGE_CLIENTS)
-    def preempt(self, _caller: Caller) -> None:
-        """Ends the present turns, if somebody waits."""
+    def preempt(self) -> None:
         self._gpu.preempt()
 
-    @method("ListClients", gives="clients:a(uuuoa{sv})", action=ANYONE)
-    def list_clients(self, _caller: Caller) -> Body:
-        """Id, process, GPU and path of the clients of this card."""
+    @method("ListClients", "clients", action=ANYONE)
+    def list_clients(self) -> "a(uuuoa{sv})":
         return rows(self._gpu.clients.values())
 
 
-class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
+class StatisticsInterface(Interface):
     """Figures that move all the time, so that nobody is told when they do."""
 
-    _gpu: GPU
-    listed: ClassVar[tuple[Property["StatisticsInterface"], ...]] = (
-        Property("Capacity", "t", Changes.SILENT, lambda self: self._gpu.snapshot().capacity),
-        Property("Free", "t", Changes.SILENT, lambda self: max(0, self._gpu.snapshot().free)),
-        Property("Outside", "t", Changes.SILENT, lambda self: self._gpu.capacity.outside),
-        Property(
-            "MemoryUsed", "t", Changes.SILENT,
-            lambda self: _or(names.UNKNOWN, self._gpu.sample.memory_used),
-        ),
-        Property(
-            "Utilization", "d", Changes.SILENT,
-            lambda self: _or(math.nan, self._gpu.sample.utilisation),
-        ),
-        Property(
-            "Temperature", "d", Changes.SILENT,
-            lambda self: _or(math.nan, self._gpu.sample.temperature),
-        ),
-        Property("Power", "d", Changes.SILENT, lambda self: _or(math.nan, self._gpu.sample.power)),
-        Property("Turns", "t", Changes.SILENT, lambda self: self._gpu.snapshot().counters.turns),
-        Property(
-            "BytesIn", "t", Changes.SILENT,
-            lambda self: self._gpu.snapshot().counters.bytes_in,
-        ),
-        Property(
-            "BytesOut", "t", Changes.SILENT,
-            lambda self: self._gpu.snapshot().counters.bytes_out,
-        ),
-        Property(
-            "Unshared", "a(uust)", Changes.SILENT,
-            lambda self: [
-                [pid, owner(pid), name(pid), size]
-                for pid, size in sorted(self._gpu.strangers.items(), key=lambda one: -one[1])
-            ],
-        ),
-    )
-
     def __init__(self, gpu: GPU) -> None:
+        super().__init__(names.STATISTICS_INTERFACE)
         self._gpu = gpu
 
     async def refresh(self) -> None:
         """NVML is asked about a card without clients only when somebody wants to know."""
         await look([self._gpu])
+
+    @dbus_property(Emits.NOTHING)
+    def Capacity(self) -> "t":
+        return self._gpu.snapshot().capacity
+
+    @dbus_property(Emits.NOTHING)
+    def Free(self) -> "t":
+        return max(0, self._gpu.snapshot().free)
+
+    @dbus_property(Emits.NOTHING)
+    def Outside(self) -> "t":
+        return self._gpu.capacity.outside
+
+    @dbus_property(Emits.NOTHING)
+    def MemoryUsed(self) -> "t":
+        return _or(names.UNKNOWN, self._gpu.sample.memory_used)
+
+    @dbus_property(Emits.NOTHING)
+    def Utilization(self) -> "d":
+        return _or(math.nan, self._gpu.sample.utilisation)
+
+    @dbus_property(Emits.NOTHING)
+    def Temperature(self) -> "d":
+        return _or(math.nan, self._gpu.sample.temperature)
+
+    @dbus_property(Emits.NOTHING)
+    def Power(self) -> "d":
+        return _or(math.nan, self._gpu.sample.power)
+
+    @dbus_property(Emits.NOTHING)
+    def Turns(self) -> "t":
+        return self._gpu.snapshot().counters.turns
+
+    @dbus_property(Emits.NOTHING)
+    def BytesIn(self) -> "t":
+        return self._gpu.snapshot().counters.bytes_in
+
+    @dbus_property(Emits.NOTHING)
+    def BytesOut(self) -> "t":
+        return self._gpu.snapshot().counters.bytes_out
+
+    @dbus_property(Emits.NOTHING)
+    def Unshared(self) -> "a(uust)":
+        strangers = sorted(self._gpu.strangers.items(), key=lambda one: -one[1])
+        return [[pid, owner(pid), name(pid), size] for pid, size in strangers]
 
 
 def _or(unknown: float, figure: float | None) -> float:

@@ -3,9 +3,10 @@
 
 import logging
 import os
-from typing import ClassVar
 
-from nvshared.bus.members import Changes, Interface, Property
+from dbus_next.constants import PropertyAccess
+
+from nvshared.bus.interface import Emits, Interface, dbus_property
 from nvshared.errors import InvalidArgs
 from nvshared.names import ACTION_SET_LOG_LEVEL, LOG_CONTROL_INTERFACE
 
@@ -23,27 +24,28 @@ _LEVELS = {
 _WORDS = {level: word for word, level in _LEVELS.items()}       # the last of several
 
 
-def _log_level(_: object) -> str:
-    level = logging.getLogger().getEffectiveLevel()
-    return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
+class LogControl(Interface):
+    """What is logged, until the daemon ends, and where it goes."""
 
+    def __init__(self) -> None:
+        super().__init__(LOG_CONTROL_INTERFACE)
 
-def _set_log_level(_: object, word: str) -> None:
-    """Changes it until the daemon ends."""
-    if word not in _LEVELS:
-        known = ", ".join(_LEVELS)
-        raise InvalidArgs(f"there is no log level {word!r}", f"give one of {known}")
-    logging.getLogger().setLevel(_LEVELS[word])
+    @dbus_property(Emits.NOTHING, access=PropertyAccess.READWRITE, action=ACTION_SET_LOG_LEVEL)
+    def LogLevel(self) -> "s":
+        level = logging.getLogger().getEffectiveLevel()
+        return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
 
+    @LogLevel.setter
+    def LogLevel(self, word: "s") -> None:
+        if word not in _LEVELS:
+            known = ", ".join(_LEVELS)
+            raise InvalidArgs(f"there is no log level {word!r}", f"give one of {known}")
+        logging.getLogger().setLevel(_LEVELS[word])
 
-class LogControl(Interface, name=LOG_CONTROL_INTERFACE):
-    """What is logged, and where it goes."""
+    @dbus_property(Emits.NOTHING)
+    def LogTarget(self) -> "s":
+        return "journal" if "JOURNAL_STREAM" in os.environ else "console"
 
-    listed: ClassVar[tuple[Property["LogControl"], ...]] = (
-        Property("LogLevel", "s", Changes.SILENT, _log_level, _set_log_level, ACTION_SET_LOG_LEVEL),
-        Property(
-            "LogTarget", "s", Changes.SILENT,
-            lambda _: "journal" if "JOURNAL_STREAM" in os.environ else "console",
-        ),
-        Property("SyslogIdentifier", "s", Changes.NEVER, lambda _: "nvshared"),
-    )
+    @dbus_property(Emits.CONST)
+    def SyslogIdentifier(self) -> "s":
+        return "nvshared"

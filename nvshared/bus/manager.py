@@ -3,170 +3,190 @@
 
 import asyncio
 import logging
-import struct
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Any
 
 from nvshared import __version__, names
-from nvshared.bus import history
 from nvshared.bus.authority import Caller
-from nvshared.bus.client import setter
-from nvshared.bus.members import (
+from nvshared.bus.client import set_term
+from nvshared.bus.interface import (
     ANYONE,
-    Body,
-    Changes,
+    Emits,
     Interface,
-    Owned,
-    Property,
-    SignalMember,
+    array,
+    caller,
+    dbus_property,
+    joined,
     method,
+    signal,
 )
-from nvshared.dbus.types import Variant
-from nvshared.dbus.writing import begin, end, pad, put_text
-from nvshared.errors import NvshareError
-from nvshared.history import History
+from nvshared.dbus import marshalled
+from nvshared.errors import NoHistory, NoSuchGPU, NvshareError
+from nvshared.history import Asked, Found, History
 from nvshared.machine.peer import printable
 from nvshared.machine.tenant import Kind
+from nvshared.names import ACTION_VIEW_HISTORY
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.pods import Pod
 from nvshared.sharing.tenancy import TenantView
+from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
 DRAINER_LOOK = 5.0                      # seconds between looks whether a caller of Drain is there,
 DRAINER_LINGER = 10.0                   # and for which it lasts afterwards: the service is stopped
-_NUMBERS = struct.Struct("<III")
 
 
-def rows(clients: Iterable[Client]) -> Body:
+def rows(clients: Iterable[Client]) -> bytes:
     """Clients as a(uuuoa{sv}). There may be thousands, and anybody may ask."""
-    out = bytearray()
-    whole = begin(out)
-    for client in clients:
-        pad(out)
-        out += _NUMBERS.pack(client.id, client.peer.pid, client.gpu.facts.index)
-        put_text(out, names.client_path(client.id))
-        end(out, begin(out))
-    end(out, whole)
-    return Body(out)
+    return array(joined(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients))
+
+
+@lru_cache(4096)
+def _client(id: int, pid: int, gpu: int) -> bytes:
+    return marshalled("(uuuoa{sv})", [id, pid, gpu, names.client_path(id), {}])
 
 
 def _row(tenant: TenantView) -> list[Any]:
     terms = [[one.term, one.value, one.pattern, one.place] for one in tenant.terms]
     return [
         tenant.name, tenant.programs, tenant.allocated, tenant.resident, tenant.pinned,
-        tenant.held_time, tenant.within, terms, {},
+        tenant.held_time, list(tenant.within), terms, {},
     ]
 
 
-class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
-    """Names, types, and one line each for what Manager does."""
+def _used(found: Found) -> bytes:
+    """There may be many rows, so the event loop has them ready to be sent."""
+    rows = [[row.start * SECOND, row.name, row.user, *row.usage, {}] for row in found.rows]
+    times = [one * SECOND for one in (found.since, found.until, found.step)]
+    return marshalled("ttta(tsstttttttttta{sv})s", *times, rows, found.missing)
 
-    client_new = SignalMember.of("ClientNew", "id:u client:o")
-    client_removed = SignalMember.of("ClientRemoved", "id:u client:o")
-    client_stuck = SignalMember.of("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
 
-    _manager: Manager
-    listed: ClassVar[tuple[Property["ManagerInterface"], ...]] = (
-        Property("Version", "s", Changes.NEVER, lambda self: __version__),
-        Property("TQ", "u", Changes.ANNOUNCED, lambda self: self._manager.tq),
-        Property("TQUSec", "t", Changes.ANNOUNCED, lambda self: self._manager.tq_usec),
-        Property("TQAuto", "b", Changes.ANNOUNCED, lambda self: self._manager.tq_auto),
-        Property("AntiThrash", "s", Changes.ANNOUNCED, lambda self: str(self._manager.anti_thrash)),
-        Property(
-            "GPUs", "ao", Changes.ANNOUNCED,
-            lambda self: [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus],
-        ),
-    )
+class ManagerInterface(Interface):
+    """The whole of the daemon: settings of all GPUs, and whatever goes by a name or an id."""
 
     def __init__(self, manager: Manager, history: History | None = None) -> None:
+        super().__init__(names.MANAGER_INTERFACE)
         self._manager = manager
         self._history = history
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
 
-    @method("SetTQ", "seconds:u", action=names.ACTION_SET_TQ)
-    def set_tq(self, _caller: Caller, seconds: int) -> None:
-        """The quantum of all GPUs."""
+    @signal("ClientNew", "id client")
+    def client_new(self, id: int, client: str) -> "uo":
+        return [id, client]
+
+    @signal("ClientRemoved", "id client")
+    def client_removed(self, id: int, client: str) -> "uo":
+        return [id, client]
+
+    @signal("ClientStuck", "client state waited_usec details")
+    def client_stuck(self, client: str, state: str, waited_usec: int) -> "osta{sv}":
+        return [client, state, waited_usec, {}]
+
+    @dbus_property(Emits.CONST)
+    def Version(self) -> "s":
+        return __version__
+
+    @dbus_property()
+    def TQ(self) -> "u":
+        return self._manager.tq
+
+    @dbus_property()
+    def TQUSec(self) -> "t":
+        return self._manager.tq_usec
+
+    @dbus_property()
+    def TQAuto(self) -> "b":
+        return self._manager.tq_auto
+
+    @dbus_property()
+    def AntiThrash(self) -> "s":
+        return str(self._manager.anti_thrash)
+
+    @dbus_property()
+    def GPUs(self) -> "ao":
+        return [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus]
+
+    @method("SetTQ", action=names.ACTION_SET_TQ)
+    def set_tq(self, seconds: "u") -> None:
         self._manager.set_tq(seconds)
 
-    @method("SetGPUTQ", "gpu:s seconds:u", action=names.ACTION_SET_TQ)
-    def set_gpu_tq(self, _caller: Caller, gpu: str, seconds: int) -> None:
-        """The quantum of one GPU."""
+    @method("SetGPUTQ", action=names.ACTION_SET_TQ)
+    def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
         self._manager.set_tq(seconds, self._index(gpu))
 
-    @method("SetTQUSec", "usec:t", action=names.ACTION_SET_TQ)
-    def set_tq_usec(self, _caller: Caller, usec: int) -> None:
-        """The quantum of all GPUs, in microseconds."""
+    @method("SetTQUSec", action=names.ACTION_SET_TQ)
+    def set_tq_usec(self, usec: "t") -> None:
         self._manager.set_tq_usec(usec)
 
-    @method("SetGPUTQUSec", "gpu:s usec:t", action=names.ACTION_SET_TQ)
-    def set_gpu_tq_usec(self, _caller: Caller, gpu: str, usec: int) -> None:
-        """The quantum of one GPU, in microseconds."""
+    @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
+    def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
         self._manager.set_tq_usec(usec, self._index(gpu))
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
-    def set_tq_auto(self, _caller: Caller) -> None:
-        """As hand-overs cost, on all GPUs."""
+    def set_tq_auto(self) -> None:
         self._manager.set_tq_auto()
 
-    @method("SetGPUTQAuto", "gpu:s", action=names.ACTION_SET_TQ)
-    def set_gpu_tq_auto(self, _caller: Caller, gpu: str) -> None:
-        """As hand-overs cost, on one GPU."""
+    @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
+    def set_gpu_tq_auto(self, gpu: "s") -> None:
         self._manager.set_tq_auto(self._index(gpu))
 
-    @method("SetAntiThrash", "mode:s", action=names.ACTION_SET_ANTI_THRASH)
-    def set_anti_thrash(self, _caller: Caller, mode: str) -> None:
-        """The mode of all GPUs."""
+    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    def set_anti_thrash(self, mode: "s") -> None:
         self._manager.set_anti_thrash(mode)
 
-    @method("SetGPUAntiThrash", "gpu:s mode:s", action=names.ACTION_SET_ANTI_THRASH)
-    def set_gpu_anti_thrash(self, _caller: Caller, gpu: str, mode: str) -> None:
-        """The mode of one GPU."""
+    @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
         self._manager.set_anti_thrash(mode, self._index(gpu))
 
-    @method("GetGPU", "gpu:s", "path:o", action=ANYONE)
-    def get_gpu(self, _caller: Caller, gpu: str) -> str:
-        """A GPU by index, UUID or PCI address."""
+    @method("GetGPU", "path", action=ANYONE)
+    def get_gpu(self, gpu: "s") -> "o":
         return names.gpu_path(self._manager.gpu(gpu).facts.index)
 
-    @method("ListGPUs", gives="gpus:a(usoa{sv})", action=ANYONE)
-    def list_gpus(self, _caller: Caller) -> list[list[Any]]:
-        """Index, UUID and path of all GPUs."""
+    @method("ListGPUs", "gpus", action=ANYONE)
+    def list_gpus(self) -> "a(usoa{sv})":
         return [
             [gpu.facts.index, gpu.facts.uuid, names.gpu_path(gpu.facts.index), {}]
             for gpu in self._manager.gpus
         ]
 
-    @method("ListClients", gives="clients:a(uuuoa{sv})", action=ANYONE)
-    def list_clients(self, _caller: Caller) -> Body:
-        """Id, process, GPU and path of all clients."""
+    @method("ListClients", "clients", action=ANYONE)
+    def list_clients(self) -> "a(uuuoa{sv})":
         return rows(self._manager.clients)
 
-    @method("GetClientsByPID", "pid:u", "clients:ao", action=ANYONE)
-    async def clients_by_pid(self, caller: Caller, pid: int) -> list[str]:
-        """The clients of one process; of the caller if `pid` is 0."""
-        wanted = pid or await caller.pid()
+    @method("GetClientsByPID", "clients", action=ANYONE)
+    async def clients_by_pid(self, pid: "u") -> "ao":
+        wanted = pid or await caller.get().pid()
         return [names.client_path(client.id) for client in self._manager.clients_by_pid(wanted)]
 
-    def meant(self, client: int, *values: int) -> tuple[Client, *tuple[int, ...]]:
-        """The one that has this id. Raises NoSuchClient."""
-        return self._manager.client(client), *values
+    @method("SetMemoryLimit", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
+        await self._set_term(client, "memory_limit", bytes)
 
-    set_memory_limit = setter("SetMemoryLimit", "client:u bytes:t", "memory_limit")
-    set_compute_limit = setter("SetComputeLimit", "client:u percent:u", "compute_limit")
-    set_weight = setter("SetWeight", "client:u weight:u", "weight")
-    suspend_client = setter("SuspendClient", "client:u", "suspended", True)
-    resume_client = setter("ResumeClient", "client:u", "suspended", False)
+    @method("SetComputeLimit", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_compute_limit(self, client: "u", percent: "u") -> None:
+        await self._set_term(client, "compute_limit", percent)
 
-    @method("SetTenantTerms", "tenant:s terms:a{sv}", action=names.ACTION_MANAGE_CLIENTS)
-    def set_tenant_terms(self, _caller: Caller, tenant: str, terms: dict[str, Variant]) -> None:
-        """What holds for all programs of a tenant together, until it is taken back."""
+    @method("SetWeight", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_weight(self, client: "u", weight: "u") -> None:
+        await self._set_term(client, "weight", weight)
+
+    @method("SuspendClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def suspend_client(self, client: "u") -> None:
+        await self._set_term(client, "suspended", True)
+
+    @method("ResumeClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def resume_client(self, client: "u") -> None:
+        await self._set_term(client, "suspended", False)
+
+    @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
+    def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
         self._manager.tenancy.set(tenant, {name: one.value for name, one in terms.items()})
 
-    @method("SetPods", "pods:a(sssa{ss})", action=names.ACTION_NAME_PODS)
-    def set_pods(self, _caller: Caller, pods: list[tuple[str, str, str, dict[str, str]]]) -> None:
-        """What all pods of this machine are called."""
+    @method("SetPods", action=names.ACTION_NAME_PODS)
+    def set_pods(self, pods: "a(sssa{ss})") -> None:
         self._manager.tenancy.name({
             f"{Kind.POD}:{uid}": Pod(printable(namespace), printable(name), {
                 id: printable(container) for id, container in containers.items()
@@ -174,33 +194,39 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
             for uid, namespace, name, containers in pods
         })
 
-    @method("ListTenants", gives="tenants:a(suttttasa(stss)a{sv})", action=ANYONE)
-    def list_tenants(self, _caller: Caller) -> list[list[Any]]:
-        """Tenants with programs or terms, and where each term comes from."""
+    @method("ListTenants", "tenants", action=ANYONE)
+    def list_tenants(self) -> "a(suttttasa(stss)a{sv})":
         return [_row(one) for one in self._manager.tenancy.tenants()]
 
-    @method("GetTenant", "tenant:s", "found:(suttttasa(stss)a{sv})", action=ANYONE)
-    def get_tenant(self, _caller: Caller, tenant: str) -> list[Any]:
-        """One of them, or what would hold for one that is not there."""
+    @method("GetTenant", "found", action=ANYONE)
+    def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":
         return _row(self._manager.tenancy.tenant(tenant))
 
-    @method("GetHistory", history.TAKES, history.GIVES,
-            action=Owned(names.ACTION_VIEW_HISTORY, history.obstacle))
-    async def get_history(self, caller: Caller, *asked: Any) -> Body:
-        """What was used, by the caller alone or by everyone."""
-        *what, everyone = asked
-        uid = None if everyone else await caller.uid()
-        return await history.answer(self._manager, self._history, uid, *what)
+    @method("GetHistory", "from_usec to_usec each_usec rows missing",
+            action=names.ACTION_VIEW_HISTORY, itself=True)
+    async def get_history(
+        self, since_usec: "t", until_usec: "t", step_usec: "t", by: "s", gpu: "s", names: "u",
+        everyone: "b",
+    ) -> "ttta(tsstttttttttta{sv})s":
+        # Anybody may see what they have used themselves.
+        if everyone:
+            await caller.get().authorise(ACTION_VIEW_HISTORY)
+        if self._history is None:
+            raise NoHistory(
+                "no history is kept", "set history and state-dir, see nvshared.conf(5)")
+        uid = None if everyone else await caller.get().uid()
+        return await self._history.ask(Asked(
+            since_usec // SECOND, -(-until_usec // SECOND), step_usec // SECOND, by,
+            self._uuid(gpu), uid, names), _used)
 
-    @method("PreemptGPU", "gpu:s", action=names.ACTION_MANAGE_CLIENTS)
-    def preempt_gpu(self, _caller: Caller, gpu: str) -> None:
-        """Ends the present turns on a GPU, if somebody waits."""
+    @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
+    def preempt_gpu(self, gpu: "s") -> None:
         self._manager.gpu(gpu).preempt()
 
     @method("Reload", action=names.ACTION_RELOAD)
-    def reload(self, _caller: Caller) -> None:
-        """Reads the configuration again. What is wrong with it is for the journal, too: of a
-        command that has ended (systemctl reload runs one) it may not know whose words it has."""
+    def reload(self) -> None:
+        """What is wrong with the configuration is for the journal, too: of a command that has
+        ended (systemctl reload runs one) it may not know whose words it has."""
         try:
             self._manager.reload()
         except NvshareError as error:
@@ -208,27 +234,39 @@ class ManagerInterface(Interface, name=names.MANAGER_INTERFACE):
             raise
 
     @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
-    def drain(self, caller: Caller) -> None:
-        """Lets in whoever fits, for as long as the caller is on the bus."""
-        if caller.name not in self._drainers:
+    def drain(self) -> None:
+        """For as long as the caller is on the bus."""
+        who = caller.get()
+        if who.name not in self._drainers:
             self._manager.drain(True)
-            task = asyncio.get_running_loop().create_task(self._drain(caller))
-            self._drainers[caller.name] = task
+            task = asyncio.get_running_loop().create_task(self._drain(who))
+            self._drainers[who.name] = task
 
-    async def _drain(self, caller: Caller) -> None:
+    @method("ResetSettings", action=names.ACTION_RELOAD)
+    def reset_settings(self) -> None:
+        self._manager.reset_settings()
+
+    async def _set_term(self, client: int, term: str, value: int) -> None:
+        await set_term(self._manager, self._manager.client(client), term, value)
+
+    async def _drain(self, who: Caller) -> None:
         there = True
         while there:
             await asyncio.sleep(DRAINER_LOOK)
-            there = await caller.present()
+            there = await who.present()
         await asyncio.sleep(DRAINER_LINGER)
-        del self._drainers[caller.name]
+        del self._drainers[who.name]
         self._manager.drain(bool(self._drainers))
-
-    @method("ResetSettings", action=names.ACTION_RELOAD)
-    def reset_settings(self, _caller: Caller) -> None:
-        """Returns to the configuration."""
-        self._manager.reset_settings()
 
     def _index(self, gpu: str) -> str:
         """An empty name means all GPUs to Manager, but to nobody who names one."""
         return str(self._manager.gpu(gpu).facts.index)
+
+    def _uuid(self, gpu: str) -> str:
+        """Of a card; one that is no longer there has its UUID only."""
+        try:
+            return self._manager.gpu(gpu).facts.uuid if gpu else ""
+        except NoSuchGPU:
+            if gpu.startswith("GPU-"):
+                return gpu
+            raise

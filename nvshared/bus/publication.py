@@ -10,22 +10,21 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
+
 from nvshared.bus.client import ClientInterface
-from nvshared.bus.connection import BusConnection
-from nvshared.bus.dispatch import Dispatcher
+from nvshared.bus.connection import BusConnection, BusError
+from nvshared.bus.dispatch import Bus
 from nvshared.bus.gpu import GPUInterface, StatisticsInterface
 from nvshared.bus.logcontrol import LogControl
 from nvshared.bus.manager import ManagerInterface
-from nvshared.bus.members import Interface
-from nvshared.bus.standard import ObjectManager, standard
-from nvshared.bus.tree import Tree
-from nvshared.dbus.address import locate
-from nvshared.errors import NvshareError
+from nvshared.dbus import BUS, locate
+from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
-from nvshared.scheduler.actions import Action, BudgetWanted
+from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
-from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
@@ -39,26 +38,24 @@ class Publication:
     """One manager on one bus, from `open` to `close`."""
 
     def __init__(self, manager: Manager, bus: str, history: History | None = None) -> None:
-        self._bus = bus
-        self._tree = Tree(MANAGER_PATH)
+        self._address = bus
+        self._bus = Bus(lambda: look(manager.gpus), polkit=bus == "system")
         self._connection: BusConnection | None = None
-        self._dispatcher: Dispatcher | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}
         self._limited: set[int] = set()         # clients with a share of the time
         self._gpus: dict[GPU, GPUInterface] = {}
         self._manager = manager
         self._face = ManagerInterface(manager, history)
-        objects = ObjectManager(self._tree, lambda: look(manager.gpus))
-        self._export(MANAGER_PATH, objects, self._face)
-        self._export(LOG_CONTROL_PATH, LogControl())
+        self._bus.export(MANAGER_PATH, self._face)
+        self._bus.export(LOG_CONTROL_PATH, LogControl())
         self._disconnect: list[Callable[[], None]] = [
             manager.gpu_new.connect(self._gpu_new),
             manager.client_new.connect(self._client_new),
             manager.client_removed.connect(self._client_removed),
             manager.client_stuck.connect(self._client_stuck),
             manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id)),
-            manager.changed.connect(lambda _names: self._tree.changed(self._face)),
+            manager.changed.connect(lambda _names: self._bus.changed(self._face)),
         ]
         for gpu in manager.gpus:
             self._gpu_new(gpu)
@@ -80,23 +77,23 @@ class Publication:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        if self._dispatcher is not None and self._connection is not None:
-            self._tree.announce()
-            self._tree.flush()
-            await self._dispatcher.close()
+        if self._connection is not None:
+            self._bus.announce()
+            self._bus.flush()
+            await self._bus.close()
             await self._connection.close()
-        self._tree.connect(None)
+        self._bus.attach(None)
 
     async def _connect(self) -> BusConnection:
-        connection = await BusConnection.open(locate(self._bus))
+        connection = await BusConnection.open(locate(self._address))
         try:
-            dispatcher = Dispatcher(connection, self._tree, polkit=self._bus == "system")
-            await connection.own(BUS_NAME)
+            self._bus.answer(connection)
+            await _own(connection, BUS_NAME)
         except BaseException:
             await connection.close()
             raise
-        self._connection, self._dispatcher = connection, dispatcher
-        self._tree.connect(connection.post)
+        self._connection = connection
+        self._bus.attach(connection)
         return connection
 
     async def _keep(self, connection: BusConnection) -> None:
@@ -106,10 +103,11 @@ class Publication:
                 reason = "it closed the connection"
             except Exception as error:      # whatever the transport met, the bus is gone
                 reason = str(error) or "it closed the connection"
-            logger.error("lost the message bus %r: %s; sharing goes on", self._bus, reason)
-            self._tree.connect(None)
+            logger.error(
+                "lost the message bus %r: %s; sharing goes on", self._address, reason)
+            self._bus.attach(None)
             connection = await self._return()
-            logger.info("back on the message bus %r", self._bus)
+            logger.info("back on the message bus %r", self._address)
 
     async def _return(self) -> BusConnection:
         reported = False
@@ -122,23 +120,22 @@ class Publication:
             except Exception:           # not foreseen, but it must not end the trying
                 logger.log(
                     logging.DEBUG if reported else logging.ERROR,
-                    "cannot get back on the message bus %r; trying on", self._bus, exc_info=True,
+                    "cannot get back on the message bus %r; trying on", self._address,
+                    exc_info=True,
                 )
                 reported = True
 
-    def _export(self, path: str, *interfaces: Interface) -> None:
-        self._tree.add(path, *standard(self._tree), *interfaces)
-
     def _gpu_new(self, gpu: GPU) -> None:
         face = self._gpus[gpu] = GPUInterface(self._manager, gpu)
-        self._export(gpu_path(gpu.facts.index), face, StatisticsInterface(gpu))
+        self._bus.export(gpu_path(gpu.facts.index), face)
+        self._bus.export(gpu_path(gpu.facts.index), StatisticsInterface(gpu))
 
         def happened(_now: int, event: Event) -> None:
             if isinstance(event, Tick):         # mostly nothing; if it was something, so it says
                 for limited in self._limited & gpu.clients.keys():
                     self._client_changed(limited)       # but for the end of a window
                 return
-            self._tree.changed(face)            # what has changed is found out later
+            self._bus.changed(face)            # what has changed is found out later
             changed: tuple[int, ...] = ()
             if isinstance(event, Ganged):
                 changed = event.clients
@@ -151,48 +148,70 @@ class Publication:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def decided(_now: int, action: Action) -> None:
-            if not isinstance(action, BudgetWanted):
-                self._client_changed(action.client)
+            self._client_changed(action.client)
 
         def turn_ended(client: Client, reason: object, held_time: int) -> None:
-            self._tree.emit(face, face.turn_ended, client_path(client.id), str(reason), held_time)
+            face.turn_ended(client_path(client.id), str(reason), held_time)
 
         self._disconnect += [
             gpu.happened.connect(happened),
             gpu.terms_changed.connect(terms_changed),
             gpu.decided.connect(decided),
-            gpu.turn_started.connect(
-                lambda client: self._tree.emit(face, face.turn_started, client_path(client.id))
-            ),
+            gpu.turn_started.connect(lambda client: face.turn_started(client_path(client.id))),
             gpu.turn_ended.connect(turn_ended),
-            gpu.changed.connect(lambda _names: self._tree.changed(face)),
+            gpu.changed.connect(lambda _names: self._bus.changed(face)),
         ]
 
     def _client_new(self, client: Client) -> None:
         face = self._clients[client.id] = ClientInterface(self._manager, client)
         path = client_path(client.id)
-        self._export(path, face)
+        self._bus.export(path, face)
         if _is_limited(client):
             self._limited.add(client.id)
-        self._tree.emit(self._face, self._face.client_new, client.id, path)
+        self._face.client_new(client.id, path)
 
     def _client_removed(self, client: Client) -> None:
         path = client_path(client.id)
         del self._clients[client.id]
         self._limited.discard(client.id)
-        self._tree.remove(path)
-        self._tree.emit(self._face, self._face.client_removed, client.id, path)
+        self._bus.unexport(path)
+        self._face.client_removed(client.id, path)
 
     def _client_stuck(self, client: Client, state: str, waited: int) -> None:
-        self._tree.emit(
-            self._face, self._face.client_stuck, client_path(client.id), state, waited, {}
-        )
+        self._face.client_stuck(client_path(client.id), state, waited)
 
     def _client_changed(self, number: int) -> None:
         face = self._clients.get(number)
         if face is not None:
-            self._tree.changed(face)
+            self._bus.changed(face)
 
 
 def _is_limited(client: Client) -> bool:
     return client.terms.in_force.compute_limit < UNLIMITED
+
+
+async def _own(connection: BusConnection, name: str) -> None:
+    """Becomes the owner of a name.
+
+    Raises AlreadyRunning if somebody has it, NotPermitted if the bus does
+    not allow us to, BusUnavailable if it goes before it has answered, or never does.
+    """
+    try:
+        (reply,) = await connection.ask(
+            BUS, "RequestName", "su", [name, NameFlag.DO_NOT_QUEUE.value])
+    except BusError as error:
+        if error.name in (ErrorType.NO_REPLY.value, ErrorType.DISCONNECTED.value):
+            reason = str(error.__cause__) or "it did not answer"
+            raise BusUnavailable(
+                f"the message bus went before we owned {name}: {reason}",
+                "is dbus running? --bus chooses another, --bus none does without",
+            ) from error
+        raise NotPermitted(
+            f"the message bus does not let us own {name}: {error}",
+            "run nvshared as root, and install its policy, dbus/com.nvshare.conf",
+        ) from error
+    if reply not in (RequestNameReply.PRIMARY_OWNER.value, RequestNameReply.ALREADY_OWNER.value):
+        raise AlreadyRunning(
+            f"another nvshared owns {name} on this message bus",
+            "stop it first: systemctl stop nvshared",
+        )

@@ -39,7 +39,7 @@ def _act(options: Options) -> ExitCode:
     return ExitCode.FAILURE if faults else ExitCode.OK
 
 
-VERB = Verb(
+DEMO = Verb(
     name="demo",
     summary="see two programs that do not fit together share one GPU",
     description=(

@@ -63,7 +63,7 @@ def _lines(finding: "Finding", width: int) -> list[str]:
     return lines
 
 
-VERB = Verb(
+DOCTOR = Verb(
     name="doctor",
     summary="what keeps programs from sharing GPUs, and what to do",
     description=(

@@ -1,25 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl history: who used the GPUs, and how much."""
+"""nvsharectl history: who used the GPUs, and how much, as a table, CSV, JSON or drawn.
+
+Moments are microseconds since 1970, in the local time zone for people. Shares of the cards' time
+are drawn as lines of a terminal or as a stacked area, SVG or PNG; rsvg-convert makes a PNG.
+"""
 
 import argparse
 import json
 import os
+import re
+import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvshared import quantity
 from nvshared.cli.output import show_table
 from nvshared.cli.verb import Options, Verb, add_gpu, whole
-from nvshared.cli.when import aligned, moment, shown, step
 from nvshared.control import Daemon
-from nvshared.errors import InvalidArgs
+from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
-from nvshared.tui.quantities import duration, size
-from nvshared.tui.tables import Column, Give
+from nvshared.tui.tables import Column, Give, duration, shortened, size
 from nvshared.units import SECOND
 
 if TYPE_CHECKING:
     from nvshared.control.history import History, Used
+
+RIGHT = "give how long ago, as in 7d or 90min, or a date, as in 2026-11-01 or 2026-11-01T08:30"
+STEPS = {"minute": 60 * SECOND, "hour": 3600 * SECOND, "day": 86400 * SECOND}
+LONGEST_STEP = 366 * STEPS["day"]
+
+
+def moment(text: str) -> int:
+    """Microseconds since 1970; dates are of the local time zone. Raises InvalidArgs."""
+    wrong = InvalidArgs(f"{text!r} is no moment since 1970", RIGHT)
+    today = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    days = {"now": datetime.now(), "today": today, "yesterday": today - timedelta(days=1)}
+    try:
+        if re.fullmatch(r"[\d.]+ *[a-z]+", text, re.ASCII):
+            usec = int(time.time() * SECOND) - quantity.duration(text)
+        else:
+            usec = int((days.get(text) or datetime.fromisoformat(text)).timestamp() * SECOND)
+    except (ValueError, OverflowError, OSError):
+        raise wrong from None
+    if usec < 0:
+        raise wrong
+    return usec
+
+
+def step(text: str) -> int:
+    """Microseconds. Raises InvalidArgs."""
+    if text in STEPS:
+        return STEPS[text]
+    try:
+        found = quantity.duration(text)
+    except ValueError:
+        found = 0
+    if not STEPS["minute"] <= found <= LONGEST_STEP:
+        raise InvalidArgs(f"the step cannot be {text!r}",
+                          "give minute, hour, day, or a time from 1min to 366d, as in 6h")
+    return found
+
+
+def aligned(usec: int, step: int) -> int:
+    """The moment at or before this one at which a step begins in the local time zone."""
+    offset = datetime.fromtimestamp(usec / SECOND).astimezone().utcoffset() or timedelta()
+    return max(0, usec - (usec + int(offset.total_seconds()) * SECOND) % step)
+
+
+def shown(usec: int, *, day_only: bool = False) -> str:
+    """In the local time zone, to the minute."""
+    then = datetime.fromtimestamp(usec / SECOND)
+    return then.strftime("%Y-%m-%d" if day_only else "%Y-%m-%d %H:%M")
+
 
 BY = ("user", "tenant", "gpu")
 OTHERS = "others"
@@ -61,14 +117,12 @@ def _act(options: Options) -> None:
     if options.until <= options.since:
         raise InvalidArgs("the time ends before it begins", "give an earlier --since")
     if options.plot is not None:
-        from nvshared.cli import plot
-
-        plot.check(options)
+        check_plot(options)
     with Daemon(options.bus) as daemon:
         gpus = {gpu["UUID"]: gpu["Index"] for gpu in daemon.gpus()}
         since, every, names = options.since, options.step or 0, options.top or 0
         if options.plot is not None:
-            every, names = every or plot.step(options), names or plot.NAMES
+            every, names = every or point_usec(options), names or NAMES
         if options.step is not None:
             since = aligned(since, every)
         found = daemon.history(
@@ -80,7 +134,7 @@ def _act(options: Options) -> None:
     elif options.csv:
         _csv(found, by, labels)
     elif options.plot is not None:
-        plot.draw(options.plot, found, labels, cards)
+        draw_plot(options.plot, found, labels, cards)
     else:
         _print(found, by, labels, cards)
     if not options.json:
@@ -184,7 +238,7 @@ def _seconds(usec: int) -> str:
     return f"{usec / SECOND:.3f}"
 
 
-VERB = Verb(
+HISTORY = Verb(
     name="history",
     summary="who used the GPUs, and how much",
     description=(
@@ -210,3 +264,173 @@ VERB = Verb(
     configure=_configure,
     act=_act,
 )
+
+
+WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#bbbbbb")
+BLOCKS = " ▁▂▃▄▅▆▇█"
+COLUMNS = 72
+NAMES_ABREAST = 4                       # above a plot
+LONGEST = 28                            # characters of a name there
+
+Shares = Mapping[str, Sequence[float]]  # of each name, all in all at most 1 at any moment
+Marks = Sequence[tuple[float, str]]     # along the time: where, from 0 to 1, and what is said there
+
+
+def svg(shares: Shares, marks: Marks) -> str:
+    """A picture of them."""
+    from html import escape
+
+    below = [0.0] * len(next(iter(shares.values())))
+    across = (WIDTH - 2 * MARGIN) / max(1, len(below))
+    head = MARGIN + LINE * ((len(shares) - 1) // NAMES_ABREAST)
+    bottom = head - MARGIN + HEIGHT - MARGIN
+    high = bottom - head
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + MARGIN}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{WIDTH}" height="{bottom + MARGIN}" fill="white"/>',
+    ]
+    for number, (name, values) in enumerate(shares.items()):
+        above = [one + more for one, more in zip(below, values, strict=True)]
+        edge = [(x, bottom - high * y) for x, y in _steps(above, across)]
+        edge += reversed([(x, bottom - high * y) for x, y in _steps(below, across)])
+        colour = COLOURS[number % len(COLOURS)]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+        drawn.append(f'<polygon points="{points}" fill="{colour}"/>')
+        row, column = divmod(number, NAMES_ABREAST)
+        x = MARGIN + column * (WIDTH - 2 * MARGIN) // min(NAMES_ABREAST, len(shares))
+        y = 12 + row * LINE
+        drawn.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{colour}"/>')
+        drawn.append(f'<text x="{x + 18}" y="{y + 11}">{escape(shortened(name, LONGEST))}</text>')
+        below = above
+    for percent in (0, 50, 100):
+        y = bottom - high * percent // 100
+        drawn.append(
+            f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{y}" y2="{y}" stroke="#bbb"/>')
+        drawn.append(f'<text x="{MARGIN - 6}" y="{y + 4}" text-anchor="end">{percent} %</text>')
+    for place, label in marks:
+        x = MARGIN + int((WIDTH - 2 * MARGIN) * place)
+        drawn.append(
+            f'<text x="{x}" y="{bottom + LINE}" text-anchor="middle">{escape(label)}</text>')
+    return "\n".join([*drawn, "</svg>", ""])
+
+
+def _steps(values: Sequence[float], across: float) -> list[tuple[float, float]]:
+    points = []
+    for number, value in enumerate(values):
+        points += [(MARGIN + number * across, value), (MARGIN + (number + 1) * across, value)]
+    return points
+
+
+def terminal(shares: Shares, columns: int = COLUMNS) -> str:
+    """A line for each name, the highest block is all of the time."""
+    wide = max(10, *map(len, shares))
+    return "\n".join(
+        f"{name:{wide}}|{_line(values, columns)}|" for name, values in shares.items())
+
+
+def _line(values: Sequence[float], most: int) -> str:
+    columns = min(most, len(values))
+    found = ""
+    for column in range(columns):
+        some = values[column * len(values) // columns:(column + 1) * len(values) // columns]
+        mean = sum(some) / len(some)
+        # What is there at all is seen.
+        found += BLOCKS[min(len(BLOCKS) - 1, int(mean * (len(BLOCKS) - 1)) + (mean > 0))]
+    return found
+
+
+NAMES = 7                               # besides others, so that each has a colour
+POINTS = 240                            # of a picture
+LABELS = 8                              # at most, along the time
+APART = [unit * number for unit, numbers in (
+    (STEPS["minute"], (1, 5, 15, 30)), (STEPS["hour"], (1, 2, 3, 6, 12)),
+    (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),
+) for number in numbers]
+SUFFIXES = (".svg", ".png")
+MOST_POINTS = 10_000
+CONVERTER = "rsvg-convert"
+
+
+def check_plot(options: Options) -> None:
+    """Raises InvalidArgs for what we cannot draw, before anything is asked for."""
+    where = options.plot
+    if options.step and options.until - options.since > MOST_POINTS * options.step:
+        raise InvalidArgs(f"a plot has at most {MOST_POINTS} steps", "give a longer --step")
+    if where != TERMINAL and Path(where).suffix.lower() not in SUFFIXES:
+        raise InvalidArgs(f"no plot can be written to {where!r}", "give FILE.svg or FILE.png")
+
+
+def point_usec(options: Options) -> int:
+    """Microseconds of a point."""
+    points = _plot_width() if options.plot == TERMINAL else POINTS
+    span: int = options.until - options.since
+    return max(STEPS["minute"], span // points)
+
+
+def _plot_width() -> int:
+    return max(20, shutil.get_terminal_size().columns - 32)
+
+
+def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) -> None:
+    """Shares of the time of so many cards. Raises NvshareError if it cannot be written."""
+    if not found.rows:
+        print("Nothing was used.")
+        return
+    shares = _shares(found, labels, cards)
+    if where == TERMINAL:
+        print(terminal(shares, _plot_width()))
+        print(f"From {shown(found.since_usec)} until {shown(found.until_usec)}; a whole block is "
+              "all of the time.")
+        return
+    picture = svg(shares, _marks(found))
+    path = Path(where)
+    try:
+        if path.suffix.lower() == ".png":
+            path.write_bytes(_png(picture))
+        else:
+            path.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise NvshareError(f"{path} cannot be written: {error.strerror}") from error
+    print(f"{path} shows the shares of the time.")
+
+
+def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, list[float]]:
+    """Of each name, the largest first; others last."""
+    number = -(-(found.until_usec - found.since_usec) // found.step_usec)
+    sums: dict[str, int] = {}
+    for row in found.rows:
+        sums[row.name] = sums.get(row.name, 0) + row.gpu_usec
+    order = sorted(sums, key=lambda name: (name == "", -sums[name]))
+    shares = {name: [0.0] * number for name in order}
+    for row in found.rows:
+        at = (row.start_usec - found.since_usec) // found.step_usec
+        shares[row.name][at] += row.gpu_usec / (found.step_usec * cards)
+    return {labels[name]: values for name, values in shares.items()}
+
+
+def _marks(found: "History") -> list[tuple[float, str]]:
+    """At whole hours or days of the local time zone."""
+    since, span = found.since_usec, found.until_usec - found.since_usec
+    apart = next((one for one in APART if span < LABELS * one), APART[-1])
+    first = aligned(since, apart) + (apart if aligned(since, apart) < since else 0)
+    return [
+        ((at - since) / span, shown(at, day_only=True) if apart >= STEPS["day"] else shown(at)[5:])
+        for at in range(first, since + span, apart)
+    ]
+
+
+def _png(picture: str) -> bytes:
+    import subprocess
+
+    if not shutil.which(CONVERTER):
+        raise NvshareError(
+            f"a PNG is made by {CONVERTER}, which is not installed",
+            "install it (Debian: librsvg2-bin, Fedora: librsvg2-tools), or give FILE.svg",
+        )
+    made = subprocess.run([CONVERTER, "--format=png", "--zoom=2"], input=picture.encode(),
+                          capture_output=True, check=False)
+    if made.returncode:
+        raise NvshareError(f"{CONVERTER} failed: {made.stderr.decode(errors='replace').strip()}")
+    return made.stdout

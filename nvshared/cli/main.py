@@ -8,11 +8,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nvshared.cli import predecessor, status
+from nvshared.cli import settings, status
 from nvshared.cli.output import complain, drop
-from nvshared.cli.parser import build
+from nvshared.cli.parser import VERBS, build
 from nvshared.cli.verb import Options, Verb
-from nvshared.cli.verbs import VERBS
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import DEBUG_VARIABLE
 
@@ -71,10 +70,10 @@ def _prepare_output() -> None:
 
 def act(options: Options) -> ExitCode | None:
     """What the command line asks for: a verb, the predecessor's flags, or just a look."""
-    if predecessor.given(options):
+    if settings.is_predecessors(options):
         if options.verb is not None:
-            predecessor.refuse(options)
-        predecessor.act(options)
+            settings.refuse_predecessors(options)
+        settings.act_predecessors(options)
         return None
-    verb: Verb = options.verb or status.VERB
+    verb: Verb = options.verb or status.STATUS
     return verb.act(options)

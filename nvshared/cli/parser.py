@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parser of nvsharectl, made from its verbs."""
+"""The verbs of nvsharectl, in the order in which help lists them, and the parser made from them."""
 
 import argparse
 import os
@@ -9,9 +9,27 @@ from functools import partial
 from typing import Any, NoReturn
 
 from nvshared import parser
+from nvshared.cli.completion import COMPLETION, HELP
+from nvshared.cli.demo import DEMO
+from nvshared.cli.doctor import DOCTOR
+from nvshared.cli.history import HISTORY
+from nvshared.cli.preload import PRELOAD
+from nvshared.cli.run import RUN
+from nvshared.cli.settings import ANTI_THRASH, RESET, SET_TQ
+from nvshared.cli.status import CLIENTS, STATUS, TENANTS
+from nvshared.cli.terms import LIMIT, PRIORITY, RESUME, SUSPEND, WEIGHT
+from nvshared.cli.top import TOP
+from nvshared.cli.trial import TRIAL
+from nvshared.cli.turns import DRAIN, PREEMPT
 from nvshared.cli.verb import MODES, QUANTUM, Verb, add_everywhere, quantum
 from nvshared.errors import InvalidArgs
 from nvshared.names import BUS_VARIABLE
+
+VERBS: tuple[Verb, ...] = (
+    STATUS, TOP, CLIENTS, TENANTS, HISTORY, RUN, SET_TQ, ANTI_THRASH, LIMIT, WEIGHT, PRIORITY,
+    SUSPEND, RESUME, PREEMPT, RESET, DRAIN, PRELOAD, DOCTOR, DEMO, TRIAL, COMPLETION, HELP,
+)
+
 
 WIDTH = 78                              # of a terminal of 80
 FEW = 5                                 # so many choices are listed rather than guessed from

@@ -137,7 +137,7 @@ def _status(options: Options, tree: "Tree") -> ExitCode:
     return ExitCode.OK
 
 
-VERB = Verb(
+PRELOAD = Verb(
     name="preload",
     summary="have every program of this machine share its GPU, or not",
     description=(

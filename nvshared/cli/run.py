@@ -145,7 +145,7 @@ def preloaded(environment: dict[str, str], hook: str) -> dict[str, str]:
     return {**environment, PRELOAD: ":".join([*others, hook])}
 
 
-VERB = Verb(
+RUN = Verb(
     name="run",
     summary="run a program that shares its GPU with others",
     description=(

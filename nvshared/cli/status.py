@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl status: the GPUs, then the programs that use them."""
+"""How things stand: status (GPUs and programs), clients (programs) and tenants (whose they are)."""
 
+import argparse
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, Verb, tenant
 from nvshared.control import Daemon
-from nvshared.tui.tables import client_columns, gpu_columns
+from nvshared.errors import NoSuchGPU
+from nvshared.quantity import counted
+from nvshared.tui.tables import (
+    TENANT_COLUMNS,
+    TERMS,
+    client_columns,
+    duration,
+    gpu_columns,
+    plain,
+    size,
+)
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import Snapshot
+    from nvshared.control.tenants import Tenant
 
 
-def _act(options: Options) -> None:
+def _act_status(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         now = daemon.snapshot()
-    show(options, now.as_dict(), lambda: _print(now))
+    show(options, now.as_dict(), lambda: _print_status(now))
 
 
-def _print(now: "Snapshot") -> None:
+def _print_status(now: "Snapshot") -> None:
     show_table(gpu_columns(now), now.gpus)
     print()
     if now.clients:
@@ -27,7 +39,7 @@ def _print(now: "Snapshot") -> None:
         print("No program uses a GPU through nvshare.")
 
 
-VERB = Verb(
+STATUS = Verb(
     name="status",
     summary="the GPUs and the programs that use them",
     description=(
@@ -42,5 +54,106 @@ VERB = Verb(
         ("nvsharectl status --json | jq '.gpus[0].holders'", "the same as data"),
         ("watch nvsharectl status", "again and again; nvsharectl top does that better"),
     ),
-    act=_act,
+    act=_act_status,
+)
+
+
+def _configure_clients(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", metavar="GPU", help="only those of this GPU")
+
+
+def _act_clients(options: Options) -> None:
+    with Daemon(options.bus) as daemon:
+        index = None if options.gpu is None else daemon.gpu(options.gpu)
+        now = daemon.snapshot()
+    if index is not None and index not in {gpu.index for gpu in now.gpus}:
+        raise NoSuchGPU(f"GPU {index} has just gone")
+    chosen = [one for one in now.clients if index is None or one.gpu == index]
+    wanted = {one.id for one in chosen}
+    data = [one for one in now.as_dict()["clients"] if one["id"] in wanted]
+    show(options, {"clients": data}, lambda: show_table(client_columns(chosen), chosen))
+
+
+CLIENTS = Verb(
+    name="clients",
+    summary="the programs that use a GPU",
+    description=(
+        "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
+        "is on the card (RESIDENT) and in host memory (SWAPPED), what it does, and how long it "
+        "has held the GPU and waited for it, also before nvshared was restarted. IDLE shows for "
+        "how long a program has had nothing to do since its last turn. LIMITS shows what is set "
+        "for a program: its memory limit, its share of the time in percent, its weight (w200). "
+        "STAYS shows why nothing of a program leaves the GPU any more: its work does not end "
+        "(undrained), the library may not see its work (unseen), or a device or another library "
+        "has its memory (given). A narrow terminal shows fewer columns, a pipe all of them."
+    ),
+    examples=(
+        ("nvsharectl clients", "all of them"),
+        ("nvsharectl clients --gpu 0", "those of one GPU"),
+        ("nvsharectl clients | awk 'NR > 1 {print $2}'", "their process ids"),
+    ),
+    configure=_configure_clients,
+    act=_act_clients,
+)
+
+
+def _configure_tenants(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--explain", metavar="TENANT", type=tenant,
+        help="say where each term of one tenant comes from, also of one that is yet to come",
+    )
+
+
+def _act_tenants(options: Options) -> None:
+    with Daemon(options.bus) as daemon:
+        if options.explain is not None:
+            one = daemon.tenant(options.explain)
+            show(options, one.as_dict(), lambda: _explain(one))
+            return
+        found = daemon.tenants()
+    show(options, {"tenants": [one.as_dict() for one in found]}, lambda: _print_tenants(found))
+
+
+def _print_tenants(found: "list[Tenant]") -> None:
+    if found:
+        show_table(TENANT_COLUMNS, found)
+    else:
+        print("No program uses a GPU through nvshare, and nothing is set for a tenant.")
+
+
+def _explain(one: "Tenant") -> None:
+    figures = "no program uses a GPU now"
+    if one.programs:
+        figures = (
+            f"{counted(one.programs, 'program')}, {size(one.allocated + one.pinned)} of memory, "
+            f"{size(one.resident + one.pinned)} of it on GPUs, held for {duration(one.held_usec)}"
+        )
+    print(f"{one.name}: {figures}.")
+    in_force = [term for term in one.terms if term is one.holding(term.name)]
+    others = [term for term in one.terms if term not in in_force]
+    print("\n" + plain(TERMS, in_force) if in_force else "Nothing is set for it.")
+    if others:
+        print("\nWithout these, there would hold:\n\n" + plain(TERMS, others))
+    if one.within:
+        print(f"\nIts programs are also under what is set for {', '.join(one.within)}.")
+
+
+TENANTS = Verb(
+    name="tenants",
+    summary="whom the programs belong to, and what is set for these",
+    description=(
+        "Shows the pods, jobs, containers, systemd units and users that the programs belong to, "
+        "and those for which something is set. A program is under what is set for each of its "
+        "tenants. LIMITS shows what holds for all programs of a tenant together: memory on each "
+        "GPU, host memory (h64.0G), share of the time in percent at most and in any case (r30%), "
+        "weight (w200), priority. FROM shows whether it was set by hand, "
+        "with nvsharectl limit, weight and priority, by a pod's annotation or claim, by a SLURM "
+        "job, or by a rule of the configuration, see nvshared.conf(5)."
+    ),
+    examples=(
+        ("nvsharectl tenants", "all of them"),
+        ("nvsharectl tenants --explain user:alice", "which rule set what"),
+    ),
+    configure=_configure_tenants,
+    act=_act_tenants,
 )

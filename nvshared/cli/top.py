@@ -43,7 +43,7 @@ def _act(options: Options) -> None:
     elif os.environ.get("TERM") in DUMB:
         _print(options)
     else:
-        from nvshared.cli.watch import watch
+        from nvshared.tui.live import watch
 
         watch(options.bus, options.interval)
 
@@ -60,7 +60,7 @@ def _print(options: Options) -> None:
     """One picture below the other, on a terminal that can do no more."""
     from rich.console import Console
 
-    from nvshared.tui.dashboard import Dashboard
+    from nvshared.tui.listing import Dashboard
     from nvshared.tui.past import Past
 
     past = Past()
@@ -72,7 +72,7 @@ def _print(options: Options) -> None:
             time.sleep(options.interval)
 
 
-VERB = Verb(
+TOP = Verb(
     name="top",
     summary="watch who has each GPU, and memory move",
     description=(

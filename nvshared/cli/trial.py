@@ -171,7 +171,7 @@ def _systemctl(*words: str) -> None:
         )
 
 
-VERB = Verb(
+TRIAL = Verb(
     name="trial",
     summary="run the service on simulated GPUs, to try it",
     description=(

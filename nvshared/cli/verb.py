@@ -43,7 +43,7 @@ def whole(text: str, most: int, wrong: str, hint: str) -> int:
     raise InvalidArgs(wrong, hint)
 
 
-def term(name: str, parse: Callable[[str], int]) -> Callable[[str], int]:
+def number_or_none(name: str, parse: Callable[[str], int]) -> Callable[[str], int]:
     """For what is set with a number, or taken back with none, which is 0."""
     def parsed(text: str) -> int:
         try:

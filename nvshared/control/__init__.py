@@ -10,9 +10,8 @@ command should be over before it is noticed. What only some commands need is imp
 methods that they call.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from nvshared.control.question import Question
 from nvshared.errors import NoSuchClient, PasswordNeeded
 from nvshared.names import (
     CLIENT_INTERFACE,
@@ -28,6 +27,16 @@ if TYPE_CHECKING:
     from nvshared.control.history import History
     from nvshared.control.snapshot import Snapshot, Turn
     from nvshared.control.tenants import Tenant
+
+class Question(NamedTuple):
+    """A call of a method of nvshared."""
+
+    path: str
+    interface: str
+    member: str
+    signature: str = ""
+    values: tuple[Any, ...] = ()
+
 
 _PROPERTIES = Question(
     MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
@@ -164,7 +173,7 @@ class Daemon:
 
         `source`: one of TERM_SOURCES, "" for a term set by hand.
         """
-        from nvshared.dbus.types import Variant
+        from dbus_next.signature import Variant
 
         values = {term: Variant("t", value) for term, value in terms.items()}
         if source:

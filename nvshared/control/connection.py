@@ -6,10 +6,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from nvshared.control.question import Question
-from nvshared.dbus import message as wire
-from nvshared.dbus.address import BEGIN, BUS, LET_IN, PATIENCE, connect, introduction, locate
-from nvshared.dbus.types import WireError
+from dbus_next.constants import MessageFlag, MessageType
+from dbus_next.message import Message
+
+from nvshared import dbus
+from nvshared.dbus import BUS, Received, WireError
 from nvshared.errors import (
     BusUnavailable,
     InvalidArgs,
@@ -19,6 +20,9 @@ from nvshared.errors import (
     PasswordNeeded,
 )
 from nvshared.names import BUS_NAME
+
+# A call of a method of nvshared: path, interface, member, signature and values.
+Question = tuple[str, str, str, str, tuple[Any, ...]]
 
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
 _COMES_OR_GOES = "NameOwnerChanged"
@@ -33,8 +37,8 @@ class ControlConnection:
         `patience` is how many seconds an answer may take.
         """
         self._bus = bus
-        self._patience = patience or PATIENCE
-        self._socket = connect(locate(bus))
+        self._patience = patience or dbus.PATIENCE
+        self._socket = dbus.connect(dbus.locate(bus))
         self._socket.settimeout(self._patience)
         self._buffer = bytearray()
         self._serial = 0
@@ -56,26 +60,32 @@ class ControlConnection:
         as the user does. Raises what nvshared raised; InvalidArgs for what a bus cannot
         carry; NotRunning if it does not run or ended meanwhile; BusUnavailable if the bus is gone.
         """
-        flags = wire.NO_AUTO_START | (wire.ALLOW_INTERACTIVE_AUTHORIZATION if interactive else 0)
+        flags = MessageFlag.NO_AUTOSTART
+        if interactive:
+            flags |= MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
         self._socket.settimeout(None if interactive else self._patience)
-        serials = []
         packet = self._greeting
-        for question in questions:
-            serials.append(self._next())
+        serials = range(self._serial + 1, self._serial + 1 + len(questions))
+        for path, interface, member, signature, values in questions:
+            call = Message(
+                BUS_NAME, path, interface, member, flags=flags, signature=signature,
+                body=list(values))
             try:
-                packet += wire.pack(wire.call(BUS_NAME, *question, flags=flags), serials[-1])
-            except WireError as error:
+                packet += self._pack(call)
+            except ValueError as error:
                 raise InvalidArgs(f"nvshared cannot be told that: {error}") from error
         self._greeting = b""
         try:
             self._socket.sendall(packet)
             answers: dict[int, list[Any]] = {}
             while not answers.keys() >= set(serials):
-                message = self._receive()
-                if message.kind == wire.METHOD_RETURN:
-                    answers[message.reply_to] = message.values()
-                elif message.kind == wire.ERROR:
-                    raise self._error(message.error, message.reason())
+                received = self._receive()
+                message = received.message
+                if message.message_type is MessageType.METHOD_RETURN:
+                    answers[message.reply_serial] = received.values()
+                elif message.message_type is MessageType.ERROR:
+                    reason = "".join(map(str, received.values()[:1]))
+                    raise self._error(message.error_name, reason)
         except TimeoutError as error:
             raise _unanswered(NvshareError(
                 f"nvshared did not answer within {self._patience:.0f} seconds",
@@ -90,9 +100,8 @@ class ControlConnection:
     def follow(self) -> None:
         """Has wait() return when nvshared comes or goes. Raises BusUnavailable."""
         rule = f"type='signal',sender='{BUS[0]}',member='{_COMES_OR_GOES}',arg0='{BUS_NAME}'"
-        packet = self._greeting + wire.pack(
-            wire.call(*BUS, "AddMatch", "s", (rule,)), self._next()
-        )
+        packet = self._greeting + self._pack(
+            Message(*BUS, "AddMatch", signature="s", body=[rule]))
         self._greeting = b""
         try:
             self._socket.sendall(packet)
@@ -105,7 +114,7 @@ class ControlConnection:
         try:
             while (left := end - time.monotonic()) > 0:
                 self._socket.settimeout(left)
-                if self._receive().member == _COMES_OR_GOES:
+                if self._receive().message.member == _COMES_OR_GOES:
                     return
         except TimeoutError:
             return
@@ -114,7 +123,7 @@ class ControlConnection:
 
     def _authenticate(self) -> None:
         try:
-            self._socket.sendall(introduction())
+            self._socket.sendall(dbus.introduction())
             line = b""
             while not line.endswith(b"\r\n"):
                 byte = self._socket.recv(1)
@@ -125,22 +134,22 @@ class ControlConnection:
             raise BusUnavailable(
                 f"the message bus {self._bus!r} does not let us in: {error}"
             ) from error
-        if not line.startswith(LET_IN):
+        if not line.startswith(dbus.LET_IN):
             uid = os.geteuid()
             raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {uid} in")
-        self._greeting = BEGIN + wire.pack(wire.call(*BUS, "Hello"), self._next())
+        self._greeting = dbus.BEGIN + self._pack(Message(*BUS, "Hello"))
 
-    def _next(self) -> int:
+    def _pack(self, message: Message) -> bytes:
         self._serial += 1
-        return self._serial
+        return dbus.pack(message, self._serial)
 
-    def _receive(self) -> wire.Message:
-        self._fill(wire.START)
-        header, body = wire.size(bytes(self._buffer[:wire.START]))
+    def _receive(self) -> Received:
+        self._fill(dbus.START)
+        header, body = dbus.size(bytes(self._buffer[:dbus.START]))
         self._fill(header + body)
         data = bytes(self._buffer[:header + body])
         del self._buffer[:header + body]
-        return wire.unpack(data[:header], data[header:])
+        return Received(data[:header], data[header:])
 
     def _fill(self, length: int) -> None:
         while len(self._buffer) < length:

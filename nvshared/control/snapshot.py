@@ -7,14 +7,16 @@ driver cannot say.
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared import names
 from nvshared.control.programs import command
-from nvshared.dbus.types import Variant
 from nvshared.errors import NvshareError
 
-Properties = dict[str, Variant]         # as they come over the bus
+if TYPE_CHECKING:
+    from dbus_next.signature import Variant
+
+Properties = dict[str, "Variant"]       # as they come over the bus
 Objects = dict[str, dict[str, Properties]]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from nvshared.demo.acts import Act
 from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.workload import Outcome
-from nvshared.tui.quantities import size
-from nvshared.tui.tables import NARROWEST, Column, Give
+from nvshared.tui.tables import NARROWEST, Column, Give, size
 
 
 def verdict(outcome: Outcome) -> str:

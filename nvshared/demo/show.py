@@ -17,8 +17,8 @@ from rich.text import Text
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.handovers import Turn
 from nvshared.demo.workload import Event, Task
-from nvshared.tui.dashboard import Dashboard
-from nvshared.tui.quantities import size
+from nvshared.tui.listing import Dashboard
+from nvshared.tui.tables import size
 
 ENDED = {"finished", "checked", "failed"}
 

@@ -13,7 +13,7 @@ from operator import sub
 from nvshared.clock import Clock, Timer
 from nvshared.history.figures import MOST, Batch, Party, add, joined
 from nvshared.scheduler.events import Event, Left
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import SECOND
 

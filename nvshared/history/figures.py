@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 
 OTHERS = ""                             # a name that stands for several
 NOBODY = -1                             # their user's number

@@ -12,7 +12,7 @@ from itertools import pairwise
 from nvshared.errors import InvalidArgs
 from nvshared.history.figures import OTHERS, Asked, Found, Row
 from nvshared.history.store import FIELDS, STEPS
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 
 NAMES = {"user": "user", "tenant": "tenant", "gpu": "uuid"}
 MOST_NAMES = 1000

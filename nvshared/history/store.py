@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nvshared.history.figures import MOST, Batch, Party, Used, joined
 from nvshared.history.file import PAGE, File, number, transaction
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 
 FILE_NAME = "history.db"
 # Seconds of a step: how many are kept, and how many parties of each, on a card.

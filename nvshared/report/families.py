@@ -16,7 +16,7 @@ from prometheus_client.core import (
 )
 
 from nvshared import __version__
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.durations import BOUNDS
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.totals import TenantTotals
@@ -108,7 +108,7 @@ CARD_GAUGES: Table[GPU] = [
     ("swap_budget_bytes", "Host memory that programs on the GPU may take for what is swapped",
      lambda gpu: gpu.host_budget),
     ("swap_used_bytes", "Host memory of this that is taken, or promised",
-     lambda gpu: gpu.host_budget - gpu.snapshot().host_free),
+     lambda gpu: gpu.snapshot().host_budget - gpu.snapshot().host_free),
     ("scheduler_running_clients", "Programs that may use the GPU now",
      lambda gpu: len(gpu.holders)),
     ("scheduler_waiting_clients", "Programs that wait for their turn",

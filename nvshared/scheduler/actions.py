@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler decides: orders for hooks, and reports for people.
 
-Orders become records (protocol.h). Those to one client must be sent in the order given. What is
-wanted of other cards goes to whoever splits the host's budget between them. Sizes are bytes,
-times microseconds.
+Orders become records (protocol.h). Those to one client must be sent in the order given. Sizes are
+bytes, times microseconds.
 """
 
 from dataclasses import dataclass
@@ -106,7 +105,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """TELL: say in shared memory whether work is under way, or no more; see telling.py."""
+    """TELL: say in shared memory whether work is under way, or no more; see background.py."""
 
     client: int
     on: bool
@@ -176,14 +175,6 @@ class Stayed:
     reason: Stays
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetWanted:
-    """More is promised or asked for than card and host hold: BudgetChanged is to say what there is.
-
-    Scheduler.demand tells how much. Only where other cards may have something to give up.
-    """
-
-
 Order = Run | Stop | MoveOrder | Provide | Yield | Limits | Tell | Heed
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
-Action = Order | Report | BudgetWanted
+Action = Order | Report

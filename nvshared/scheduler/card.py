@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything the scheduler knows about one GPU, and the sums over its clients."""
 
+from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
-from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Way
-from nvshared.scheduler.cost import LATENCY, PACE, Average
+from nvshared.scheduler.client import PACE, Average, Conduct, Phase, ScheduledClient, Way
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
-from nvshared.scheduler.domains import Domain, Domains, Stake
+from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
-from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
-from nvshared.scheduler.share import Head, Line, Lines, Ration, Share
+from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.snapshot import Counters
-from nvshared.scheduler.usage import Division
+from nvshared.scheduler.tenants import Division, Node, Tenants
 from nvshared.scheduler.yielding import Yielding
-
-NO_TERMS = TenantTerms()
 
 # Who is in which group; and those in a phase are one that is named like it.
 GROUPS = (
@@ -64,7 +61,7 @@ POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
 class Account(NamedTuple):
-    """Sums over the clients of an account, see belief.py."""
+    """Sums over the clients of an account, see trust.py."""
 
     unshown: int = 0
     pinning: int = 0
@@ -86,7 +83,6 @@ class Counted(NamedTuple):
     promise: Stake = NO_STAKE           # in those
     account: str = ""
     parts: Account = Account()          # of its account's sums
-    lines: tuple[Line, ...] = ()        # in which it waits
 
 
 def counted(client: ScheduledClient) -> Counted:
@@ -152,7 +148,7 @@ def counted(client: ScheduledClient) -> Counted:
             client.pinned, client.fixed, client.beyond, client.unshown if client.account else 0,
             takes if stays else 0, takes if holds else 0, wants if queued else 0,
             client.cost or 0 if measured else 0,
-            memory.need, memory.filled - client.doubts.filled, client.out_of_reach,
+            memory.need, memory.filled - client.overclaims.filled, client.out_of_reach,
             min(client.presaved, client.staying) if rests else 0,
         ),
         client.place if queued else None,
@@ -165,7 +161,6 @@ def counted(client: ScheduledClient) -> Counted:
         client.account,
         Account(
             client.unshown, client.pinning, 1 if client.committed or not client.account else 0),
-        (client.share.line, client.inner.line) if queued else (),
     )
 
 
@@ -183,7 +178,6 @@ class Groups:
     def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
         """`clients` by id. Whoever adds or removes one adds the id to `touched`."""
         self.touched: set[int] = set()
-        self.lines = {priority: Lines() for priority in sorted(Priority, reverse=True)}
         self._clients = clients
         self._counted: dict[int, Counted] = {}
         self._groups: dict[str, dict[int, ScheduledClient]] = {name: {} for name in GROUPS}
@@ -194,7 +188,7 @@ class Groups:
         self._margins: int | None = None            # None: to be counted anew
         self._least: int | None = None              # the same
         self._away: tuple[int, int] | None = None
-        self._queues: dict[Line | None, list[tuple[int, int]]] = {}     # places and ids
+        self._queue: list[tuple[int, int]] = []     # places and ids
 
     def settle(self) -> None:
         """Counts what has changed, in the sums of all domains too."""
@@ -236,24 +230,10 @@ class Groups:
             ])
         return self._margins
 
-    def queue(self, line: Line | None = None) -> list[ScheduledClient]:
-        """The clients that wait, by their places; those in this line, or all."""
+    def queue(self) -> list[ScheduledClient]:
+        """The clients that wait, by their places."""
         self.settle()
-        return [self._clients[id] for _, id in self._queues.get(line, ())]
-
-    def heads(self, among: Lines, share_of: Callable[[ScheduledClient], Share]) -> list[Head]:
-        """Of each of these lines in which clients wait: virtual time and place of the first, in
-        order. `share_of`: what a client has among them."""
-        self.settle()
-        firsts = [(line, waiting[0]) for line, waiting in self._queues.items()
-                  if line is not None and line.among is among]
-        return sorted([
-            (share_of(self._clients[id]).after, place, line) for line, (place, id) in firsts])
-
-    def active(self) -> set[Share]:
-        """The shares whose clients hold the card or wait for it."""
-        clients = (*self.group("queued"), *self.group("holding"))
-        return {share for client in clients for share in client.shares}
+        return [self._clients[id] for _, id in self._queue]
 
     def least_take(self) -> int:
         """The least that a client that waits would take; 0 if none waits."""
@@ -312,16 +292,11 @@ class Groups:
                 self._least = None
             if now.away != before.away:
                 self._away = None
-            if (now.place, now.lines) != (before.place, before.lines):
+            if now.place != before.place:
                 if before.place is not None:
-                    for line in (None, *before.lines):
-                        self._queues[line].remove((before.place, id))
-                        if not self._queues[line]:
-                            del self._queues[line]
+                    self._queue.remove((before.place, id))
                 if now.place is not None:
-                    for line in (None, *now.lines):
-                        self._queues[line] = sorted(
-                            [*self._queues.get(line, ()), (now.place, id)])
+                    insort(self._queue, (now.place, id))
             for domains, stake, old, held in (
                 (now.domains, now.stake, before.domains, before.stake),
                 (now.tenancies, now.promise, before.tenancies, before.promise),
@@ -342,7 +317,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class BusyTurns:
-    """Who takes short turns as all of them are busy, although they fit together; see busy.py."""
+    """Who takes short turns as all of them are busy, although they fit together; see turns.py."""
 
     members: frozenset[int] = frozenset()   # clients, by id; none: nobody does
     since: int = 0                      # when that became so
@@ -355,45 +330,38 @@ class Card:
     settings: Settings
     now: int
     gathering_until: int
+    host: HostPart
     domains: Domains = field(default_factory=Domains)       # of all cards,
     tenancies: Domains = field(default_factory=Domains)     # and of tenants on this one
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
-    tenant_terms: dict[str, TenantTerms] = field(default_factory=dict)    # what is set for tenants
+    tenants: Tenants = field(default_factory=Tenants)
     awaiting: bool = False              # somebody has not said yet what it has
     lost: bool = False
-    shares: dict[tuple[str, Priority], Share] = field(default_factory=dict)  # of outermost tenants
-    rations: dict[str, Ration] = field(default_factory=dict)    # by tenant, and
-    requesting: dict[Share, None] = field(default_factory=dict) # those with a compute request
-    rationed: dict[Ration, None] = field(default_factory=dict)  # those with a compute limit
-    # Of tenants with one client, by priority and weight.
-    lines: dict[tuple[Priority, int], Line] = field(default_factory=dict)
-    foreseen: list[Share] = field(default_factory=list)     # those with turns that are not over
-    weighted: bool = False              # there is more than one line, see order.py
+    foreseen: list[Node] = field(default_factory=list)      # those with turns that are not over
     contended: bool = False             # someone waits for another's turn to end
     head: int | None = None             # who that is, or was when last looked
     quantum: int = 0                    # after which turns may end at this moment,
     shown_quantum: int = field(init=False)      # and as it is told where it is auto
-    latency: Average = LATENCY          # of hand-overs, see cost.py
+    # Of hand-overs; us. A latency that was measured once may be any, so the start counts as one.
+    latency: Average = Average(1000, 1000, 1)
     pace: Average = PACE
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
     last_evicted: int = 0               # when anyone last moved anything out
-    borrowing: bool = False             # BudgetWanted has not been answered
-    overdrawn: int = 0                  # bytes promised beyond card and host, when last looked
-    reach: tuple[int, ...] = (0,) * 6   # see commit.py
+    reach: tuple[int, ...] = (0,) * 6   # see promises.py
     untold: set[int] = field(default_factory=set)   # who is yet to hear of that,
     tell_next: int = 0                  # and when the next of them do
-    domain_reach: dict[str, int] = field(default_factory=dict)  # see bounds.py
+    domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
     conduct: Conduct | None = None      # see turns.py
     watched: bool = False               # whoever runs is, see pauses.py
-    telling: set[int] = field(default_factory=set)  # who keeps a word, see telling.py,
+    telling: set[int] = field(default_factory=set)  # who keeps a word, see background.py,
     heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose
     busy: BusyTurns = BusyTurns()
     yielding: dict[Way, Yielding] = field(
         default_factory=lambda: {way: Yielding() for way in Way})   # see bus_sharing.py
     counters: Counters = Counters()
-    division: Division = field(default_factory=Division)        # of the time, see usage.py
+    division: Division = field(default_factory=Division)        # of the time, see tenants.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
     places: Iterator[int] = field(default_factory=lambda: count(1))
@@ -402,13 +370,18 @@ class Card:
         self.groups = Groups(self.clients)
         self.shown_quantum = self.settings.longest_tq
 
+    def change_settings(self, settings: Settings) -> None:
+        """They are these from now on, and the host budget of all cards with them."""
+        self.settings = settings
+        self.host.budget.size = settings.host_budget
+
     def add(self, client: ScheduledClient) -> None:
         """A client that is new."""
-        client.shares = self.shares_for(client.tenants)
-        client.rations = tuple(
-            self.rations.setdefault(name, Ration(name)) for name in client.tenants)
-        for account in client.billed:
-            account.enter(client.id, client.terms.weight)
+        own = Node()
+        client.path = path = self.tenants.path(client.tenants, own)
+        path[2].children[client.id] = own
+        client.limits = (own, *[
+            self.tenants.accounts.setdefault(name, Node(name)) for name in client.tenants])
         client.tally.division = self.division
         self.clients[client.id] = client
 
@@ -418,8 +391,11 @@ class Card:
         client = self.clients.pop(id, None)
         if client is not None:
             client.enter(Phase.IDLE, self.now)
-            for account in client.billed:
-                account.depart(id)
+            *_, inner, own = client.path
+            del inner.children[id]
+            self.tenants.limited.pop(own, None)
+            for node in client.nodes:
+                node.members.pop(id, None)
         return client
 
     @property
@@ -450,7 +426,7 @@ class Card:
     def host_free(self) -> int:
         """Host memory nobody has or may take; negative when the budget shrank."""
         taken = self.groups.total("host_charged") + self.groups.total("beyond")
-        return self.settings.host_budget - taken
+        return self.host.takeable - taken
 
     def host_free_for(self, client: ScheduledClient) -> int:
         """The same, as far as its domains have it."""
@@ -488,21 +464,6 @@ class Card:
             self.groups.group("holding"),
             key=lambda client: client.turn.serial if client.turn else 0,
         )
-
-    def shares_for(self, tenants: tuple[str, ...]) -> tuple[Share, Share]:
-        """Those of a client of these, at the priority that it has now."""
-        whole, inner, *_ = (*tenants, "", "")
-        set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
-        lowest = min(set_for)
-        priority = lowest if lowest is Priority.BACKGROUND else max(set_for)
-        share = self.shares.setdefault((whole, priority), Share(
-            whole, priority=priority, among=self.groups.lines[priority]))
-        return share, share.within.setdefault(
-            inner, Share(inner, priority=priority, among=share.lines, outer=share))
-
-    def terms_for(self, tenant: str) -> TenantTerms:
-        """What is set for a tenant."""
-        return self.tenant_terms.get(tenant, NO_TERMS)
 
     def total_for(self, client: ScheduledClient) -> int:
         """How large this client is told the card is; bytes."""

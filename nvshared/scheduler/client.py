@@ -1,22 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler knows about one client: its figures, its turn, its orders under way.
 
-Only states and figures live here. Who changes them: turns.py the phase, move.py
-what is on its way, commit.py the promises.
+Only states and figures live here. Who changes them: turns.py the phase, moves.py
+what is on its way, promises.py the promises.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
-from nvshared.scheduler.cost import PACE, PAUSE, Average
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
-from nvshared.scheduler.quota import Quota
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, Priority, Terms
-from nvshared.scheduler.share import Held, Ration, Share
-from nvshared.scheduler.usage import Division, Tally
+from nvshared.scheduler.settings import Priority, Terms
+from nvshared.scheduler.tenants import Division, Node, Path, Tally
 from nvshared.units import SECOND
+
+RECENT = 4                              # a new measurement is this part of the average, or more
+FAR = 4.0                               # times the average; what is farther counts as that
+# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. Started with the
+# middle, a first turn is half or twice as long as it should be.
+USUAL_SPEED = 25_000
+FAST = 20 * USUAL_SPEED                 # what was faster than that on average is soon unlearned
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A running average of `number` measurements, at most RECENT.
+
+    The first measurement replaces the start value, later ones weigh less, and the last few count in
+    all. An outlier (the host was paging, a load failed and was tried again) counts as not quite so
+    far from the average. A lasting change is learned within a few measurements.
+    """
+
+    value: float
+    least: float                        # of an average, when it is asked what is far from it
+    number: int = 0
+
+    def after(self, measured: float) -> "Average":
+        """With one measurement more."""
+        if self.number:
+            measured = max(measured, self.value / FAR)
+            measured = min(measured, max(self.value, self.least) * FAR)
+        number = min(self.number + 1, RECENT)
+        return Average(self.value + (measured - self.value) / number, self.least, number)
+
+
+PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see quantum.py
+PAUSE = Average(0, SECOND)              # us, see pauses.py
 
 
 class Phase(Enum):
@@ -67,7 +97,6 @@ class Question:
     bytes: int
     pins: int
     since: int
-    borrows: bool = False               # other cards have been asked for what they do not need
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +122,8 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
-    """Bytes that a client says it has and that do not count, see belief.py."""
+class Overclaims:
+    """Bytes that a client says it has and that do not count, see trust.py."""
 
     filled: int = 0
     host: int = 0
@@ -136,7 +165,7 @@ CALM = SECOND // 2
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "doubts", "silenced", "shares", "standing", "provided",
+    "overclaims", "silenced", "path", "standing", "provided",
 })
 
 
@@ -151,15 +180,14 @@ class ScheduledClient:
     said: Memory = Memory()             # its last words, where other figures stand for them
     domains: tuple[Domain, ...] = ()    # that bound its host memory,
     tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
-    account: str = ""                   # whose its memory is, see belief.py; "": nobody's
+    account: str = ""                   # whose its memory is, see trust.py; "": nobody's
     tenants: tuple[str, ...] = ()       # whose terms it is under, the outermost first
     evidence: Evidence = Evidence()
-    doubts: Doubts = Doubts()
-    false: int = 0                      # of what it said it filled, when last looked
+    overclaims: Overclaims = Overclaims()
+    unshown_before: int = 0             # of what it claimed to fill, at the last sample
     silenced: bool = False              # it is mute, and has what its evidence says
     own: Terms = Terms()                # what is set for it,
     terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
-    quota: Quota | None = None          # where terms limit its time; see compute.py
     gang: int = 0                       # see gang.py
     standing: Standing = Standing.FREE  # in it
     ready: bool = False                 # its turn could begin
@@ -169,16 +197,15 @@ class ScheduledClient:
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,
     wanted: int = 0                     # and of its waiting, where it waits
-    shares: tuple[Share, ...] = ()      # of the time, from the outermost in; see order.py
-    rations: tuple[Ration, ...] = ()    # those of its tenants; see compute.py
+    path: Path = field(init=False)      # in the tree of tenants, the root first,
+    limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
     place: int = 0                      # in the queue: lower goes first
-    virtual: float = 0                  # us held, divided by its weight; see order.py
     not_before: int = 0                 # gave way: do not choose before this moment
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when it last brought anything in
     cut: bool = False                   # a LOAD left room empty for which something is there
-    pace: Average = PACE                # of its hand-overs, see cost.py
+    pace: Average = PACE                # of its hand-overs, see quantum.py
     cost: int | None = None             # us; None: last, it waited for nobody's room
 
     load_after: int = 0                 # a load failed; do not try before this moment
@@ -190,7 +217,7 @@ class ScheduledClient:
     trim_after: int = 0
     hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
-    busy_after: int = 0                 # no turns because all are busy before this; see busy.py
+    busy_after: int = 0                 # no turns because all are busy before this; see turns.py
     busy_pause: int = 0                 # for so long they were put off last
 
     presaved: int = 0                   # bytes that could leave without a copy
@@ -212,10 +239,7 @@ class ScheduledClient:
     last_most: int = 0
     last_total: int = 0
 
-    held_before: int = 0                # totals of past phases
-    drained_before: int = 0             # the part of it after STOP
-    unused: int = 0                     # and what its hook said that the card had no work in
-    waited_before: int = 0
+    waited_before: int = 0              # in past phases
     turns: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -257,7 +281,7 @@ class ScheduledClient:
     @property
     def charged(self) -> int:
         """Bytes counted against the capacity: while an order is on its way, the larger room."""
-        most = max(self.room, self.memory.filled - self.doubts.filled)
+        most = max(self.room, self.memory.filled - self.overclaims.filled)
         for move in self.moves:
             most = max(most, move.order.room)
         seen = self.evidence.card
@@ -300,7 +324,7 @@ class ScheduledClient:
     @property
     def host_counted(self) -> int:
         """The same, as far as it is believed."""
-        most = max(self.memory.host - self.doubts.host, self.provided)
+        most = max(self.memory.host - self.overclaims.host, self.provided)
         for move in self.moves:
             most = max(most, move.host)
         return most
@@ -330,7 +354,7 @@ class ScheduledClient:
     @property
     def pinned(self) -> int:
         """What it has pinned, as far as it is believed."""
-        return min(self.memory.pinned, self.memory.filled - self.doubts.filled)
+        return min(self.memory.pinned, self.memory.filled - self.overclaims.filled)
 
     @property
     def to_pin(self) -> int:
@@ -367,7 +391,7 @@ class ScheduledClient:
     @property
     def beyond(self) -> int:
         """Host memory that it holds for good, as far as it is believed."""
-        return self.memory.beyond - self.doubts.beyond
+        return self.memory.beyond - self.overclaims.beyond
 
     @property
     def shown(self) -> int:
@@ -405,16 +429,12 @@ class ScheduledClient:
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes phase, and bills the time spent in the one before."""
-        held = self.time_held(now)
-        self.virtual += (held - self.held_before) * DEFAULT_WEIGHT // self.terms.weight
         runs = (phase is Phase.RUNNING) - (self.phase is Phase.RUNNING)
         drains = (phase is Phase.DRAINING) - (self.phase is Phase.DRAINING)
-        for account in self.billed if runs or drains else ():
-            account.turn(now, runs, drains)
+        for node in self.nodes if runs or drains else ():
+            node.turn(now, runs, drains)
         if runs + drains:
             self.tally.hold(now, runs + drains)
-        self.held_before = held
-        self.drained_before = self.time_drained(now)
         self.waited_before = self.time_waited(now)
         if not self.waits:
             self.wanted = now
@@ -424,35 +444,23 @@ class ScheduledClient:
 
     def credit(self, unused: int) -> None:
         """So much of the turn that has just ended was on the way, or idle: nobody is billed."""
-        self.unused += unused
-        self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT // self.terms.weight)
-        for account in self.billed:
-            account.credit(unused)
+        for node in self.nodes:
+            node.credit(unused)
 
     @property
-    def billed(self) -> tuple[Held, ...]:
+    def nodes(self) -> tuple[Node, ...]:
         """All to which the time that it holds the card is billed."""
-        return (*self.shares, *self.rations)
-
-    @property
-    def share(self) -> Share:
-        """Its outermost tenant's."""
-        return self.shares[0]
+        return (*self.path[:-1], *self.limits)
 
     @property
     def priority(self) -> Priority:
         """What its tenants' terms say."""
-        return self.share.priority
-
-    @property
-    def inner(self) -> Share:
-        """That within it, see share.py."""
-        return self.shares[1]
+        return Priority[self.path[0].name]
 
     @property
     def rationed(self) -> bool:
         """Its time is limited, or that of a tenant of its."""
-        return self.quota is not None or any(one.quota is not None for one in self.rations)
+        return any(node.quota is not None for node in self.limits)
 
     @property
     def open(self) -> bool:
@@ -461,12 +469,7 @@ class ScheduledClient:
 
     def time_held(self, now: int) -> int:
         """How long its gate was open in all."""
-        return self.held_before + (now - self.since if self.open else 0)
-
-    def time_drained(self, now: int) -> int:
-        """How much of that was after STOP."""
-        drains = self.phase is Phase.DRAINING
-        return self.drained_before + (now - self.since if drains else 0)
+        return self.path[-1].held_at(now)
 
     def time_waited(self, now: int) -> int:
         """How long it wanted its gate open in all."""

@@ -107,13 +107,6 @@ class Decision:
         self.actions.append(
             actions.Limits(client.id, number, client.commit, most, client.last_total, beyond, why))
 
-    def want_budget(self) -> None:
-        """Asks for host memory that other cards do not need. Once is enough."""
-        self.card.borrowing = True
-        wanted = actions.BudgetWanted()
-        if wanted not in self.actions:
-            self.actions.append(wanted)
-
     def _number(self) -> int:
         return next(self.card.numbers)
 

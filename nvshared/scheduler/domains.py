@@ -1,30 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory domains: groups of clients that share a limit of the host's memory, or of a card's.
+"""Limits that bound several clients together: memory domains and the host's budget.
 
-A container with a memory limit is one. What its programs have swapped out counts against its
-limit, on whatever cards they are, and the kernel kills them when it is exceeded. A client is in
-any number of domains, such as one for each level of control groups. What it may take is what the
-tightest leaves.
+A domain is a group of clients that share a limit of host memory, such as a container. What its
+clients have swapped out counts against the limit, on whatever cards they are, and the kernel
+kills them when it is exceeded. A client is in any number of domains, such as one for each level
+of control groups. The tightest decides.
 
-Promises are bounded by them (bounds.py), so all that was promised in a domain fits into its host
-memory. That changes when a limit is lowered, or the domain's other use grows. What has no place
-there any more stays on the card then: nobody can be given its room, and who needs it does not
-run meanwhile.
+Promises keep to the domains (promises.py), so all that was promised in a domain fits into its
+host memory until the limit is lowered or other use of it grows. What has no place then stays on
+the card: no other client can be given its room, and clients that need the room do not run.
 
-All cards share one `Domains`. What their clients need of it is counted together with their other
-figures (card.py), and is as it was at the end of each card's last event.
+A tenant with a memory limit is a domain on each card, in which all counts that its clients were
+promised. A tenant with a limit of host memory is a domain of all cards. Limits of tenants bound
+promises and nothing else: what is held already may leave as before.
 
-A tenant with a memory limit is a domain as well, one on each card, and there all counts that its
-programs were promised, wherever it is. One with a limit of host memory is one of all cards. Such
-limits bound promises and nothing else: what is held already may leave as before.
+The schedulers of all cards share one `Domains` and one `HostBudget`. What a card's clients count
+there is as it was at the end of the card's last event (card.py).
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from nvshared.scheduler.settings import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than anybody asks for
+MARGIN_PART = 16                        # of the host memory is the margin, or
+MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
+MARGIN_MOST = 2                         # but no more than this part of it
 
 
 class Stake(NamedTuple):
@@ -38,13 +41,6 @@ class Stake(NamedTuple):
 
 
 NOTHING = Stake()
-
-
-class Member(Protocol):
-    """What is asked of a client."""
-
-    id: int
-    domains: "tuple[Domain, ...]"
 
 
 @dataclass(eq=False, slots=True)
@@ -148,21 +144,64 @@ class Domains:
                 group.pop(domain, None)
 
 
-class Remaining:
-    """Host memory that is left while a plan gives it away piece by piece."""
+def margin(host: int, clients: int) -> int:
+    """What of so much host memory is never promised: with card and host full, nothing can move."""
+    return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
-    def __init__(self, host: int) -> None:
-        self.host = host                # of all together
-        self._given: Counter[str] = Counter()
 
-    def of(self, client: Member) -> int:
-        """What this client could have of it."""
-        return max(0, min([
-            self.host, *(one.untaken - self._given[one.name] for one in client.domains),
-        ]))
+def least_host(beyond: int, clients: int) -> int:
+    """The host memory that holds `beyond` bytes and its margin; the inverse of `margin`."""
+    beyond = max(0, beyond)
+    with_part = -(-beyond * MARGIN_PART // (MARGIN_PART - 1))
+    with_margin = max(with_part, beyond + MARGIN_EACH * clients)
+    return min(with_margin, -(-beyond * MARGIN_MOST // (MARGIN_MOST - 1)))
 
-    def give(self, client: Member, size: int) -> None:
-        """It gets so much."""
-        self.host -= size
-        for domain in client.domains:
-            self._given[domain.name] += size
+
+@dataclass(eq=False, slots=True)
+class HostBudget:
+    """The host memory for swapped blocks, which the schedulers of all cards share; bytes.
+
+    The sum of what cards need exceeds the size after the size has shrunk, and when clients join:
+    each needs a margin, which cannot be refused.
+    """
+
+    size: int
+    gathering: bool = False             # it is not known yet what some cards need
+    cards: "list[HostPart]" = field(default_factory=list)
+
+    def join(self) -> "HostPart":
+        """For a scheduler that shares it from now on."""
+        self.cards.append(HostPart(self))
+        return self.cards[-1]
+
+    @property
+    def unneeded(self) -> int:
+        """What no card needs; negative: they need more than there is."""
+        return self.size - sum(card.needs for card in self.cards)
+
+
+@dataclass(eq=False, slots=True)
+class HostPart:
+    """One card's view of the host budget; bytes, as of the last event of each card."""
+
+    budget: HostBudget
+    needs: int = 0                      # cannot be given up: promised beyond the card, or taken
+    lost: bool = False                  # nothing is promised on this card any more
+
+    @property
+    def promisable(self) -> int:
+        """What the other cards do not need. So no card has to ask another before it promises."""
+        budget = self.budget
+        return self.takeable if budget.gathering else budget.unneeded + self.needs
+
+    @property
+    def takeable(self) -> int:
+        """What its clients may hold. What no card needs is split evenly, so that one card's
+        swapped blocks leave host memory for clients that start on another."""
+        budget = self.budget
+        if budget.gathering:
+            return budget.size // len(budget.cards)
+        share = budget.unneeded
+        if share > 0:
+            share = 0 if self.lost else share // sum(not card.lost for card in budget.cards)
+        return self.needs + share

@@ -92,7 +92,7 @@ class Joined:
     wants: bool = False                 # a thread stands at the gate
     commit: int = 0                     # what an earlier daemon allowed it
     domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
-    account: str = ""                   # see belief.py; "": it is believed without limit
+    account: str = ""                   # see trust.py; "": it is believed without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
 
@@ -196,13 +196,9 @@ class CapacityChanged:
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """Clients may take so many bytes of host memory from now on. Answers BudgetWanted, or unasked.
-
-    `elsewhere`: what other cards could give up; None: there are no other cards.
-    """
+    """The host budget of all cards is so many bytes from now on."""
 
     bytes: int
-    elsewhere: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +277,7 @@ def settings_after(
         case CapacityChanged():
             return replace(before, capacity=event.bytes)
         case BudgetChanged():
-            return replace(before, host_budget=event.bytes, elsewhere=event.elsewhere)
+            return replace(before, host_budget=event.bytes)
         case SettingsChanged():
             return event.settings
 

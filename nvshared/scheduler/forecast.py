@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from nvshared.scheduler import compute, order, quantum
+from nvshared.scheduler import quantum, queue, terms
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.snapshot import Wait
@@ -52,7 +52,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         taken += client.takes
         ends.append((_left(card, client), client.id, client.takes))
     heapify(ends)
-    for client in order.sequence(card):
+    for client in queue.sequence(card):
         position = len(found) + 1
         if client.takes > alone or client.mute:
             found[client.id] = Wait(position, None)
@@ -65,7 +65,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
         taken += client.takes
     for client in card.in_phase(Phase.LIMITED):
-        found[client.id] = Wait(0, max(0, compute.renewed(card, client) - card.now))
+        found[client.id] = Wait(0, max(0, terms.renewed(card, client) - card.now))
     return found
 
 

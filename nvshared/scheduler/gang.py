@@ -21,14 +21,11 @@ not drain. When all have drained they are let go.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nvshared.scheduler import gate, order
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import Ganged, Standing
-
-NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
+from nvshared.scheduler.events import Standing
 
 
 class Member(NamedTuple):
@@ -74,41 +71,6 @@ def member(card: Card, client: ScheduledClient) -> Member:
         turn is not None and turn.idle and card.contended,
         0 if turn is None else turn.stop_after,
     )
-
-
-def change(decision: Decision, event: Ganged) -> None:
-    """From now on these clients stand so.
-
-    A change of a whole gang is one event for each card: each event makes a plan, and the cost of
-    both grows with the number of clients.
-    """
-    for id in event.clients:
-        if (client := decision.card.clients.get(id)) is not None:
-            _change(decision, client, event)
-
-
-def _change(decision: Decision, client: ScheduledClient, event: Ganged) -> None:
-    card = decision.card
-    standing = client.standing = event.standing
-    client.gang, client.pause, client.paced = event.gang, event.pause, event.paced
-    client.ready = client.ready and standing is Standing.CLAIMS
-    turn = client.turn
-    if turn is not None:
-        turn.stop_after = max(turn.stop_after, event.stop_after)
-        if turn.parked is not None and standing in (Standing.OPEN, Standing.STEPS):
-            gate.resume(card, client)
-        elif turn.parked is not None and standing is not Standing.ENDS:
-            gate.stopped(decision, client, turn.parked)
-        elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
-            client.turn = None
-            client.enter(Phase.WAITING, decision.now)
-            order.account(card)
-    elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
-        order.arrive(card, client)
-        client.invited = True
-    if client.invited and client.phase is Phase.WAITING and standing < Standing.CLAIMS:
-        client.invited = False
-        client.enter(Phase.IDLE, decision.now)
 
 
 def plan(decision: Decision) -> None:

@@ -11,7 +11,7 @@ was away comes back as soon as the driver has memory for it. That is tried again
 no program works on memory that is not there.
 """
 
-from nvshared.scheduler import actions, belief, events
+from nvshared.scheduler import actions, events, trust
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.units import SECOND
@@ -22,7 +22,7 @@ AGAIN = SECOND                          # between two tries to bring a client's 
 def lose(decision: Decision) -> None:
     """Ends all turns, the queue and what is under way, and lets everybody go on."""
     card = decision.card
-    card.lost = True
+    card.lost = card.host.lost = True
     card.contended, card.head = False, None
     for client in card.everyone:
         decision.end(client, actions.TurnEnd.LOST)
@@ -49,7 +49,7 @@ def _note(decision: Decision, event: events.Event) -> None:
         card.remove(event.client)
         return
     if isinstance(event, events.CapacityChanged | events.BudgetChanged | events.SettingsChanged):
-        card.settings = events.settings_after(event, card.settings)
+        card.change_settings(events.settings_after(event, card.settings))
     if not isinstance(event, events.Record | events.TermsChanged):
         return
     client = card.clients.get(event.client)
@@ -58,7 +58,7 @@ def _note(decision: Decision, event: events.Event) -> None:
     if isinstance(event, events.TermsChanged):
         client.terms = event.terms
         return
-    belief.hear(client, event.memory, decision.now)
+    trust.hear(client, event.memory, decision.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
             _open(decision, client)     # it may have crossed with the RUN that all were sent

@@ -8,7 +8,7 @@ messages that crossed came first, and an order lost with a client simply shows a
 **Holders** are the clients that have been chosen: loading, running, draining. They may run
 together because the sum of what they need (allocated + pinned + pending), with all others out
 as far as they can be, fits the card. All others wait in a queue, in which tenants get
-equal time and clients of one are first come first served (order.py), or are idle.
+equal time and clients of one are first come first served (queue.py), or are idle.
 
 **Admission** (turns.py). The head of the queue is chosen if it fits beside the holders; with
 anti-thrash `on`, only if there are none. So when everyone fits, everyone runs and nobody is
@@ -17,20 +17,20 @@ be chosen if there is room beside the holders, but its turn ends with the first 
 the head loses nothing. A client that could not run even alone holds up nobody.
 
 Those that fit may take turns nevertheless, as in `on`, while all of them keep the card busy
-(busy.py). That ends before anybody waits who has gaps.
+(turns.py). That ends before anybody waits who has gaps.
 
-**Priority** (order.py). The background waits behind all others, and does not overtake them. It
+**Priority** (queue.py). The background waits behind all others, and does not overtake them. It
 leaves as soon as one of them is blocked and it has run for the shortest quantum; nobody's turn
 ends for it unless he is idle. So it may wait for ever. High goes before others in the queue and
 ends no turns of theirs. Where all hold the card together, the background gives way by launches
-(telling.py).
+(background.py).
 
 **Turns end** only for a blocked head: those of holders that are idle (they are told to report
 it), and those whose quantum, counted from RUN, is over. Holders are stopped when that is enough
 for the head to fit, and no more of them than needed: to stop some of them early would only
 leave the card unused. Every turn ends within one quantum, and nobody overtakes beyond that. So
 the head waits at most one quantum plus the hand-over; several quanta, where by its weight the
-holder would be the next again (order.py). A drain that does not end opens the gate again; we ask
+holder would be the next again (queue.py). A drain that does not end opens the gate again; we ask
 later, ever more rarely.
 
 What fits may cease to: a holder grows, the card shrinks. Then clients that do not run yet go
@@ -48,19 +48,14 @@ for its turn like others.
 **Terms of one client** (terms.py). A suspended client loses its turn, whether others wait or
 not, stands in no queue, and leaves the card as far as host memory goes. Preempting lets the
 present turns end; a blocked head ends those that it needs. A memory limit bounds what is
-promised, never what is allocated already. A client with a compute limit (compute.py) is stopped
+promised, never what is allocated already. A client with a compute limit (terms.py) is stopped
 when it has had its share of a window, and stands in no queue until the next.
 
 **Gangs** (gang.py) are clients on several cards that run together or not at all. When one's turn
 could begin here, nobody is stopped before all its cards are to be had.
 
-**Room** (room.py, taking.py) is what a client may occupy of the card. The sum over all clients
-never exceeds the capacity. While an EVICT is on its way the old room counts, while a LOAD is,
-the new one; so the sum is true whatever crosses. Holders lack so many bytes; so many are free
-or on their way back; the rest is taken from others, first from those who will need it last
-(pauses.py).
-Nobody loses what nobody needs: what stays need not be loaded again. Evictions and loads are cut
-in steps, two under way per client, so the newcomer's memory comes in while the other's leaves.
+**Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
+clients claim). What holders lack is evicted from others and loaded (moves.py).
 
 When all holders have what they need, the same is done ahead of time for the blocked head, out
 of free room and of clients that run after it; but not while that would take the bus from a
@@ -73,25 +68,9 @@ end while nobody waits, and only turns of clients that say they are idle. Where 
 memory of the client that will probably be asked for next is brought in meanwhile (prefetch.py).
 Clients that run make host memory meanwhile for what will be taken from them (presave.py).
 
-**Host memory** takes what leaves the card. Each EVICT says how much the client may take. The
-sum of what clients hold and may take keeps to the budget. Usually a client keeps its host
-memory while its blocks are on the card, to save taking it anew. When host memory is short,
-LOADs take it back as blocks come in. So with little left on either side a hand-over proceeds in
-small steps: something leaves and makes room on the card for something to come in, which makes
-room on the host. No more is ever committed than both hold together, less a margin (commit.py),
-so something can always move.
-
-**Domains** (domains.py) bound the host memory of some clients together, as the limit of a
-container does. Promises are kept within each, so memory of theirs can leave like any other. When a
-domain shrinks below what it was promised, what has no place stays on the card. Others are then
-chosen only if they fit beside that. Host memory that its clients keep and do not use is taken back,
-and what lies in more than there is comes in as if its client wanted the card.
-
-**What fails** (move.py) is tried again after a pause, with another victim meanwhile. A driver
-that has less than we account lowers the capacity for a while, so that others give up what is
-missing. A chosen client for which no room is found for a while goes to the end of the queue, if
-others wait. One that does not answer at all, as it was stopped, is waited for until people are
-told of it, and by nobody from then on (stuck.py).
+**A chosen client** for which no room is found for a while goes to the end of the queue, if others
+wait. One that does not answer at all, as it was stopped, is waited for until people are told of
+it, and by nobody from then on (turns.py).
 
 **Before its end** (`draining`) those that hold the card keep it, and all others that fit beside
 them are let in, whether they want it or not. Whoever has a turn then goes on without us.
@@ -106,15 +85,12 @@ of them is the deadline, at which the plan may change without an event.
 """
 
 from nvshared.scheduler import (
-    bounds,
-    commit,
-    compute,
-    move,
+    background,
+    moves,
     prefetch,
     presave,
-    room,
-    stuck,
-    telling,
+    promises,
+    terms,
     turns,
 )
 from nvshared.scheduler.decision import Decision
@@ -127,18 +103,17 @@ def plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
-    move.ask_again(decision)
-    stuck.plan(decision)                # before, as others do not wait for who is
+    moves.ask_again(decision)
+    turns.report_stuck(decision)                # before, as others do not wait for who is
     presave.cut(decision)
     prefetch.cut(decision)
-    commit.plan(decision)
-    bounds.call_in(card)
-    compute.plan(decision)
+    promises.plan(decision)
+    terms.plan(decision)
     blocked = turns.plan(decision)
-    room.plan(decision, blocked)
+    moves.plan(decision, blocked)
     prefetch.plan(decision)
     presave.plan(decision)
     presave.provide(decision)
-    telling.plan(decision)
-    commit.tell(decision)
-    stuck.plan(decision)                # again, for when to look after what was ordered now
+    background.plan(decision)
+    promises.tell(decision)
+    turns.report_stuck(decision)                # again, for when to look after what was ordered now

@@ -25,7 +25,7 @@ from nvshared.scheduler import pauses
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.taking import Taking
+from nvshared.scheduler.moves import Evictions
 from nvshared.units import GIB, SECOND
 
 LATER = 2                               # so many times as much is left to who makes room
@@ -82,10 +82,10 @@ def _bring_in(decision: Decision, client: ScheduledClient, idle: list[ScheduledC
     missing = max(0, client.need - client.ordered)
     room = card.free - cushion
     if room < min(missing, card.settings.step):
-        taking = Taking(decision)
+        taking = Evictions(decision)
         left = LATER * pauses.left(client, card.now)
         later = [c for c in idle if pauses.left(c, card.now) > left]
-        taking.take(later, min(missing, card.settings.step) - max(0, room), [])
+        taking.plan(later, min(missing, card.settings.step) - max(0, room), [])
         taking.order(ahead=True)
         early = [move for id in taking.amounts for move in card.clients[id].moves]
         for move in early:

@@ -36,7 +36,7 @@ give who do not run, will be taken from those that run, first from the one whose
 They make as much, and no more. Nobody waits for it: it has no answer, any move ends it, and none
 is begun while somebody lacks something. What a client may make counts until its next move. It is
 made in steps, and a client never has more ahead than is left after it, so that containers and
-other programs find some. Where host memory is short nevertheless, it goes back first (room.py).
+other programs find some. Where host memory is short nevertheless, it goes back first (moves.py).
 """
 
 from nvshared.scheduler import pauses
@@ -183,7 +183,7 @@ def _short_of_running(card: Card) -> int:
 def _provide(decision: Decision, client: ScheduledClient, wanted: int) -> None:
     """Lets it make a step of that, once it has made most of what it may."""
     card, made = decision.card, client.memory.host
-    if client.moves or client.memory.stays or client.doubts.host:
+    if client.moves or client.memory.stays or client.overclaims.host:
         return
     if client.provided > made + card.settings.step // 2:
         return

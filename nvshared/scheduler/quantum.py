@@ -4,67 +4,65 @@
 Both follow from what a hand-over costs. An automatic quantum is as short as it can be while
 hand-overs take at most a twentieth of the time.
 
-The quantum, where it is `auto`
-===============================
+**The cost of a hand-over** is the time in which no client uses the place of the one that leaves:
+from the end of its drain until the gate opens for the client that waited for its room. The drain is
+not part of it, as work in flight is work. What was loaded ahead, while others ran, cost nothing. So
+the next hand-over will cost
 
-A turn lasts 19 times as long as a hand-over costs. Each client of a round has one turn and
-comes in once, so the mean over the clients counts, and all have the same quantum. If each turn
-were as long as its own successor is expensive, clients with cheap successors would get less of
-the card.
+    latency + pace * (bytes that the coming client lacks at that moment)
+
+*Latency* is what passes even if nothing has to move: orders and answers on their way. It is
+measured at each STOP: the time until STOPPED came, less the time in which the hook says it drained.
+
+*Pace* is microseconds per byte, from being chosen to being whole. It is learned from whole
+hand-overs and not from the times that hooks report for each move: moves of both directions overlap
+and wait for each other's room, zero and unchanged blocks cross no bus, a slow host makes everything
+longer. Each client has its own, as the content of its memory makes the largest difference: of
+100 GiB that a framework has set aside and not used, nothing moves. A client that was not seen yet
+is taken to be like the others lately. Hand-overs of a few blocks teach nothing about the pace.
+
+**The quantum, where it is `auto`,** is 19 times the cost of a hand-over. Each client of a round has
+one turn and comes in once, so the mean over the clients counts, and all have the same quantum. If
+each turn were as long as its own successor is expensive, clients with cheap successors would get
+less of the card.
 
 The mean is over the clients that hold the card or wait for it. Each counts with the bytes that
-it lacked when it last came in, at its pace (cost.py). Clients that came in beside another,
-without waiting for room, do not count, as nothing was lost. Only the next client counts with
-what it lacks now. That shrinks while it is loaded ahead, so the quantum shrinks during a turn,
-and the turn ends when it has lasted long enough for what is still to be moved. Where every
-client can be loaded ahead, turns become as long as that takes, and hand-overs cost next to
-nothing. Where all memory is on the card already, they are as short as LEAST. Nothing swings:
-what is not loaded yet makes the turn before it longer at once, by no more than its part of the
-round.
-
-LEAST is a tenth of a second: a person at a notebook does not feel it, kernels of some
-milliseconds drain in a small part of it, and latencies and cold caches, a few hundred
-microseconds for each hand-over, are well below the twentieth. The administrator sets the
-longest (settings): where a hand-over takes seconds, somebody may rather lose some of the card's
-time than wait for minutes.
+it lacked when it last came in. Clients that came in beside another, without waiting for room, do
+not count, as nothing was lost. Only the next client counts with what it lacks now. That shrinks
+while it is loaded ahead, so the quantum shrinks during a turn, and the turn ends when it has lasted
+long enough for what is still to be moved. Where every client can be loaded ahead, turns become as
+long as that takes, and hand-overs cost next to nothing. Where all memory is on the card already,
+they are as short as LEAST: a person at a notebook does not feel a tenth of a second, kernels of
+some milliseconds drain in a small part of it, and latencies and cold caches are well below the
+twentieth. The administrator sets the longest, for where a hand-over takes seconds.
 
 People and hooks are shown what follows from past hand-overs, and shown another figure only when
-it changes by an eighth. We do not know the end of the present turn to a few per cent, and
-nobody wants to read that it moved by so little.
+it changes by an eighth.
 
-Idleness
-========
-
-A holder that does nothing while others wait may go on in a moment; then it was wrong to stop
-it. Or it does not go on for long; then it was wrong to wait. If we wait exactly as long as a
-hand-over costs, we lose at most twice what somebody would who knew (the rule for renting skis:
-rent until what was paid would have bought them). So a hook reports idleness after as long as
-the next client would take to come in now.
-
-But not sooner than IDLE_LEAST: hooks look every 5 ms, and a program's host work between two
-launches, a few milliseconds, must not cost it a turn. And not later than IDLE_MOST: pauses of
-programs are either short or very long, so a pause of half a second will most probably last; and
-a wrong estimate must not leave the card unused for longer than a person takes to notice.
+**Idleness.** A holder that does nothing while others wait may go on in a moment; then it was wrong
+to stop it. Or it does not go on for long; then it was wrong to wait. Waiting exactly as long as a
+hand-over costs loses at most twice what the best decision would (the rule for renting skis). So a
+hook reports idleness after as long as the next client would take to come in now. But not sooner
+than IDLE_LEAST: hooks look every 5 ms, and a program's host work between two launches must not cost
+it a turn. And not later than IDLE_MOST: pauses of programs are either short or very long, and a
+wrong estimate must not leave the card unused for longer than a person takes to notice.
 
 A program whose turn ends by idleness, and that then stays away for IDLE_MOST, would have been
-stopped as rightly before: a model answers a request and has nothing to do until the next. So its
-window is half as long after each such turn, down to IDLE_LEAST. When it comes back before a whole
-window is over it was stopped too early, and gets all of it again. Nobody needs to wait for that:
-while memory of somebody is away all are watched, for IDLE_WATCHED and then less (pauses.py).
-
-A window is told again when it has halved or doubled, so a few times in a turn while the next
-client is loaded.
+stopped as rightly before. So its window is half as long after each such turn, down to IDLE_LEAST.
+When it comes back before a whole window is over it was stopped too early, and gets all of it again.
+No client needs to wait for that: while memory of a client is away all are watched, for IDLE_WATCHED
+and then less. A window is told again when it has halved or doubled.
 """
 
-from nvshared.scheduler import cost
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import ScheduledClient, Turn
+from nvshared.scheduler.settings import BLOCK
 from nvshared.units import MILLISECOND
 
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
 LEAST = 100 * MILLISECOND
-BUSY = 500 * MILLISECOND                # where nothing is to be moved; see busy.py
+BUSY = 500 * MILLISECOND                # where nothing is to be moved; see turns.py
 STEADY = 8                              # a change of less than this part is not worth telling
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
@@ -72,6 +70,9 @@ MOST_HALVINGS = 6                       # of IDLE_MOST, which is IDLE_LEAST then
 IDLE_WATCHED = IDLE_MOST // 4          # where nobody waits, and the gate opens again at once
 IDLE_USUAL = 50 * MILLISECOND           # where no hand-over depends on it; the hook's own default
 NEWS = 2                                # a window that is told anew has changed by this factor
+TELLING = 4 * BLOCK                     # bytes that must have been lacking to teach the pace
+SLOWEST = 100                           # bytes/us; what is slower waited for more than a bus
+LEAST_LATENCY, MOST_LATENCY = 100, 50_000
 
 
 def lacks(client: ScheduledClient) -> int:
@@ -87,13 +88,19 @@ def measure(card: Card, client: ScheduledClient) -> bool:
         known, client.cost = client.cost is not None, None
         return known
     took = card.now - turn.chosen
-    client.pace = cost.paced(client.pace, turn.lacked, took)
-    card.pace = cost.paced(card.pace, turn.lacked, took)
+    if turn.lacked >= TELLING:
+        pace = min(took / turn.lacked, 1 / SLOWEST)
+        client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
     client.cost = moving(card, client, turn.lacked)
     card.count(handover=took)
     client.tally.handovers += 1
     client.tally.handover += took
     return True
+
+
+def learn_latency(card: Card, waited: int, drained: int) -> None:
+    """STOPPED came `waited` us after STOP, of which the client drained `drained`."""
+    card.latency = card.latency.after(min(max(waited - drained, LEAST_LATENCY), MOST_LATENCY))
 
 
 def now(card: Card, head: ScheduledClient | None) -> int:

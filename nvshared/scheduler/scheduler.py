@@ -7,29 +7,27 @@ What it does with them is told in plan.py.
 from collections.abc import Iterable
 
 from nvshared.scheduler import (
-    belief,
-    commit,
-    compute,
     events,
     gang,
-    gate,
     lost,
-    move,
-    order,
+    moves,
+    promises,
     quantum,
+    queue,
     terms,
+    trust,
+    turns,
 )
 from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.demand import Demand, demand
-from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.forecast import Forecast
 from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, Snapshot
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.scheduler.views import Queue, Views, usage
 
 
@@ -40,13 +38,17 @@ class Scheduler:
     `settings.gather` microseconds from the start it only listens.
     """
 
-    def __init__(self, settings: Settings, now: int, domains: Domains | None = None) -> None:
-        """`domains`: those of all cards."""
-        self._card = Card(settings, now, now + settings.gather, domains or Domains())
+    def __init__(
+        self, settings: Settings, now: int, domains: Domains | None = None,
+        budget: HostBudget | None = None,
+    ) -> None:
+        """`domains`, `budget`: those of all cards."""
+        host = (budget or HostBudget(settings.host_budget)).join()
+        self._card = Card(settings, now, now + settings.gather, host, domains or Domains())
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Takes note of an event and returns what is to be done, in that order.
+        """Takes note of an event and returns what is to be done, in that queue.
 
         A client's first action is its Limits, which are the answer to HELLO.
         """
@@ -55,13 +57,15 @@ class Scheduler:
         decision = Decision(card, now)
         if card.lost:
             lost.hear(decision, event)
+            card.host.needs = promises.host_needs(card)
             self._deadline = decision.deadline
             return decision.actions
-        compute.account(card)
+        terms.account(card)
         _note(decision, event)
-        order.account(card)
+        queue.account(card)
         plan(decision)
-        card.groups.settle()            # other cards may look at the domains next
+        card.groups.settle()            # other cards may look at the domains next,
+        card.host.needs = promises.host_needs(card)     # and at the host budget
         self._deadline = decision.deadline
         return decision.actions
 
@@ -73,6 +77,11 @@ class Scheduler:
     def settings(self) -> Settings:
         """As they are since the last event."""
         return self._card.settings
+
+    @property
+    def host_promisable(self) -> int:
+        """Bytes of the host budget that other cards do not need."""
+        return self._card.host.promisable
 
     def filled(self) -> int:
         """Bytes of the card that clients fill, as far as they are believed."""
@@ -116,10 +125,6 @@ class Scheduler:
             terms.place(self._card, found, domains)
             self._card.groups.settle()
 
-    def demand(self) -> Demand:
-        """What it needs of the host's memory since the last event, and what it asks for."""
-        return demand(self._card)
-
     def snapshot(self) -> Snapshot:
         """How things stand since the last event."""
         card = self._card
@@ -129,6 +134,7 @@ class Scheduler:
             capacity=card.capacity,
             free=card.free,
             host_free=card.host_free,
+            host_budget=max(0, card.host.takeable),
             holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
             queue=Queue(card),
             clients=Views(card),
@@ -148,15 +154,14 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.remove(event.client)
             if client is not None:
                 decision.end(client, TurnEnd.LEFT)
-                order.leave(card, client)
-                order.forget(card, client.share)
-                order.weigh(card, *client.shares)
+                queue.leave(client)
+                card.tenants.weigh(decision.now, *client.path[1:3])
+                queue.forget(card, client.path, client.tenants)
         case events.CapacityChanged() | events.SettingsChanged():
-            card.settings = events.settings_after(event, card.settings)
+            card.change_settings(events.settings_after(event, card.settings))
             card.shortfall = 0
         case events.BudgetChanged():
-            card.settings = events.settings_after(event, card.settings)
-            card.borrowing = False
+            card.change_settings(events.settings_after(event, card.settings))
         case events.GPULost():
             lost.lose(decision)
         case events.TermsChanged():
@@ -164,7 +169,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             if client is not None:
                 terms.change(card, client, event.terms)
         case events.Ganged():
-            gang.change(decision, event)
+            turns.ganged(decision, event)
         case events.TenantChanged():
             terms.change_tenant(card, event.tenant, event.terms)
         case events.Awaited():
@@ -172,7 +177,7 @@ def _note(decision: Decision, event: events.Event) -> None:
         case events.Preempted():
             terms.preempt(card)
         case events.Seen():
-            belief.see(card, event)
+            trust.judge_all(card, event)
         case events.Tick():
             return
         case _:
@@ -180,7 +185,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             # A client may be gone when the last it said is read.
             if client is not None:
                 stayed = client.memory.stays
-                belief.hear(client, event.memory, decision.now)
+                trust.hear(client, event.memory, decision.now)
                 _hear(decision, client, event)
                 if client.memory.stays and client.memory.stays != stayed:
                     decision.report(Stayed(client.id, client.memory.stays))
@@ -195,40 +200,32 @@ def _join(decision: Decision, event: events.Joined) -> None:
     )
     card.add(client)
     terms.bound(card, client)
-    for account in client.rations:
-        compute.ration(card, account)
+    for tenant in client.tenants:
+        terms.limit_tenant(card, tenant)
     terms.change(card, client, client.own)
     if event.running:
-        gate.take_over(card, client)
+        turns.take_over(card, client)
     elif event.wants:
-        order.arrive(card, client)
-    commit.welcome(decision, client, event.commit)
+        queue.arrive(card, client)
+    promises.welcome(decision, client, event.commit)
 
 
 def _hear(decision: Decision, client: ScheduledClient, record: events.Record) -> None:
     match record:
-        case events.WentIdle():
-            gate.went_idle(client)
+        case events.WentIdle() | events.Copies() | events.Busy():
+            turns.hear(decision.card, client, record)
         case events.Stopped():
-            gate.stopped(decision, client, record)
+            turns.stopped(decision, client, record)
         case events.Reopened():
-            gate.reopened(decision.card, client)
-        case events.Evicted():
-            move.evicted(decision.card, client, record)
-        case events.Loaded():
-            move.loaded(decision.card, client, record)
-        case events.Presaved():
-            move.presaved(decision.card, client, record)
+            turns.reopened(decision.card, client)
+        case events.Moved():
+            moves.answered(decision.card, client, record)
         case events.CommitAsked(bytes=0):
-            commit.beyond(decision, client, record.number)
+            promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():
             client.question = Question(record.number, record.bytes, record.pins, decision.now)
-        case events.Copies():
-            gate.copies(client, record)
-        case events.Busy():
-            gate.busy(decision.card, client, record)
         case events.MemoryChanged(wants=True):
-            gate.wanted(decision.card, client)
+            turns.wanted(decision.card, client)
         case events.MemoryChanged():
             # Written perhaps just before a thread came to stand there: it does not end the wanting.
             return

@@ -4,8 +4,7 @@
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from nvshared.scheduler.quota import UNLIMITED, Accounting
-from nvshared.units import GIB, MIB, SECOND
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 BLOCK = 32 * MIB                        # what hooks move at a time, as a whole, at most;
 LARGE_CARD = 8 * GIB                    # twice that on a card as large as this,
@@ -29,6 +28,23 @@ class Priority(IntEnum):
 
 
 DEFAULT_WEIGHT = 100
+UNLIMITED = 100                         # percent, of compute time
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What is the same for all compute limits. Times in microseconds, parts in percent."""
+
+    window: int | None = None           # None: as `length` says
+    grain: int = 50_000                 # with less than that to use, a gate stays shut
+    carryover: int = 100                # of what is owed, taken off the next window
+    tail: int = 100                     # of the time from STOP to drained, billed
+
+    def length(self, *, turns: bool) -> int:
+        """Of a window that begins now; `turns`: clients take turns."""
+        if self.window is not None:
+            return self.window
+        return 2 * SECOND if turns else 100 * MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +77,7 @@ class Settings:
 
     capacity: int                       # what can be handed out of the card, in all
     total: int                          # how large clients are told the card is
-    host_budget: int                    # host memory for swapped blocks, over all clients
-    elsewhere: int | None = None        # and so much more could be had from other cards, about;
-                                        # None: there are none
+    host_budget: int                    # host memory for swapped blocks, over all cards
     tq: int | None = 30 * SECOND        # how long a holder keeps the GPU while others wait;
                                         # None: auto, see quantum.py,
     longest_tq: int = 30 * SECOND       # and this at most

@@ -79,4 +79,5 @@ class Snapshot:
     clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
     counters: Counters
     waits: Mapping[int, Wait]           # of those who wait; before the next event, too
+    host_budget: int = 0                # host memory that its clients may take in all
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last

@@ -1,46 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applies what is set for clients and for tenants, as far as it has an effect at once.
+"""What is set for clients and for tenants: applies it, and stops clients at their compute limits.
 
-The plan does the rest: commit.py promises nothing beyond a memory limit and calls back what was
-promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of a
-suspended client, room.py has it leave the card, order.py knows the weights, and compute.py
-limits the time.
+The rest of the plan goes by it: promises.py promises nothing beyond a memory limit and calls back
+what was promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of
+a suspended client, moves.py has it leave the card, queue.py goes by weights.
+
+**Compute limits** (tenants.py has their accounts). A client that has used its share of a window, or
+whose tenant has, is stopped, leaves the queue and keeps no client from anything. When the next
+window begins it joins the end of the queue. A window lasts a tenth of a second where nothing has to
+move, so that a program does not stutter, and two seconds where clients take turns, as each turn may
+cost a hand-over; or as long as the administrator says. The clients of a limited tenant take turns
+at its limit, so their own windows are long too: a short one would pass while the tenant's keeps
+them out.
+
+A client of which nothing leaves the card is stopped like any other. Its hook shuts the gate and
+does not wait for what is in flight, so work that never ends is not limited by that.
+
+The hook of a limited client is told to pace and to report idleness even if no client waits, so that
+it is not billed for an open gate that it has no use for.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from nvshared.quantity import sized
-from nvshared.scheduler import compute, order
+from nvshared.scheduler import queue
+from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import TenantTerms, Terms
+from nvshared.scheduler.tenants import Node
 
 
 def change(card: Card, client: ScheduledClient, own: Terms) -> None:
     """From now on they are these, and it is suspended if one of its tenants is."""
     client.own = own
-    suspended = own.suspended or any(card.terms_for(name).suspended for name in client.tenants)
-    terms = replace(own, suspended=suspended)
-    resumed = client.terms.suspended and not terms.suspended
-    rationed = client.terms.compute_limit != terms.compute_limit
-    order.bill(card, client)
-    client.terms = terms
-    for account in client.billed:
-        account.enter(client.id, terms.weight)
-    if rationed:
-        compute.change(card, client)
-    order.weigh(card, *client.shares)
+    suspended = own.suspended or any(
+        card.tenants.terms_for(name).suspended for name in client.tenants)
+    resumed = client.terms.suspended and not suspended
+    client.terms = terms = replace(own, suspended=suspended)
+    for node in client.nodes:
+        node.members[client.id] = terms.weight
+    _, outer, inner, node = client.path
+    node.weigh(card.now, terms.weight)
+    node.line = terms.weight
+    _limit(card, node, terms.compute_limit)
+    card.tenants.weigh(card.now, outer, inner)
     if resumed and client.phase is Phase.WAITING:
-        order.arrive(card, client)
+        queue.arrive(card, client)
 
 
 def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
-    """From now on they are these for all programs of a tenant together."""
-    before = card.terms_for(tenant)
-    card.tenant_terms[tenant] = terms
+    """From now on they are these for all clients of a tenant together."""
+    before = card.tenants.terms_for(tenant)
+    card.tenants.terms[tenant] = terms
     if terms == TenantTerms():
-        del card.tenant_terms[tenant]
+        del card.tenants.terms[tenant]
     for domains, limit, old, what in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_limit, before.host_limit, " of host memory"),
@@ -54,32 +70,52 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
                     bound(card, client)     # which is told at once, as it counts as changed
             card.groups.settle()
             domains.drop(tenant)
-    if terms.suspended != before.suspended:
-        for client in card.everyone:
-            if tenant in client.tenants:
+    for client in card.everyone:
+        if tenant in client.tenants:
+            if terms.suspended != before.suspended:
                 change(card, client, client.own)
-    if terms.priority is not before.priority:
-        for client in card.everyone:
-            if tenant in client.tenants:
-                order.change_priority(card, client)
-    for share in card.shares.values():
-        if tenant == share.name or tenant in share.within:
-            order.weigh(card, share, share.within.get(tenant))
-    if tenant in card.rations:
-        compute.ration(card, card.rations[tenant])
+            _change_priority(card, client)
+    for root in card.tenants.roots.values():
+        for outer in root.children.values():
+            if tenant == outer.name or tenant in outer.children:
+                card.tenants.weigh(card.now, outer, *filter(None, [outer.children.get(tenant)]))
+    if tenant in card.tenants.accounts:
+        limit_tenant(card, tenant)
+
+
+def _change_priority(card: Card, client: ScheduledClient) -> None:
+    """It queues at the priority that its tenants' terms say now."""
+    old, new = client.path, card.tenants.path(client.tenants, client.path[-1])
+    if new == old:
+        return
+    queue.place(card, new, 0)
+    runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
+    for node in old[:-1]:
+        node.turn(card.now, -runs, -drains)
+        del node.members[client.id]
+    queue.leave(client)
+    del old[2].children[client.id]
+    client.path = new
+    for node in new[:-1]:
+        node.turn(card.now, runs, drains)
+        node.members[client.id] = client.terms.weight
+    new[2].children[client.id] = new[3]
+    for path in (old, new):
+        card.tenants.weigh(card.now, *path[1:3])
+    queue.forget(card, old, client.tenants)
 
 
 def bound(card: Card, client: ScheduledClient) -> None:
     """What its tenants are promised keeps to their limits, of all levels."""
     tenants = client.tenants
     client.tenancies = card.tenancies.named(
-        [tenant for tenant in tenants if card.terms_for(tenant).memory_limit])
+        [tenant for tenant in tenants if card.tenants.terms_for(tenant).memory_limit])
     place(card, client, [one.name for one in client.domains if one.name not in tenants])
 
 
 def place(card: Card, client: ScheduledClient, groups: Iterable[str]) -> None:
     """It is in these control groups, and in its tenants' limits of host memory."""
-    limited = [tenant for tenant in client.tenants if card.terms_for(tenant).host_limit]
+    limited = [one for one in client.tenants if card.tenants.terms_for(one).host_limit]
     client.domains = card.domains.named([*groups, *limited])
 
 
@@ -89,3 +125,83 @@ def preempt(card: Card) -> None:
         for client in card.holders:
             assert client.turn is not None
             client.turn.preempted = True
+
+
+def limit_tenant(card: Card, tenant: str) -> None:
+    """Its compute limit may have changed, or this is its first client."""
+    _limit(card, card.tenants.accounts[tenant], card.tenants.terms_for(tenant).compute_limit)
+
+
+def _limit(card: Card, node: Node, percent: int) -> None:
+    accounting = card.settings.accounting
+    if card.tenants.limit(node, percent, card.now, accounting, turns=card.contended):
+        card.groups.touched.update(node.members)
+        for client in [card.clients[id] for id in sorted(node.members)]:
+            if not client.rationed and client.phase is Phase.LIMITED:
+                queue.arrive(card, client)
+
+
+def account(card: Card) -> None:
+    """Brings the accounts up to date, before what has just happened is noted."""
+    for node in card.tenants.limited:
+        assert node.quota is not None
+        if node.quota.ends > card.now:
+            continue
+        members = [card.clients[id] for id in node.members]
+        waits = any(
+            one.phase in (Phase.WAITING, Phase.LOADING) and not one.terms.suspended
+            for one in members)
+        node.quota = node.quota.roll(
+            card.settings.accounting, card.now, node.billed(card.now, card.settings.accounting),
+            waits=waits and not node.open, holds=node.open,
+            short=any(one.phase is Phase.LIMITED for one in members),
+            turns=card.contended or any(
+                one.quota is not None and len(one.members) > 1
+                for member in members for one in member.limits),
+        )
+
+
+def plan(decision: Decision) -> None:
+    """Stops those that have had their share, and lets in those that have some again."""
+    card = decision.card
+    for client in card.groups.group("rationed"):
+        if client.phase in (Phase.IDLE, Phase.DRAINING):
+            continue
+        left, enough, ends = _standing(card, client)
+        match client.phase:
+            case Phase.RUNNING:
+                _stop(decision, client, left, ends)
+            case Phase.LIMITED if enough:
+                queue.arrive(card, client)
+            case Phase.WAITING if not enough:
+                client.enter(Phase.LIMITED, decision.now)
+            case Phase.LOADING if left <= 0:
+                client.turn = None
+                client.enter(Phase.LIMITED, decision.now)
+                queue.account(card)
+        if client.phase is Phase.LIMITED:
+            decision.due(ends)
+
+
+def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> None:
+    turn = client.turn
+    assert turn is not None
+    if left > 0 and not turn.idle:
+        decision.due(min(decision.now + left, ends))
+    elif decision.due(turn.stop_after):
+        decision.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
+
+
+def renewed(card: Card, client: ScheduledClient) -> int:
+    """When one that has had its share of the time can have some again."""
+    return _standing(card, client)[2]
+
+
+def _standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
+    """What it has left, whether that is enough for a turn, and when it can have more."""
+    accounting = card.settings.accounting
+    accounts = [(one.quota, one.billed(card.now, accounting)) for one in client.limits if one.quota]
+    short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]
+    ends = (max(one.renewed(accounting, billed) for one, billed in short) if short
+            else min(one.ends for one, _ in accounts))
+    return min(one.left(billed) for one, billed in accounts), not short, ends

@@ -1,21 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the card: admission, the ends of turns, and who gives way.
+"""Turns: what hooks report of them, admission, the ends of turns, and clients that do not answer.
 
 The essay is in plan.py.
+
+**Reports** may cross an order. Then a report speaks of a phase that the client has left already for
+us, and its figures say what matters.
+
+**No answer.** A client that does not answer an order for long is reported, once for each order.
+From then on no client waits for it: others give up room in its place, clients that fit beside it
+run, and it is not chosen again before it answers (ScheduledClient.mute). Its program may be stopped
+for as long as a person likes, with Ctrl-Z or in a debugger. It keeps what it has, as only its own
+hook can move that. Nothing tells it from a program that only takes long, such as one with a kernel
+of a minute.
+
+**Busy turns.** Programs that fit together and all keep the card busy take short turns. Two
+trainings finish sooner one at a time: together they reach 93 % of what one after the other does
+(H200, scheduling for 20 s), as the card changes between them every few milliseconds and neither
+finds its caches as it left them. Memory stays where it is, so a turn costs only a drain and a RUN,
+and half a second is long against that (quantum.py: BUSY).
+
+No client with gaps is ever put into turns. A service or a notebook leaves the card to the others
+meanwhile, and in turns it would wait for them. While several hold the card, each hook looks whether
+work is in flight at all times, and says BUSY after a second of that, or that there are gaps. When
+all holders have been busy for PROOF and no other client wants the card, turns begin, as in
+anti-thrash `on`. All run together again, at once, when
+
+  - one of them has a gap within its own turn. The wait for its turn is none;
+  - one does not want its next turn when its last is over, for longer than it takes a thread to
+    come back;
+  - one takes too long to drain. Its kernels are long, and would make its turns so;
+  - another client wants the card. It runs beside them, whoever's turn it is;
+  - they do not fit any more, or other terms or another mode hold for them.
+
+The client that had the gap rests: no turns with it for 2 s, then 4, up to 64, and 2 again after
+turns have gone well for a minute. So a program that looks busy and is not costs the others little.
+
+Programs that hold the card and do nothing, notebooks between two cells, do not count. While two
+are busy, the others are asked whether they are idle, and when all that are not busy have been idle
+for BUSY_OTHERS_IDLE, their gates are shut.
+
+A client that cannot be stopped, has a limit on its time, runs in the background or at another
+priority than the others is not put into turns by this, nor is any beside it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 
-from nvshared.scheduler import busy, gang, order, pauses, presave, quantum
-from nvshared.scheduler.actions import TurnEnd, TurnStarted
-from nvshared.scheduler.card import Card, crowd
+from nvshared.scheduler import gang, pauses, presave, quantum, queue
+from nvshared.scheduler.actions import Stuck, TurnEnd, TurnStarted
+from nvshared.scheduler.card import BusyTurns, Card, crowd
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.events import Standing
+from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
 from nvshared.scheduler.settings import AntiThrash, Priority
-from nvshared.units import SECOND
+from nvshared.units import MILLISECOND, SECOND
 
+# A drain that does not end is asked for ever more rarely, up to patience << this.
+DOUBLINGS = 6
+# A hook's word that nothing ran takes at most this part of a turn off its bill: a hook that lies
+# has twice its share, and not all of the card.
+BELIEVED_PART = 2
+# A member of a gang that has drained waits for the others.
+TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
+NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 # A chosen client that gets no room although nothing is on its way, and others wait.
 STALLED = SECOND
 # For so long it is not chosen again.
@@ -23,6 +71,151 @@ GAVE_WAY = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
 MAY_START = (Standing.FREE, Standing.OPEN)
+
+BUSY_PROOF = SECOND                     # after the second in which each hook found it
+BUSY_COMES_BACK = 20 * MILLISECOND      # a thread that waited for the work in flight
+BUSY_DRAINS = quantum.BUSY // 2
+BUSY_MOST = 64                          # clients that run together, to be asked and looked at
+BUSY_OTHERS_IDLE = 2 * SECOND
+BUSY_REST_LEAST = 2 * SECOND
+BUSY_REST_MOST = 64 * SECOND
+BUSY_WELL = 60 * SECOND
+
+
+def take_over(card: Card, client: ScheduledClient) -> None:
+    """An earlier daemon let it run: it has a turn, from now on."""
+    client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
+    client.turns += 1
+    client.tally.taken_over = 1
+    card.count(turns=1)
+    client.enter(Phase.RUNNING, card.now)
+
+
+def wanted(card: Card, client: ScheduledClient) -> None:
+    """A thread stands at the gate."""
+    turn = client.turn
+    if turn is not None and turn.parked is not None:
+        turn.parked = replace(turn.parked, wants=True)
+    client.invited = False
+    if client.phase is Phase.IDLE:
+        pauses.ended(client, card.now)
+        quantum.came_back(client, card.now)
+        queue.arrive(card, client)
+
+
+def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) -> None:
+    """How its program uses its turn. Counts only while it is to report that: if it was not asked
+    to, the report is old."""
+    turn = client.turn
+    if turn is None or turn.conduct is None or client.phase is not Phase.RUNNING:
+        return
+    match said:
+        case WentIdle():
+            turn.idle = turn.idle or turn.conduct.report_idle
+        case Copies() if turn.conduct.report_copies:
+            ways = ((Way.IN, said.inward), (Way.OUT, said.outward))
+            turn.copying = frozenset(way for way, loaded in ways if loaded)
+        case Busy() if turn.conduct.report_busy:
+            turn.busy = None if said.gaps else card.now
+            if said.gaps and client.id in card.busy.members:
+                _end_busy_turns(card, client)
+
+
+def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
+    """It has drained, and its gate is closed."""
+    turn = client.turn
+    if turn is None or turn.started is None:
+        return
+    if client.standing in TOGETHER and not client.settled:
+        turn.parked = replace(answer, used=None) if turn.resumed else answer
+        turn.reported = False
+        decision.card.groups.touched.add(client.id)
+        return
+    client.invited = False
+    if turn.ending is not None and turn.parked is None:
+        quantum.learn_latency(decision.card, decision.now - turn.stop_sent, answer.microseconds)
+    client.reopened_in_row = 0
+    client.hopeful = True
+    decision.end(client, turn.ending or TurnEnd.IDLE)
+    client.enter(Phase.IDLE, decision.now)
+    quantum.rests(decision.card, client, turn)
+    if answer.used is not None:
+        held = decision.now - turn.started
+        client.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
+    queue.leave(client)
+    if turn.ending is TurnEnd.PREEMPTED:
+        queue.give_precedence(decision.card, client)
+    if answer.wants:
+        quantum.came_back(client, decision.now)
+        queue.join(decision.card, client)
+
+
+def reopened(card: Card, client: ScheduledClient) -> None:
+    """It cannot drain yet: what is in flight may depend on what is not submitted."""
+    turn = client.turn
+    if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
+        return
+    patience = card.settings.drain_patience << min(client.reopened_in_row, DOUBLINGS)
+    turn.stop_after = card.now + patience
+    client.reopened += 1
+    client.reopened_in_row += 1
+    card.count(reopened=1)
+    _go_on(card, client, turn)
+
+
+def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
+    """Its turn does, after a drain that did not end, or that of another in its gang."""
+    turn.resumed = turn.resumed or turn.parked is not None
+    turn.parked = turn.ending = turn.conduct = turn.busy = None     # the hook may have forgotten
+    turn.idle = False
+    turn.copying = frozenset()
+    client.enter(Phase.RUNNING, card.now)
+
+
+def ganged(decision: Decision, event: Ganged) -> None:
+    """From now on these clients stand so in their gang.
+
+    A change of a whole gang is one event for each card: each event makes a plan, and the cost of
+    both grows with the number of clients.
+    """
+    for client in filter(None, map(decision.card.clients.get, event.clients)):
+        standing = client.standing = event.standing
+        client.gang, client.pause, client.paced = event.gang, event.pause, event.paced
+        client.ready = client.ready and standing is Standing.CLAIMS
+        turn = client.turn
+        if turn is not None:
+            turn.stop_after = max(turn.stop_after, event.stop_after)
+            if turn.parked is not None and standing in (Standing.OPEN, Standing.STEPS):
+                _go_on(decision.card, client, turn)
+            elif turn.parked is not None and standing is not Standing.ENDS:
+                stopped(decision, client, turn.parked)
+            elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
+                _put_back(decision, client)
+        elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
+            queue.arrive(decision.card, client)
+            client.invited = True
+        if client.invited and client.phase is Phase.WAITING and standing < Standing.CLAIMS:
+            client.invited = False
+            client.enter(Phase.IDLE, decision.now)
+
+
+def report_stuck(decision: Decision) -> None:
+    """Reports clients that owe an answer for too long, and goes on waiting."""
+    card = decision.card
+    owing = [
+        (client, client.turn, client.turn.stop_sent) for client in card.in_phase(Phase.DRAINING)
+        if client.turn is not None and client.turn.parked is None
+    ] + [
+        # Orders behind a STOP wait for the same thing.
+        (client, client.moves[0], client.moves[0].since) for client in card.moving
+        if client.phase is not Phase.DRAINING
+    ]
+    for client, owed, since in owing:
+        if not owed.reported and decision.due(since + card.settings.stuck_after):
+            owed.reported = True
+            card.groups.touched.add(client.id)
+            decision.report(Stuck(client.id, client.state, decision.now - since))
+            card.count(stuck=1)
 
 
 def plan(decision: Decision) -> ScheduledClient | None:
@@ -32,9 +225,9 @@ def plan(decision: Decision) -> ScheduledClient | None:
     gang.plan(decision)
     _give_way(decision)
     _repair(decision)
-    busy.review(decision)               # whoever waits because of others, and need not any more
+    _review_busy(decision)              # a client that waits for others may not need to any more
     blocked = _let_run(decision)
-    while busy.review(decision):
+    while _review_busy(decision):
         blocked = _let_run(decision)
     blocked = blocked or gang.claim(decision.card)
     decision.card.contended = blocked is not None or _crowded(decision.card)
@@ -101,14 +294,14 @@ def _choose(
         lacked=quantum.lacks(client) if waited else None,
     )
     client.enter(Phase.LOADING, decision.now)
-    order.choose(decision.card, client)
+    queue.choose(decision.card, client)
 
 
 def _put_back(decision: Decision, client: ScheduledClient) -> None:
     """To its old place: its turn never began."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
-    order.account(decision.card)
+    queue.account(decision.card)
 
 
 def _invite(decision: Decision) -> None:
@@ -117,7 +310,7 @@ def _invite(decision: Decision) -> None:
     if card.settings.draining:
         for client in sorted(card.in_phase(Phase.IDLE), key=lambda c: c.takes):
             if not client.terms.suspended:
-                order.arrive(card, client)
+                queue.arrive(card, client)
 
 
 def _suspend(decision: Decision) -> None:
@@ -147,8 +340,8 @@ def _give_way(decision: Decision) -> None:
         patience = card.settings.stuck_after if under_way else STALLED
         if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
-            order.join(card, client)
-            order.account(card)
+            queue.join(card, client)
+            queue.account(card)
             client.not_before = decision.now + GAVE_WAY
             card.count(gave_way=1)
 
@@ -198,7 +391,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
-    for client in chain(card.groups.group("granted"), order.sequence(card)):
+    for client in chain(card.groups.group("granted"), queue.sequence(card)):
         claims = client.standing is Standing.CLAIMS
         if claims and (client.ready or not gang.may_claim(card, client)):
             continue
@@ -289,7 +482,7 @@ def _ended(
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
             usual = decision.card.quantum
             lasts = min(usual, quantum.LEAST) if yields else usual
-            again = head is not None and order.stays_first(decision.card, holder, head)
+            again = head is not None and queue.stays_first(decision.card, holder, head)
             if not over and again and decision.due(turn.counted + lasts):
                 turn.renewed = decision.now
             over = over or decision.due(turn.counted + lasts)
@@ -368,7 +561,7 @@ def _start(decision: Decision) -> bool:
 def _rest(decision: Decision) -> None:
     """Shuts the gates of idle clients if their room may soon be needed, or turns without them."""
     card = decision.card
-    if card.contended or card.settings.draining or not (pauses.matter(card) or busy.idle(card)):
+    if card.contended or card.settings.draining or not (pauses.matter(card) or _others_idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
@@ -390,8 +583,8 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     paced = card.contended or bool(card.busy.members)
     moves = card.contended and not card.busy.members    # memory does, between turns
     copies = (moves or presave.pays(card)) and card.settings.bus_sharing    # they are to say when
-    busies = busy.matters(card)
-    hinders = busy.awaits_idle(card)
+    busies = _busy_matters(card)
+    hinders = _awaits_idle(card)
     conduct = Conduct(paced, tq, idle_window, moves or watched or hinders, copies, busies)
     changed = card.groups.news("turns")
     if not endless or card.conduct != conduct or card.watched != watched:
@@ -410,7 +603,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if rests:
             window = quantum.patience(client, idle_window) if card.contended else idle_window
         elif hinders and turn.busy is None and not window:
-            window = busy.IDLE
+            window = BUSY_OTHERS_IDLE
         news = Conduct(pace, tq, window, window > 0, copies, busies)
         if client.settled and not client.rationed:
             news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
@@ -427,3 +620,122 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         turn.conduct = news
         left = max(1, turn.counted + tq - decision.now) if news.tq else 0
         decision.run(client, left if news.pause is None else news.pause, news)
+
+
+def _busy_matters(card: Card) -> bool:
+    """Whether holders are to say if they are busy. A client that runs alone never is."""
+    if card.busy.members:
+        return True
+    several = 1 < card.groups.size(Phase.RUNNING.value) <= BUSY_MOST
+    return several and not card.contended and _may_be_busy(card)
+
+
+def _awaits_idle(card: Card) -> bool:
+    """Whether those that are not busy are to say if they are idle, as others could take turns."""
+    if card.busy.members or not _busy_matters(card):
+        return False
+    running = card.in_phase(Phase.RUNNING)
+    busy = sum(client.turn is not None and client.turn.busy is not None for client in running)
+    return 1 < busy < len(running)
+
+
+def _others_idle(card: Card) -> bool:
+    """All that are not busy are idle."""
+    return _awaits_idle(card) and all(
+        client.turn is not None and (client.turn.busy is not None or client.turn.idle)
+        for client in card.in_phase(Phase.RUNNING)
+    )
+
+
+def _review_busy(decision: Decision) -> bool:
+    """Lets turns begin or end. True: which clients may run has changed."""
+    card = decision.card
+    if not card.busy.members:
+        return _begin_busy_turns(decision)
+    over, why = _busy_turns_over(decision)
+    if over:
+        _end_busy_turns(card, why)
+    return over
+
+
+def _end_busy_turns(card: Card, why: ScheduledClient | None = None) -> None:
+    """All run together again. `why`: the client that had a gap, and rests."""
+    if why is not None:
+        if card.now - card.busy.since >= BUSY_WELL:
+            why.busy_pause = 0
+        why.busy_pause = min(max(BUSY_REST_LEAST, 2 * why.busy_pause), BUSY_REST_MOST)
+        why.busy_after = card.now + why.busy_pause
+    card.busy = BusyTurns(since=card.now)
+
+
+def _may_be_busy(card: Card) -> bool:
+    """As far as it does not depend on who they are."""
+    settings = card.settings
+    return (
+        settings.anti_thrash is AntiThrash.AUTO and not settings.draining
+        and not card.groups.size("settled")
+    )
+
+
+def _suit_turns(members: list[ScheduledClient]) -> bool:
+    """Whether such clients may be put into turns together."""
+    return len(members) > 1 and all(
+        client.priority is members[0].priority and not client.rationed
+        and not client.memory.stays and not client.terms.suspended and not client.mute
+        and not client.standing
+        for client in members
+    ) and members[0].priority is not Priority.BACKGROUND
+
+
+def _begin_busy_turns(decision: Decision) -> bool:
+    card = decision.card
+    groups = card.groups
+    number = groups.size(Phase.RUNNING.value)
+    others = ("queued", "lacking", Phase.LIMITED.value)
+    if number < 2 or number < groups.size("holding") or not _may_be_busy(card) or any(
+        groups.size(name) for name in others
+    ):
+        return False
+    members = card.in_phase(Phase.RUNNING)
+    since = card.busy.since
+    for client in members:
+        turn = client.turn
+        if turn is None or turn.busy is None or turn.idle:
+            return False
+        since = max(since, turn.busy, client.busy_after - BUSY_PROOF, turn.stop_after - BUSY_PROOF)
+    if not _suit_turns(members) or not card.fits(members) or not decision.due(since + BUSY_PROOF):
+        return False
+    card.busy = BusyTurns(frozenset(client.id for client in members), card.now)
+    return True
+
+
+def _busy_turns_over(decision: Decision) -> tuple[bool, ScheduledClient | None]:
+    """Whether turns end, and who is to rest then."""
+    card = decision.card
+    members = [card.clients[id] for id in sorted(card.busy.members) if id in card.clients]
+    wanting = [*card.groups.group("holding"), *card.waiting]
+    over = (
+        any(client.id not in card.busy.members for client in wanting)
+        or not _may_be_busy(card) or not _suit_turns(members) or not card.fits(members)
+    )
+    if over:
+        return True, None
+    why = next((client for client in members if _has_gap(decision, client)), None)
+    return why is not None, why
+
+
+def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
+    """It does not use its turns, or not only its own."""
+    turn = client.turn
+    match client.phase:
+        case Phase.IDLE:
+            return decision.due(client.since + BUSY_COMES_BACK)
+        case Phase.DRAINING:
+            # What it had submitted before may take long, and runs beside the others'.
+            return (
+                turn is not None and (turn.started or 0) >= decision.card.busy.since
+                and decision.due(turn.stop_sent + BUSY_DRAINS)
+            )
+        case Phase.RUNNING:
+            return turn is not None and (turn.idle or turn.stop_after > decision.now)
+    return False

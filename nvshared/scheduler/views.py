@@ -9,12 +9,12 @@ event.
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
-from nvshared.scheduler import order
+from nvshared.scheduler import queue
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.snapshot import ClientView
-from nvshared.scheduler.usage import MIB_SECOND, Usage
+from nvshared.scheduler.tenants import MIB_SECOND, Usage
 
 
 class Views(Mapping[int, ClientView]):
@@ -57,7 +57,7 @@ class Queue(Collection[int]):
     @cached_property
     def _ids(self) -> dict[int, None]:
         loading = [c for c in self._card.holders if c.phase is Phase.LOADING]
-        return dict.fromkeys([c.id for c in [*loading, *order.sequence(self._card)]])
+        return dict.fromkeys([c.id for c in [*loading, *queue.sequence(self._card)]])
 
 
 def _view(card: Card, client: ScheduledClient) -> ClientView:

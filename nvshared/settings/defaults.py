@@ -9,8 +9,7 @@ from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount
-from nvshared.scheduler.quota import Accounting
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
 from nvshared.settings.rules import Rule
 from nvshared.units import GIB, MIB
@@ -33,13 +32,11 @@ class GPUDefaults:
 class Defaults:
     """What the configuration says. `capacity`, `total` and `step` of `settings` are per card.
 
-    So is `host_budget`, which each card begins with; that of the whole is `budget`, and if it is
-    `safe` nobody has said how much that is to be.
+    `safe`: the configuration does not say how large the host budget is to be.
     """
 
     settings: Settings
     card: Callable[[Facts], GPUDefaults]
-    budget: int
     safe: bool = False
     rules: tuple[Rule, ...] = ()        # for tenants
 
@@ -65,7 +62,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         anti_thrash=AntiThrash(config.anti_thrash),
         capacity=0,
         total=0,
-        host_budget=budget // max(1, len(cards)),
+        host_budget=budget,
         step=PAGE,
         gather=config.gather,
         bus_sharing=config.bus_sharing,
@@ -81,7 +78,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         ),
     )
     safe = config.swap_budget is None
-    return Defaults(settings, lambda facts: _card(config, facts), budget, safe, config.rules)
+    return Defaults(settings, lambda facts: _card(config, facts), safe, config.rules)
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

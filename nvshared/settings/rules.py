@@ -20,7 +20,7 @@ are no wildcards; and of two rules that are alike in all this, the one that stan
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
 in nvshared/scheduler/settings.py that it sets: rules, --check, D-Bus and the state file follow.
-nvshared/tui/terms.py has the words for it, cli/limit.py or cli/weight.py the option;
+nvshared/tui/tables.py has the words for it, cli/terms.py the option;
 nvshared/sharing/tenancy.py tells the schedulers.
 """
 
@@ -35,7 +35,7 @@ from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
 from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, switch, weight
-from nvshared.scheduler.quota import UNLIMITED
+from nvshared.scheduler.settings import UNLIMITED
 
 SECTION = "tenant"
 GROUP = "group"

@@ -24,10 +24,10 @@ from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
 from nvshared.sharing.pods import Pod
@@ -169,9 +169,9 @@ class GPU:
 
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
-        timer: Timer, domains: Domains | None = None,
+        timer: Timer, domains: Domains | None = None, budget: HostBudget | None = None,
     ) -> None:
-        """`domains`: of all cards."""
+        """`domains`, `budget`: of all cards."""
         self.facts = facts
         self.sample = Sample()          # what NVML said last
         self.capacity = Capacity(facts.memory_total, allowances)
@@ -199,12 +199,11 @@ class GPU:
         self.happened: Signal[int, events.Event] = Signal("happened")
         self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
-        self.budget_wanted: Signal[()] = Signal("budget_wanted")
 
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains,
+            domains, budget,
         )
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
@@ -347,12 +346,12 @@ class GPU:
         self.client_removed.emit(client)
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
-        """New settings apply from now on; capacity, total and host budget are this card's own."""
+        """New settings apply from now on; capacity, total and host budget stay."""
         if allowances is not None:
             self.capacity.allowances = allowances
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self.host_budget, elsewhere=self.elsewhere,
+            host_budget=self.settings.host_budget,
         )
         if settings != self.settings:
             self.tell(events.SettingsChanged(settings))
@@ -365,21 +364,7 @@ class GPU:
     @property
     def host_budget(self) -> int:
         """Bytes of host memory that its clients may take."""
-        return self.settings.host_budget
-
-    @property
-    def elsewhere(self) -> int | None:
-        """Bytes of it that other cards could give up, as last told; None: there are no others."""
-        return self.settings.elsewhere
-
-    def set_budget(self, size: int, elsewhere: int | None) -> None:
-        """So many bytes of the host's memory are its part, and so many could others give up.
-
-        None: there are no others. It is handled before anything else that waits, as another card
-        may have the rest already.
-        """
-        self._events.appendleft(events.BudgetChanged(size, elsewhere))
-        self._decide_all()
+        return self.snapshot().host_budget
 
     def preempt(self) -> None:
         """If others wait, the present turns end now. Raises GPULost."""
@@ -399,9 +384,6 @@ class GPU:
 
     def _decide(self, event: events.Event) -> None:
         self._events.append(event)
-        self._decide_all()
-
-    def _decide_all(self) -> None:
         if self._broken:
             self._events.clear()
         if self._broken or self._handling:
@@ -450,8 +432,6 @@ class GPU:
                 self._report(action)
             elif isinstance(action, actions.Limits) and action.why:
                 self._refuse(action)
-            elif isinstance(action, actions.BudgetWanted):
-                self.budget_wanted.emit()
 
     def _send(self, order: actions.Order) -> None:
         client = self.clients.get(order.client)

@@ -68,7 +68,7 @@ class Manager:
         self._draining = False
         self._strangers: set[object] = set()
         self.gangs = Gangs(clock, timer)
-        self._budget = Budget(clock, timer)
+        self._budget = Budget(self._defaults.settings.host_budget, clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
 
     @property
@@ -115,6 +115,7 @@ class Manager:
             self._clock,
             self._timer,
             self.domains,
+            self._budget.shared,
         )
         gpu.sample = sample
         if not gather and sample.memory_used is not None:
@@ -240,7 +241,8 @@ class Manager:
     def set_safe_budget(self, size: int) -> None:
         """How many bytes of host memory may be taken, where nobody has configured it."""
         if self._defaults.safe:
-            self._defaults = replace(self._defaults, budget=size)
+            settings = replace(self._defaults.settings, host_budget=size)
+            self._defaults = replace(self._defaults, settings=settings)
             self._budget.resize(size)
 
     def reload(self) -> None:
@@ -284,7 +286,7 @@ class Manager:
     def _apply(self) -> None:
         for gpu in self.gpus:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
-        self._budget.resize(self._defaults.budget)
+        self._budget.resize(self._defaults.settings.host_budget)
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
 
     def _for(self, facts: Facts) -> Settings:

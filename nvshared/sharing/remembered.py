@@ -28,8 +28,7 @@ from nvshared.errors import NotKept
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import UNLIMITED, Terms
 from nvshared.settings.state import NOISE, keep
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.terms import ClientTerms

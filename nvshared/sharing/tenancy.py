@@ -22,8 +22,7 @@ from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
 from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import Memory, TenantChanged
-from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Priority, TenantTerms
+from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.settings.tenants import Kept
 from nvshared.sharing.gpu import GPU, Client

@@ -11,8 +11,7 @@ from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST, sized
-from nvshared.scheduler.quota import UNLIMITED
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.settings import UNLIMITED, Terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ many tenants that have no program any more the oldest are forgotten.
 
 from operator import add
 
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
 
 GONE_KNOWN = 1000                       # tenants of a card without programs that are known

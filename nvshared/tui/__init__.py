@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people see: tables and the live dashboard, drawn from a snapshot.
+"""What people see: tables of all verbs, and the dashboard of `nvsharectl top`.
 
-A snapshot goes in, and something that rich can print comes out (tables.py also
-knows plain text). What the dashboard is to ask of the daemon is in commands.py;
-whoever uses it hands that a connection.
-
-The dashboard: actions.py says what keys and mouse do to the state (state.py), screen.py
-draws the state, guide.py has the help; none of these knows a terminal. terminal.py is
-the terminal, cli/looker.py asks the daemon in a thread, cli/watch.py puts them together.
-Tests: unit/test_top_*.py, bus/test_top.py on a pty, bus/test_tmux.py in a real terminal.
+tables.py makes text and tables of what the daemon said. The dashboard: state.py is all that it
+shows; actions.py changes that at keys, mouse and news, and asks the daemon for changes; screen.py
+draws it, of panels.py (the GPUs), listing.py and details.py (the programs) with canvas.py, and
+past.py keeps the last minutes. None of these knows a terminal: terminal.py does, and live.py puts
+all together. Tests: unit/test_top_*.py, bus/test_top.py on a pty, bus/test_tmux.py in a terminal.
 """

@@ -11,13 +11,9 @@ from nvshared.control.tenants import Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted, sized
 from nvshared.tui.canvas import Bar, Part, bar, fit, frame, wrapped
-from nvshared.tui.panels import RESIDENT, SWAPPED
-from nvshared.tui.quantities import duration, process, size
-from nvshared.tui.rows import UNSHARED
-from nvshared.tui.state import Opened
-from nvshared.tui.tables import STATES, user
-from nvshared.tui.terms import source, value
-from nvshared.tui.waiting import reason, since
+from nvshared.tui.panels import RESIDENT, SWAPPED, waited, waiting_for
+from nvshared.tui.state import UNSHARED, Opened
+from nvshared.tui.tables import STATES, duration, process, size, term_source, term_value, user
 
 BESIDE = 120                            # columns from which turns stand beside the rest
 LABEL = 12
@@ -77,11 +73,11 @@ def _about(
     words = client.state
     if client.state == "idle":
         words += f", for {duration(client.idle_usec)}"
-    if waits := reason(snapshot, client):
+    if waits := waiting_for(snapshot, client):
         words = f"waits {waits}"
         if client.position:
             words += f"; number {client.position} in the queue"
-        if times := since(client):
+        if times := waited(client):
             words += f"; {times}"
     return [*found, *_folded("State", words, width)]
 
@@ -133,7 +129,7 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
     rows = [(name, what, "set for this program") for name, what, there in own if there]
     for one in tenants:
         rows += [
-            (term.name, value(term), f"{one.name}: {source(term)}")
+            (term.name, term_value(term), f"{one.name}: {term_source(term)}")
             for term in one.terms if term is one.holding(term.name)
         ]
     if not rows:

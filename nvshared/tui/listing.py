@@ -4,19 +4,28 @@
 A program's bar is as long as its memory is to its card's: solid on the card, shaded in host memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.tui.canvas import Bar, Part, Place, grid
-from nvshared.tui.panels import RESIDENT, SWAPPED
-from nvshared.tui.quantities import command, duration, size
-from nvshared.tui.rows import SORTS, UNSHARED, who
-from nvshared.tui.state import Hit, Row, Sort, State
-from nvshared.tui.tables import NARROWEST, STATES, Give, limits, tenant, user
-from nvshared.tui.waiting import left
+from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, time_left
+from nvshared.tui.past import Past
+from nvshared.tui.state import SORTS, UNSHARED, Hit, Row, Sort, State, rows, who
+from nvshared.tui.tables import (
+    NARROWEST,
+    STATES,
+    Give,
+    command,
+    duration,
+    limits,
+    size,
+    tenant,
+    user,
+)
 
 LEAD = 3                                # what is selected, and who holds a GPU
 LONGEST_BAR = 40
@@ -56,7 +65,7 @@ def _headings(snapshot: Snapshot, width: int) -> list[Heading]:
                 Place(Give(9), right=True)),
         Heading("HELD", _held, Place(Give(6), wide=6, right=True)),
         Heading("WAITS", _waits, Place(Give(2), wide=6, right=True)),
-        Heading("LEFT", left, Place(Give(2), wide=6, right=True)),
+        Heading("LEFT", time_left, Place(Give(2), wide=6, right=True)),
         Heading("IDLE", _idle, Place(Give(7), wide=6, right=True)),
         Heading("LIMITS", limits, Place(Give(7), wide=8)),
         Heading("COMMAND", command, Place(Give(1, max(len("COMMAND"), width // COMMAND)))),
@@ -124,3 +133,18 @@ def _cell(heading: Heading, client: ClientSnapshot) -> Text | Bar:
     if isinstance(cell, Bar):
         return cell
     return Text(cell, style=STYLE.get(client.state, "") if heading.name == "STATE" else "")
+
+
+class Dashboard:
+    """GPUs and programs as one picture for rich, as high as they take."""
+
+    def __init__(self, snapshot: Snapshot, past: Past | None = None) -> None:
+        self._state = State(snapshot, past or Past())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = options.max_width
+        assert self._state.snapshot is not None
+        yield from gpus(self._state.snapshot, self._state.past, width, None, 0)
+        if shown := rows(self._state):
+            lines, _ = listing(self._state, shown, 0, len(shown), width, 0)
+            yield from lines

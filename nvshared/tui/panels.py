@@ -1,13 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs at the top of the dashboard: how full each is, what moves, who waits.
-
-    ╭─ GPU 0 H200 ─────────────────────────────────────────────────────────╮
-    │ ████████████████████████████████░░░░░ 119.2 of 139.7 GiB  97%  61C   │
-    │ use     ▂▂▅▇▇██▇▇██████████▆▇██ 97% │ in  ▁▁▂▁▁▁▅▁▁▁▂▅▁▁▁▃▁▁  9.8G/s │
-    │ waiting ▁▁▁▁▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅   1 │ out ▁▁▂▁▁▁▅▁▁▁▂▅▁▁▁▃▁▁  9.8G/s │
-    │ bob[4712] waits for alice[4711]: 3.9s so far, about 26s more         │
-    ╰──────────────────────────────── 28 turns/min · turns · auto · TQ 30s ─╯
-"""
+"""Who waits, for what, since when and about how much longer, in words."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,10 +20,93 @@ from nvshared.tui.canvas import (
     grid,
 )
 from nvshared.tui.past import SPAN, Past, Rates
-from nvshared.tui.quantities import of_whole, quantum_of, size
-from nvshared.tui.tables import NARROWEST, PROCESS, STATES, WIDE, Give, holder
-from nvshared.tui.waiting import sentence
+from nvshared.tui.tables import (
+    NARROWEST,
+    PROCESS,
+    STATES,
+    WIDE,
+    Give,
+    duration,
+    holder,
+    of_whole,
+    process,
+    quantum_of,
+    shortened,
+    size,
+)
 from nvshared.units import MIB
+
+NAMED = 2                               # of those who hold a GPU
+
+
+def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
+    """What it waits for, to stand behind "waits"; "" if it does not wait."""
+    match client.state:
+        case "waiting" if client.gang and not client.position:
+            return "for its turn on several GPUs at once"
+        case "waiting":
+            return f"for {_holders(snapshot, client)}"
+        case "loading":
+            return "for its memory to come in"
+        case "limited":
+            return "until it may have time again, as its time is limited"
+        case "suspended":
+            return "to be resumed"
+        case "crowded":
+            return f"for memory that is not shared{_outsiders(snapshot, client)}"
+    return "for its turn" if client.waiting_usec else ""
+
+
+def waited(client: ClientSnapshot) -> str:
+    """3.9s, about 26s more."""
+    if not client.waiting_usec:
+        return ""
+    so_far = duration(client.waiting_usec)
+    left = client.expected_usec
+    return so_far if left is None else f"{so_far}, about {duration(left)} more"
+
+
+def time_left(client: ClientSnapshot) -> str:
+    """~26s; "?" where nobody can tell; "" if it does not wait."""
+    if not client.waiting_usec:
+        return ""
+    return "?" if client.expected_usec is None else f"~{duration(client.expected_usec)}"
+
+
+def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
+    """Who waits for a GPU: the next one, and how many more.
+
+    Where that is longer than `width`, for what it waits is left out, and then the name shortened.
+    """
+    waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
+    if not waiting:
+        return "nobody waits"
+    # Who stands in the queue goes before those that wait for time or memory.
+    waiting.sort(key=lambda one: (one.position == 0, one.position))
+    first, *others = waiting
+    name, behind = process(first), f"{waited(first)}{f'; {len(others)} more' if others else ''}"
+    whole = f"{name} waits {waiting_for(snapshot, first)}: {behind}"
+    if len(whole) <= width:
+        return whole
+    room = max(PROCESS, width - len(f" waits: {behind}"))
+    return f"{shortened(name, room)} waits: {behind}"
+
+
+def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:
+    gpu = next(one for one in snapshot.gpus if one.index == client.gpu)
+    holding = [process(one) for one in snapshot.clients if one.id in gpu.holders]
+    if not holding:
+        return "its turn"
+    if len(holding) > NAMED:
+        return f"the turns of {len(holding)} programs to end"
+    return f"{' and '.join(holding)}"
+
+
+def _outsiders(snapshot: Snapshot, client: ClientSnapshot) -> str:
+    gpu = next(one for one in snapshot.gpus if one.index == client.gpu)
+    held = [f"{one.name}[{one.pid}] has {size(one.memory)}" for one in gpu.unshared[:NAMED]]
+    return f" ({', '.join(held)})" if held else ""
+
 
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # two graphs
@@ -131,7 +206,7 @@ def _framed(
     note = Text(f" · {gpu.anti_thrash} · TQ {quantum_of(gpu)}")
     if height:
         lines.append(Text(
-            sentence(snapshot, gpu, inner), style="yellow" if gpu.queue_length else "dim"))
+            waiting_sentence(snapshot, gpu, inner), style="yellow" if gpu.queue_length else "dim"))
         turns = f"{gpu.turns} turns" if rates is None else f"{rates.turns * 60:.0f} turns/min"
         note.append(f" · {turns} · graphs: last {SPAN / 60:.0f} min")
     return frame(
@@ -171,7 +246,7 @@ def _movement(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int) -> T
         ]
     before, use = "   ".join(parts) + "   ", ""
     room = width - (width // 4 + len(" use ") if width >= WIDE else 0) - len(before)
-    words = Text(before + sentence(snapshot, gpu, room), style="dim")
+    words = Text(before + waiting_sentence(snapshot, gpu, room), style="dim")
     if width < WIDE:
         return words
     (use,) = graph(past.series(gpu.index, "use", width // 4), 1.0)

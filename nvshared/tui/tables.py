@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of `nvsharectl status` and `nvsharectl clients`.
+"""Figures, tables and terms as text, for all verbs of nvsharectl.
 
 One list of columns serves both ways of drawing: in colours and cut to the
 width of the terminal, or as plain text with whole values, for a pipe. rich is
@@ -11,14 +11,83 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nvshared.control.tenants import Tenant, Term
 from nvshared.names import PRIORITIES, USUAL_TERMS
-from nvshared.tui.quantities import command, duration, of_whole, process, quantum_of, size
+from nvshared.quantity import sized
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
     from nvshared.control.tenants import Tenant
+
+_STEP = 1024.0
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def size(count: float | None) -> str:
+    """Bytes as 0, 512K, 1.5M, 97.3G; "-" when unknown."""
+    if count is None:
+        return "-"
+    if count < _STEP:
+        return f"{count:.0f}"
+    for unit in "KMGT":
+        count /= _STEP
+        # 999.5 would be printed as 1000, which is a column too wide.
+        if count < 999.5 or unit == "T":
+            break
+    return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
+
+
+def of_whole(count: int | None, whole: int, between: str = "/") -> str:
+    """Bytes of so many in all, as 97.3/139.7G or 40/256M; "-" for what is unknown."""
+    unit, letter, digits = (GIB, "G", 1) if whole >= GIB else (MIB, "M", 0)
+    used = "-" if count is None else f"{count / unit:.{digits}f}"
+    return f"{used}{between}{whole / unit:.{digits}f}{' ' if ' ' in between else ''}{letter}"
+
+
+def duration(microseconds: int) -> str:
+    """Time as 0s, 4.2s, 59s, 3m20s, 2h05m, 3d04h."""
+    seconds = microseconds / SECOND
+    whole = int(seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f}s" if microseconds else "0s"
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+
+
+def quantum(microseconds: int) -> str:
+    """A quantum as it is set: 30s, 250ms."""
+    seconds, rest = divmod(microseconds, SECOND)
+    return f"{microseconds / MILLISECOND:g}ms" if rest else f"{seconds}s"
+
+
+def quantum_of(gpu: "GPUSnapshot") -> str:
+    """A card's: 30s, 250ms, auto, and while turns are taken auto (1.2s)."""
+    if not gpu.tq_auto:
+        return quantum(gpu.tq_usec)
+    if gpu.state not in ("turns", "busy"):
+        return "auto"
+    now = gpu.tq_usec
+    return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"
+
+
+def process(client: "ClientSnapshot") -> str:
+    """A process as the journal writes it: python[4711]."""
+    return f"{client.name}[{client.pid}]"
+
+
+def command(client: "ClientSnapshot") -> str:
+    """The command line without the folders of its program."""
+    program, blank, rest = client.command.partition(" ")
+    return (program.rpartition("/")[2] or program) + blank + rest
+
 
 WIDE = 100                              # columns of a terminal from which there is room to spare
 UNLIMITED = USUAL_TERMS["compute-limit"]
@@ -91,7 +160,8 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
         Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(3, NARROWEST)),
         Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True, give=Give(6)),
         Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, give=Give(7)),
-        Column("Memory-Usage", _memory, right=True, give=Give(1)),
+        Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
+               give=Give(1)),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
                short="Util", give=Give(4)),
         Column("TQ", quantum_of, right=True, give=Give(2)),
@@ -190,7 +260,7 @@ def sources(tenant: "Tenant") -> str:
     return ",".join(sorted(found))
 
 
-TENANTS = [
+TENANT_COLUMNS = [
     Column("TENANT", lambda tenant: tenant.name, give=Give(0, 2 * PROCESS)),
     Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS",
            give=Give(3)),
@@ -275,9 +345,81 @@ def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) 
         there.remove(max(spare, key=lambda at: (gives[at].rank, at)))
 
 
-def _memory(gpu: "GPUSnapshot") -> str:
-    return of_whole(gpu.memory_used, gpu.memory_total)
-
-
 def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
+
+
+def term_value(term: Term) -> str:
+    """What is set."""
+    if term.name in ("memory", "host-memory"):
+        return sized(term.value) if term.value else "no limit"
+    if term.name == "priority":
+        return named(term.value)
+    if term.name == "suspended":
+        return "yes" if term.value else "no"
+    if term.name == "compute-request":
+        return f"{term.value} %" if term.value else "none"
+    if term.name == "compute-limit":
+        return f"{term.value} %" if term.value < USUAL_TERMS[term.name] else "no limit"
+    return str(term.value)
+
+
+def term_source(term: Term) -> str:
+    """Where it comes from."""
+    if term.rule:
+        return f"[tenant {term.rule}] in {term.place}"
+    return f"set by {term.place or 'hand'}"
+
+
+TERMS = [
+    Column("TERM", lambda term: term.name),
+    Column("VALUE", term_value, right=True),
+    Column("FROM", term_source),
+]
+
+
+def term_sentence(tenant: Tenant, term: str) -> str:
+    """What holds for a tenant now, and which rule says so."""
+    holds = tenant.holding(term)
+    because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
+    return f"{_SENTENCES[term](tenant.name, tenant.value(term))}{because}."
+
+
+def tighter_limit(outer: Tenant, term: str) -> str:
+    """That a limit of a tenant around it is tighter."""
+    return f"A tighter limit holds: {term_sentence(outer, term)}"
+
+
+def _memory(name: str, limit: int) -> str:
+    what = sized(limit) if limit else "as much as there is"
+    return f"The programs of {name} together may allocate {what} on each GPU"
+
+
+def _host(name: str, limit: int) -> str:
+    what = sized(limit) if limit else "as much as there is"
+    return f"The programs of {name} together may need {what} of host memory for what may leave GPUs"
+
+
+def _compute(name: str, limit: int) -> str:
+    what = f"at most {limit} % of the time"
+    if limit == USUAL_TERMS["compute-limit"]:
+        what = "all of the time that others leave them"
+    return f"The programs of {name} together may use each GPU {what}"
+
+
+def _request(name: str, percent: int) -> str:
+    what = "what their weight gives them of the time"
+    if percent:
+        what = f"{percent} % of the time of each GPU, whenever they want it"
+    return f"The programs of {name} together get {what}"
+
+
+_SENTENCES: dict[str, Callable[[str, int], str]] = {
+    "memory": _memory,
+    "host-memory": _host,
+    "compute-limit": _compute,
+    "compute-request": _request,
+    "priority": lambda name, priority: f"The priority of {name} is {named(priority)}",
+    "weight": lambda name, weight: f"The weight of {name} is {weight}",
+    "suspended": lambda name, on: f"The programs of {name} are {'' if on else 'not '}suspended",
+}

@@ -168,8 +168,8 @@ class Peeper:
 
     async def close(self) -> None:
         """Leaves the bus."""
-        self.bus.disconnect()           # type: ignore[no-untyped-call]
-        await self.bus.wait_for_disconnect()    # type: ignore[no-untyped-call]
+        self.bus.disconnect()
+        await self.bus.wait_for_disconnect()
         self.bus._stream.close()
         self.bus._sock.close()
 

@@ -14,6 +14,7 @@ from nvshared.names import (
     GPU_INTERFACE,
     MANAGER_INTERFACE,
     MANAGER_PATH,
+    STATISTICS_INTERFACE,
     client_path,
     gpu_path,
 )
@@ -35,7 +36,7 @@ async def announced(
     publication: Publication, other: Peeper
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Path, interface and new values of what has changed until now."""
-    publication._tree.announce()
+    publication._bus.announce()
     await other.settled()
     return [
         (path, interface, {name: variant.value for name, variant in changes.items()})
@@ -163,8 +164,10 @@ async def test_a_gpu_that_is_found_later(
     manager.add(facts, SAMPLE, gather=False)
     found = await announced(publication, other)
     assert found == [(MANAGER_PATH, MANAGER_INTERFACE, {"GPUs": [gpu_path(n) for n in range(3)]})]
-    ((where, (added, _)),) = named(other, "InterfacesAdded")
-    assert (where, added) == (MANAGER_PATH, gpu_path(2))
+    added = [(where, path, *faces) for where, (path, faces) in named(other, "InterfacesAdded")]
+    assert added == [
+        (MANAGER_PATH, gpu_path(2), face) for face in (GPU_INTERFACE, STATISTICS_INTERFACE)
+    ]
     client = a_client(manager, manager.gpus[2])
     decide(client, TurnStarted(client.id))
     await other.settled()
@@ -196,4 +199,4 @@ async def test_the_end_of_a_limit_is_announced_although_nobody_said_anything(
     await announced(publication, other)
     other.signals.clear()
     manager.gpus[0].turns()
-    assert publication._tree._dirty == {}       # for others a tick costs nothing
+    assert publication._bus._dirty == {}       # for others a tick costs nothing

@@ -251,7 +251,7 @@ async def test_checks_of_a_caller_that_left_are_cancelled(
         assert (await caller.call("SetTQ", "u", [7])).message_type is MessageType.METHOD_RETURN
 
 
-async def test_check_without_an_answer_counts_until_it_has_one(
+async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
     caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bus counts it as well, for as long as polkit hangs."""

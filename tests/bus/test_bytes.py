@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written piece by piece is what dbus-next makes of the same values, to the byte."""
+"""What is put together piece by piece is what dbus-next makes of the same values, to the byte."""
 
-from functools import partial
 from string import ascii_letters
 from typing import Any
 
 import pytest
+from dbus_next.constants import PropertyAccess
+from dbus_next.signature import Variant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvshared.bus.interface import Emits, Interface, array, dbus_property, entry, joined
 from nvshared.bus.manager import rows
-from nvshared.bus.members import Changes, Interface, Property
-from nvshared.bus.tree import Tree
-from nvshared.dbus.types import Variant
-from nvshared.dbus.writing import begin, encode, end
+from nvshared.dbus import marshalled
 from nvshared.names import client_path
 from nvshared.sharing.manager import Manager
 from tests.bus.service import a_client
-from tests.unit.dbusnext import marshalled
 
 TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -33,80 +31,57 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "a(su)": st.lists(st.tuples(TEXT, st.integers(0, 9)).map(list), max_size=3),
 }
 NAMES = st.text(ascii_letters, min_size=1, max_size=13).map(str.capitalize)
-PROPERTIES = st.lists(
-    st.sampled_from(sorted(VALUES)).flatmap(
-        lambda type_: st.tuples(
-            NAMES, st.just(type_), VALUES[type_],
-            st.sampled_from(Changes),
-        )
-    ),
-    max_size=8, unique_by=lambda one: one[0],
-)
-
-
+Properties = dict[str, tuple[str, Any]]
+PROPERTIES: st.SearchStrategy[Properties] = st.dictionaries(NAMES, st.sampled_from(
+    sorted(VALUES)).flatmap(lambda one: st.tuples(st.just(one), VALUES[one])), max_size=8)
 SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def an_interface(properties: list[tuple[str, str, Any, Changes]], name: str) -> Interface:
-    """With these properties: name, type, value, how it changes."""
-    listed = tuple(
-        Property(name, type_, changes, partial(lambda value, _: value, value))
-        for name, type_, value, changes in properties
-    )
-    made: Interface = type("Made", (Interface,), {"listed": listed}, name=name)()
+def an_interface(properties: Properties, name: str) -> Interface:
+    """With these properties, whose values may be changed."""
+    def declare(at: str, type_: str) -> Any:
+        def get(self: Interface) -> Any:
+            return properties[at][1]
+
+        get.__name__, get.__annotations__["return"] = at, type_
+        return dbus_property(Emits.NOTHING, access=PropertyAccess.READ)(get)
+
+    members = {at: declare(at, type_) for at, (type_, _) in properties.items()}
+    made: Interface = type("Made", (Interface,), members)(name)
     return made
 
 
-def values(properties: list[tuple[str, str, Any, Changes]]) -> dict[str, Variant]:
-    """In the order in which they are written: what never changes first."""
-    ordered = sorted(properties, key=lambda one: one[3] is not Changes.NEVER)
-    return {name: Variant(type_, value) for name, type_, value, _ in ordered}
+def values(properties: Properties) -> dict[str, Variant]:
+    """In the order in which dbus-next lists them."""
+    return {name: Variant(*properties[name]) for name in sorted(properties)}
 
 
 @SLOWLY
-@given(properties=PROPERTIES)
-def test_properties(properties: list[tuple[str, str, Any, Changes]]) -> None:
+@given(properties=PROPERTIES, changed=VALUES["u"])
+def test_entries_are_what_dbus_next_makes_of_the_present_values(
+    properties: Properties, changed: int
+) -> None:
     interface = an_interface(properties, "com.nvshare.Made")
-    for _ in range(2):                  # the second time, a part is remembered
-        out = bytearray()
-        whole = begin(out)
-        interface.put(out)
-        end(out, whole)
-        assert out == marshalled("a{sv}", values(properties))
+    for _ in range(2):                  # the second time, most is remembered
+        assert array(interface.entries()) == marshalled("a{sv}", values(properties))
+        for name, (type_, _) in properties.items():
+            if type_ == "u":
+                properties[name] = (type_, changed)
 
 
 @SLOWLY
 @given(first=PROPERTIES, second=PROPERTIES, path=TEXT.map(lambda word: f"/com/{len(word)}"))
-def test_objects(
-    first: list[tuple[str, str, Any, Changes]], second: list[tuple[str, str, Any, Changes]],
-    path: str,
+def test_objects_are_what_dbus_next_makes_of_them(
+    first: Properties, second: Properties, path: str
 ) -> None:
-    tree = Tree("/com")
-    tree.add(path, an_interface(first, "com.A"), an_interface(second, "com.Longer.Name"))
+    entries = joined([
+        entry("com.A", an_interface(first, "com.A").entries()),
+        entry("com.Longer.Name", an_interface(second, "com.Longer.Name").entries()),
+    ])
     expected = {"com.A": values(first), "com.Longer.Name": values(second)}
-    out = bytearray()
-    tree.put(out, path)
-    assert out == marshalled("oa{sa{sv}}", path, expected)
-    tree.add(path + "/x", an_interface(first, "com.A"), an_interface(second, "com.Longer.Name"))
-    out = bytearray()
-    both = begin(out)
-    tree.put(out, path)
-    tree.put(out, path + "/x")
-    end(out, both)
-    assert out == marshalled("a{oa{sa{sv}}}", {path: expected, path + "/x": expected})
-
-
-ARGUMENTS = st.lists(
-    st.sampled_from(sorted(VALUES)).flatmap(lambda one: st.tuples(st.just(one), VALUES[one])),
-    max_size=6,
-)
-
-
-@SLOWLY
-@given(carried=ARGUMENTS)
-def test_arguments_of_signals(carried: list[tuple[str, Any]]) -> None:
-    signature, given_values = "".join(one[0] for one in carried), [one[1] for one in carried]
-    assert encode(signature, given_values) == marshalled(signature, *given_values)
+    assert entry(path, entries) == marshalled("oa{sa{sv}}", path, expected)
+    both = array(joined([entry(path, entries), entry(path + "/x", entries)]))
+    assert both == marshalled("a{oa{sa{sv}}}", {path: expected, path + "/x": expected})
 
 
 @pytest.mark.parametrize("number", range(4))

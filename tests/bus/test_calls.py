@@ -14,10 +14,8 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from nvshared.bus import Publication
-from nvshared.bus.collection import Collection
 from nvshared.bus.dispatch import CALLS_EACH
-from nvshared.bus.members import Body
-from nvshared.bus.tree import Tree
+from nvshared.bus.objects import Objects
 from nvshared.errors import ConfigError
 from nvshared.names import (
     CLIENT_INTERFACE,
@@ -234,8 +232,8 @@ async def test_the_log_level(other: Peeper, monkeypatch: pytest.MonkeyPatch) -> 
     await write(Variant("s", "debug"))
     assert await level() == "debug"
     assert root.level == logging.DEBUG
-    for wrong in (Variant("s", "chatty"), Variant("u", 7)):
-        assert refusal(await write(wrong))[0] == STANDARD + "InvalidArgs"
+    for wrong, error in ((Variant("s", "chatty"), "Args"), (Variant("u", 7), "Signature")):
+        assert refusal(await write(wrong))[0] == f"{STANDARD}Invalid{error}"
 
 
 async def test_a_caller_is_answered_before_we_leave(
@@ -259,7 +257,7 @@ async def test_who_does_not_wait_for_answers_is_refused_and_nobody_else(
     manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = asyncio.Event()
-    monkeypatch.setattr(Collection, "_make", _held(Collection._make, hold))
+    monkeypatch.setattr(Objects, "_collect", _held(Objects._collect, hold))
     question = ("GetManagedObjects",)
     interface = "org.freedesktop.DBus.ObjectManager"
     calls = [
@@ -277,9 +275,9 @@ async def test_who_does_not_wait_for_answers_is_refused_and_nobody_else(
 
 
 def _held(
-    make: Callable[[Collection], Awaitable[tuple[Body, float]]], hold: asyncio.Event
-) -> Callable[[Collection], Awaitable[tuple[Body, float]]]:
-    async def waits(self: Collection) -> tuple[Body, float]:
+    make: Callable[[Objects], Awaitable[tuple[bytes, float]]], hold: asyncio.Event
+) -> Callable[[Objects], Awaitable[tuple[bytes, float]]]:
+    async def waits(self: Objects) -> tuple[bytes, float]:
         await hold.wait()
         return await make(self)
 
@@ -314,14 +312,14 @@ async def test_those_who_ask_together_share_an_answer_and_nobody_gets_an_older_o
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
-    make = Collection._make
+    make = Objects._collect
 
-    async def counted(self: Collection) -> tuple[Body, float]:
+    async def counted(self: Objects) -> tuple[bytes, float]:
         nonlocal made
         made += 1
         return await make(self)
 
-    monkeypatch.setattr(Collection, "_make", counted)
+    monkeypatch.setattr(Objects, "_collect", counted)
     interface = "org.freedesktop.DBus.ObjectManager"
     answers = await asyncio.gather(
         *(other.result("GetManagedObjects", interface=interface) for _ in range(20))
@@ -338,22 +336,22 @@ async def test_those_who_ask_together_share_an_answer_and_nobody_gets_an_older_o
 async def test_a_client_that_leaves_while_all_are_collected(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvshared.bus.collection.SLICE", -1.0)      # a pause after each object
+    monkeypatch.setattr("nvshared.bus.objects.SLICE", -1.0)      # a pause after each object
     clients = [a_client(manager, manager.gpus[0]) for _ in range(5)]
     call = asyncio.ensure_future(
         other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager")
     )
     gone = 0
-    put = Tree.put
+    described = Objects._described
 
-    def putting(self: Tree, out: bytearray, path: str) -> None:
+    def describing(self: Objects, path: str) -> bytes:
         nonlocal gone
         if path == client_path(clients[1].id) and not gone:
             gone = clients[3].id
             manager.gpus[0].leave(clients[3])
-        put(self, out, path)
+        return described(self, path)
 
-    monkeypatch.setattr(Tree, "put", putting)
+    monkeypatch.setattr(Objects, "_described", describing)
     found = await call
     kept = {client_path(one.id) for one in clients if one.id != gone}
     assert gone

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.cli import clients
+from nvshared.cli.status import CLIENTS
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
@@ -157,7 +157,7 @@ async def test_clients(manager: Manager, ctl: Run) -> None:
 async def test_the_example_of_process_ids_prints_these_alone(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
-    (command,) = [line for line, what in clients.VERB.examples if what == "their process ids"]
+    (command,) = [line for line, what in CLIENTS.examples if what == "their process ids"]
     a_client(manager, manager.gpus[0], pid=11)
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
@@ -237,7 +237,7 @@ async def test_preempt_without_an_index_takes_the_only_gpu(manager: Manager, ctl
     assert (await ctl("preempt")).out == "The turns on GPU 0 end now, if somebody waits.\n"
 
 
-async def test_help_prints_what_the_option_prints(ctl: Run) -> None:
+async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert (await ctl("help")).out == (await ctl("--help")).out
     assert (await ctl("help", "limit")).out == (await ctl("limit", "--help")).out
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
@@ -257,7 +257,7 @@ async def test_set_tq_fails_beyond_a_day(ctl: Run) -> None:
         "the quantum cannot be '100000000'; give a time of at most 1d, or auto")
 
 
-async def test_one_is_not_several(manager: Manager, ctl: Run) -> None:
+async def test_message_about_one_gpu_has_the_singular(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
@@ -389,8 +389,10 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["suspend", "9" * 5000], ExitCode.INVALID_ARGS, "9' is no process id"),
         (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
         (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),
-        (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "'\\udcff' is no UTF-8"),
-        (["set-tq", "5", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "'\\udcff' is no UTF-8"),
+        (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS,
+         "can't encode character '\\udcff'"),
+        (["set-tq", "5", "--gpu", "\udcff"], ExitCode.INVALID_ARGS,
+         "can't encode character '\\udcff'"),
         (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
         (["preload", "disable", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
         (["preload", "enable", "--library", ""], ExitCode.INVALID_ARGS, "'' is no library"),

@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from dbus_next.message import Message
 
 from nvshared.bus import Publication, publish
 from nvshared.bus.connection import BusConnection
-from nvshared.dbus.message import METHOD_RETURN, START, Message, pack, size, unpack
-from nvshared.dbus.writing import encode
+from nvshared.dbus import START, Received, pack, size
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
 from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, peeper, private_bus, published
@@ -75,11 +75,8 @@ class HastyBus:
             connection.sendall(b"OK 1234deadbeef1234deadbeef12345678\r\n")
             assert said.readline() == b"BEGIN\r\n"
             start = said.read(START)
-            hello = unpack(start + said.read(size(start)[0] - START), b"")
-            connection.sendall(pack(Message(
-                METHOD_RETURN, destination=":1.0", reply_to=hello.serial, signature="s",
-                body=encode("s", [":1.0"]),
-            ), 1))
+            hello = Received(start + said.read(size(start)[0] - START), b"").message
+            connection.sendall(pack(Message.new_method_return(hello, "s", [":1.0"]), 1))
             said.read(1)
 
     def gone(self) -> None:

@@ -19,7 +19,7 @@ from nvshared.clock import monotonic
 from nvshared.history import History
 from nvshared.history.figures import Party
 from nvshared.history.store import Store
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.bus.service import Peeper, PrivateBus, a_timer, peeper

@@ -9,9 +9,11 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nvshared.dbus.address import BUS, introduction
-from nvshared.dbus.message import NO_REPLY_EXPECTED, call, pack
-from nvshared.dbus.types import Variant
+from dbus_next.constants import MessageFlag
+from dbus_next.message import Message
+from dbus_next.signature import Variant
+
+from nvshared.dbus import BUS, introduction, pack
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 
 AT_ONCE = 100                           # messages of one round
@@ -34,13 +36,15 @@ class Caller:
 
     def message(
         self, member: str, signature: str = "", body: Sequence[Any] = (), *,
-        path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE, flags: int = 0,
+        path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE,
+        flags: MessageFlag = MessageFlag.NONE,
         peer: tuple[str, str, str] | None = None,
     ) -> bytes:
         """A method call, ready to be sent."""
         self.serial += 1
         to = peer or (BUS_NAME, path, of)
-        return pack(call(*to, member, signature, body, flags), self.serial)
+        call = Message(*to, member, flags=flags, signature=signature, body=list(body))
+        return pack(call, self.serial)
 
     def hear(self) -> None:
         """Reads what there is."""
@@ -95,12 +99,12 @@ def change(caller: Caller, dice: random.Random) -> bytes:
 
 def change_quietly(caller: Caller, dice: random.Random) -> bytes:
     """The same, and no answer is wanted, so that the bus counts none."""
-    return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=NO_REPLY_EXPECTED)
+    return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=MessageFlag.NO_REPLY_EXPECTED)
 
 
 def long_quietly(caller: Caller, _: random.Random) -> bytes:
     """So long that a hundred of them, kept, would be more than the daemon may ever occupy."""
-    return caller.message("SetTQ", "s", ["y" * (1 << 20)], flags=NO_REPLY_EXPECTED)
+    return caller.message("SetTQ", "s", ["y" * (1 << 20)], flags=MessageFlag.NO_REPLY_EXPECTED)
 
 
 def everything(caller: Caller, _: random.Random) -> bytes:

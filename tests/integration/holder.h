@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define SIZE (32u << 20)
@@ -52,4 +55,13 @@ static inline void pause_here(const char *word)
     puts(word);
     fflush(stdout);
     must(getchar() == '\n', "a line");
+}
+
+/* A socket, and not one that the driver listens on. */
+static inline int is_socket_of_library(int descriptor)
+{
+    struct sockaddr_un address = { .sun_family = 0 };
+    socklen_t size = sizeof address;
+    return getsockname(descriptor, (struct sockaddr *)&address, &size) == 0
+        && strncmp(address.sun_path + 1, "cuda-", 5) != 0;
 }

@@ -86,19 +86,13 @@ static void start_no_thread(void)
     must(cuMemFree_v2(memory) == 0, "freeing");
 }
 
-/* The library's, as the simulated driver has no such: sockets, and what wakes threads. */
 static int find_descriptors(int *found)
 {
-    char path[64], target[64];
     int count = 0;
     DIR *all = opendir("/proc/self/fd");
-    for (struct dirent *entry; (entry = readdir(all)) != NULL;) {
-        snprintf(path, sizeof path, "/proc/self/fd/%.20s", entry->d_name);
-        ssize_t length = readlink(path, target, sizeof target - 1);
-        target[length < 0 ? 0 : length] = '\0';
-        if (strncmp(target, "socket:", 7) == 0 || strstr(target, "eventfd") != NULL)
+    for (struct dirent *entry; (entry = readdir(all)) != NULL;)
+        if (is_socket_of_library(atoi(entry->d_name)))
             found[count++] = atoi(entry->d_name);
-    }
     closedir(all);
     return count;
 }

@@ -123,7 +123,7 @@ def test_card_that_cannot_tell_something_is_shared(
     site.hook(1).hello()
 
 
-def test_figures_of_a_card_that_fails_while_it_is_shared_are_left_out(
+def test_metrics_omit_a_card_while_its_nvml_queries_fail(
     site: Site, odd: Callable[[str], None], eventually: Eventually,
 ) -> None:
     odd("")

@@ -55,7 +55,7 @@ assert {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease
 
 
 @pytest.mark.parametrize("asks", ["asks_for_room", "asks_about_memory", "allocates"])
-def test_subscriber_of_the_driver_may_call_it_in_the_middle_of_the_library_s_calls(
+def test_cupti_callback_may_call_the_driver_during_a_call_of_the_library(
         site: Site, asks: str) -> None:
     site.start("--tq", "200ms")
     program = Program(site, WATCHED + f"asks = {asks}\n" + USES)

@@ -220,6 +220,7 @@ def created_to_be_shared(result=0):
          result=result)
 def freed_in_stream():
     call("cuMemFreeAsync", other, stream)
+    call("cuStreamSynchronize", stream)  # which no allocation does
 WAYS = {
     "plain": (allocated, lambda: call("cuMemFree_v2", other)),
     "in a stream": (allocated_in_stream, freed_in_stream),

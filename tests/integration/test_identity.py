@@ -185,7 +185,7 @@ def paths() -> Iterator[list[bytes]]:
         yield folders
 
 
-def test_tenants_of_a_user_are_that_users_whatever_groups_it_makes(
+def test_tenant_of_a_user_stays_the_users_whatever_cgroups_it_makes(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -212,7 +212,7 @@ def test_tenants_of_a_user_are_that_users_whatever_groups_it_makes(
     assert "which tells no" not in journal      # nor may a user have the journal filled
 
 
-def test_tenants_of_a_user_are_that_users_in_version_1_too(
+def test_tenant_of_a_user_stays_the_users_in_cgroup_version_1(
     site: Site, old_groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -229,7 +229,7 @@ def test_tenants_of_a_user_are_that_users_in_version_1_too(
     site.close()                        # no group that a program is in can be removed
 
 
-def test_a_user_who_looks_like_a_pod_is_sent_none_of_its_memory(
+def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start(*SMALL, "--tq", "100ms", "--trace", str(site.folder / "trace"))
@@ -254,7 +254,7 @@ def test_a_user_who_looks_like_a_pod_is_sent_none_of_its_memory(
     assert '"right": true' in said
 
 
-def test_root_of_a_pod_is_not_believed_and_does_not_take_all_places(
+def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_places(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     daemon = site.start(*SMALL, "--max-clients", "120", "--trace", str(site.folder / "trace"))

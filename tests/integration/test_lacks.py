@@ -34,7 +34,7 @@ SMALL_DISK = 'mount -t tmpfs -o size=64k nvshare "$0" && exec "$@"'
 # nvsharectl, as another user.
 AS_NOBODY = f"""
 import locale, os, socket, sys
-import nvshared.cli.quantum, nvshared.control.connection
+import nvshared.cli.settings, nvshared.control.connection
 from nvshared.cli.main import main
 os.setgroups([])
 os.setgid({NOBODY})

@@ -82,8 +82,8 @@ def test_what_leaves_finds_host_memory_made(
     assert not told(site, order="provide")          # nobody else is there
     hook = other(site)
     eventually(lambda: made(site, program) >= LACKS * MIB)
-    # All that time it had its turn, and a part is enough.
-    assert not told(site, order="stop")
+    # Its turn ends only where a busy machine has let its thread stand still, and a part is enough.
+    assert len(told(site, order="stop")) <= len(told(site, event="went-idle"))
     assert not told(site, event="evicted")
     most = told(site, order="provide", pid=program.popen.pid)[-1]["host"]
     assert made(site, program) <= most < MINE * MIB

@@ -2,20 +2,17 @@
 """Several cards with one host, and programs that fill their memory and do as they are told.
 
 Programs have figures only. What must hold of the host's memory at every moment is
-checked whenever a scheduler has heard of anything.
+checked whenever a program has done anything.
 """
 
 from collections import deque
 from dataclasses import replace
-from functools import partial
 
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.scheduler.actions import Evict, Limits, Load, Order, Stop
-from nvshared.scheduler.demand import least
+from nvshared.scheduler.domains import least_host
 from nvshared.scheduler.events import (
-    BudgetChanged,
     CommitAsked,
-    Event,
     Evicted,
     Loaded,
     Memory,
@@ -23,7 +20,6 @@ from nvshared.scheduler.events import (
     Stopped,
 )
 from nvshared.settings.defaults import Defaults, GPUDefaults
-from nvshared.sharing.budget import SPLIT_WITHIN
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
@@ -121,17 +117,12 @@ class Site:
         self.whole = whole
         self.time = Time()
         self.programs: list[Program] = []
-        self.told: list[tuple[GPU, Event]] = []
-        settings = replace(SETTINGS, host_budget=whole // cards, gather=SECOND, tq=SECOND)
-        self.defaults = Defaults(settings, lambda _: GPUDefaults(NO_RESERVE, GIB), whole)
+        settings = replace(SETTINGS, host_budget=whole, gather=SECOND, tq=SECOND)
+        self.defaults = Defaults(settings, lambda _: GPUDefaults(NO_RESERVE, GIB))
         self.manager = Manager(lambda: self.defaults, self.time.clock, self.time.timer)
-        self.known = dict.fromkeys(range(cards), whole // cards)    # to their schedulers
-        self.given_too_soon = False
-        self.short_until = 0            # there may not be enough for all
         for index in range(cards):
             facts = Facts(index, f"GPU-{index:032x}", "Card", f"0000:{index:02x}:00.0", card)
-            gpu = self.manager.add(facts, Sample(memory_used=0), gather=gather)
-            gpu.happened.connect(partial(self._heard, gpu))
+            self.manager.add(facts, Sample(memory_used=0), gather=gather)
 
     @property
     def gpus(self) -> list[GPU]:
@@ -140,29 +131,21 @@ class Site:
     @property
     def parts(self) -> list[int]:
         """What each card may take of the host's memory."""
-        return [gpu.host_budget for gpu in self.gpus]
+        return [gpu.scheduler.snapshot().host_budget for gpu in self.gpus]
 
-    def _heard(self, gpu: GPU, _now: int, event: Event) -> None:
-        self.told.append((gpu, event))
-        if isinstance(event, BudgetChanged):
-            self.known[gpu.facts.index] = event.bytes
-            self.given_too_soon |= sum(self.known.values()) > self.whole
+    def resize(self, whole: int) -> None:
+        """The configuration says so, and is read again."""
+        self.whole = whole
+        settings = replace(self.defaults.settings, host_budget=whole)
+        self.defaults = replace(self.defaults, settings=settings)
+        self.manager.reload()
 
     def check(self) -> None:
         """What must hold between events."""
-        assert list(self.known.values()) == self.parts
-        assert not self.given_too_soon, "given before it was given up"
         assert sum(program.host for program in self.programs) <= self.whole
-        demands = [gpu.scheduler.demand() for gpu in self.gpus]
-        # Programs that join need more of a margin each, and cannot be refused that. What then is
-        # given up elsewhere goes to who lacks it a moment later.
-        if sum(demand.needs for demand in demands) > self.whole:
-            self.short_until = self.time.now + 2 * SPLIT_WITHIN
-        enough = self.time.now >= self.short_until
-        for gpu, demand in zip(self.gpus, demands, strict=True):
-            assert demand.needs <= demand.enough <= demand.wants
-            assert gpu.host_budget >= demand.needs or not enough, f"{gpu} lacks what it needs"
-            assert gpu.snapshot().host_free >= 0, f"{gpu} has taken more than its part"
+        assert sum(self.parts) <= self.whole
+        for gpu in self.gpus:
+            assert gpu.scheduler.snapshot().host_free >= 0, f"{gpu} has taken more than its part"
 
     def program(
         self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0
@@ -196,10 +179,10 @@ class Site:
         gpu, programs = program.gpu, [one for one in self.programs if one.gpu is program.gpu]
         more = max(0, size - max(program.limits.commit, program.memory.need))
         committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
-        needed = least(committed - gpu.capacity.bytes, len(programs))
+        needed = least_host(committed - gpu.capacity.bytes, len(programs))
         held = sum(one.host for one in programs)
-        others = sum(other.scheduler.demand().needs for other in self.gpus if other is not gpu)
-        return size <= gpu.capacity.bytes and others + max(needed, held) <= self.whole
+        left = gpu.scheduler.host_promisable
+        return size <= gpu.capacity.bytes and max(needed, held) <= left
 
     def settle(self) -> None:
         """Everybody does as told until nothing is left to do."""

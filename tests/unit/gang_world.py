@@ -178,10 +178,10 @@ class Machine:
         self.random = Random(seed)
         self.delay = delay
         self.time = Time()
-        base = Settings(capacity=0, total=0, host_budget=0, tq=SECOND, presave=False)
+        base = Settings(capacity=0, total=0, host_budget=64 * GIB, tq=SECOND, presave=False)
         defaults = Defaults(
             replace(base, **settings),  # type: ignore[arg-type]
-            lambda _: GPUDefaults(NO_RESERVE, 256 * MIB), 64 * GIB)
+            lambda _: GPUDefaults(NO_RESERVE, 256 * MIB))
         self.manager = Manager(lambda: defaults, self.time.clock, self.time.timer)
         self.seats: list[Seat] = []
         self.gpus = [

@@ -18,7 +18,6 @@ from typing import TypeVar
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
-    BudgetWanted,
     ClientState,
     Evict,
     Heed,
@@ -296,7 +295,6 @@ class World:
         assert len(actions) <= ACTIONS_PER_CLIENT * (len(self.hooks) + 2), actions
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
         for action in actions:
-            assert not isinstance(action, BudgetWanted), "there is no other card"
             self._check_action(action, starting)
         members = self.scheduler._card.busy.members
         assert not members or members.issuperset(self.scheduler.snapshot().queue), "somebody waits"
@@ -364,7 +362,7 @@ class World:
             for tenant in joined.tenants:
                 before[tenant] += max(event.commit, event.memory.need)
         for tenant, promised in self._promised().items():
-            limit = self.scheduler._card.terms_for(tenant).memory_limit
+            limit = self.scheduler._card.tenants.terms_for(tenant).memory_limit
             assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
     def _early(self) -> set[int]:

@@ -12,8 +12,7 @@ from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
-from nvshared.scheduler.demand import Demand
-from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.events import (
     BudgetChanged,
     CapacityChanged,
@@ -30,16 +29,16 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot, Wait
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND
 
 FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:17:00.0", 64 * GIB)
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
-SETTINGS = Settings(capacity=0, total=0, host_budget=100 * GIB)
+SETTINGS = Settings(capacity=0, total=0, host_budget=200 * GIB)
 NO_RESERVE = Allowances(reserve=0, context_reserve=0)
-DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB), 200 * GIB)
+DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB))
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
@@ -92,7 +91,10 @@ class Scripted:
 
     latest: "Scripted"
 
-    def __init__(self, settings: Settings, now: int, domains: Domains | None = None) -> None:
+    def __init__(
+        self, settings: Settings, now: int, domains: Domains | None = None,
+        budget: HostBudget | None = None,
+    ) -> None:
         self.settings = settings
         self.domains = domains
         self.events: list[Event] = []
@@ -174,16 +176,17 @@ class Scripted:
         """As Scheduler.deadline."""
         return self.due
 
-    def demand(self) -> Demand:
-        """As Scheduler.demand: nobody has anything."""
-        return Demand()
+    @property
+    def host_promisable(self) -> int:
+        """As Scheduler.host_promisable: nobody has anything."""
+        return self.settings.host_budget
 
     def snapshot(self) -> Snapshot:
         """As Scheduler.snapshot."""
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, self.queue, dict(self._clients), Counters(),
-            self.waits, quantum=self.quantum,
+            self.waits, self.settings.host_budget, self.quantum,
         )
 
 

@@ -1,58 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host memory, split between cards: each gets what it needs, and nobody what is not there."""
-
-from dataclasses import replace
+"""Host memory, shared by cards: each gets what it needs, and nobody what is not there."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.scheduler.demand import Demand, least, margin
-from nvshared.scheduler.events import BudgetChanged, Memory
-from nvshared.sharing.budget import split
+from nvshared.scheduler.domains import HostBudget, least_host, margin
+from nvshared.scheduler.events import Memory
 from nvshared.units import GIB, SECOND
 from tests.unit.budget_site import Site
 
 CARD = 137 * GIB
 WHOLE = 108 * GIB
 BYTES = st.integers(0, 1 << 42)
-DEMANDS = st.tuples(BYTES, BYTES, BYTES).map(lambda sizes: Demand(*sorted(sizes)))
 
 
-CARDS = st.lists(st.tuples(DEMANDS, BYTES, st.booleans()), min_size=1, max_size=8)
-
-
-@given(st.integers(0, 1 << 45), CARDS)
-def test_never_more_than_the_whole_and_to_each_what_it_needs(
-    whole: int, cards: list[tuple[Demand, int, bool]]
+@given(st.integers(0, 1 << 45), st.lists(st.tuples(BYTES, st.booleans()), min_size=1, max_size=8))
+def test_host_budget_with_any_needs_gives_each_card_what_it_needs_and_no_byte_twice(
+    whole: int, cards: list[tuple[int, bool]]
 ) -> None:
-    demands, had, sharing = zip(*cards, strict=True)
-    parts = split(whole, demands, had, sharing)
-    assert sum(part.own for part in parts) <= whole
-    if sum(demand.needs for demand in demands) > whole:
-        if sum(had) <= whole:           # nobody loses what it needs
-            assert all(
-                part.own >= min(demand.needs, before)
-                for part, demand, before in zip(parts, demands, had, strict=True)
-            )
-        return
-    for number, (part, demand) in enumerate(zip(parts, demands, strict=True)):
-        assert part.own >= demand.needs
-        others = sum(other.needs for other in (*demands[:number], *demands[number + 1:]))
-        assert part.own + part.elsewhere + others == whole
-    if any(sharing):
-        assert sum(part.own for part in parts) > whole - len(cards)
-    # The first that asks for what is there gets it.
-    first = demands[0]
-    there = whole - sum(demand.needs for demand in demands[1:])
-    if there >= first.enough:
-        assert parts[0].own >= min(first.wants, there)
+    budget = HostBudget(whole)
+    parts = [budget.join() for _ in cards]
+    for part, (needs, lost) in zip(parts, cards, strict=True):
+        part.needs, part.lost = needs, lost
+    assert sum(part.takeable for part in parts) <= whole
+    needed = sum(part.needs for part in parts)
+    for part in parts:
+        assert part.promisable == whole - needed + part.needs
+        if needed <= whole:
+            assert part.needs <= part.takeable <= part.promisable
+    if needed <= whole and not all(part.lost for part in parts):
+        assert sum(part.takeable for part in parts) > whole - len(parts)
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
 def test_what_holds_so_much_and_its_margin_is_the_least_that_does(
     beyond: int, clients: int
 ) -> None:
-    host = least(beyond, clients)
+    host = least_host(beyond, clients)
     assert host - margin(host, clients) >= beyond
     assert host == 0 or host - 2 - margin(host - 2, clients) < beyond
 
@@ -77,13 +61,13 @@ def test_what_others_need_is_not_taken() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)       # of which 43 do not fit
-    before = site.gpus[1].scheduler.demand().needs
-    assert 45 * GIB < before < 48 * GIB
+    needs = WHOLE - site.gpus[0].scheduler.host_promisable
+    assert 45 * GIB < needs < 49 * GIB
     site.program(0, 130 * GIB)
     other = site.program()
     assert not site.grows(other, 70 * GIB)
     assert site.grows(other, 62 * GIB)
-    assert site.gpus[1].host_budget >= before
+    assert site.parts[1] >= needs
 
 
 def test_what_is_left_is_split_evenly_again() -> None:
@@ -140,10 +124,8 @@ def test_who_cannot_be_helped_moves_nothing() -> None:
     asks = site.program()
     site.settle()
     before = site.parts
-    site.told.clear()
     assert not site.grows(asks, 120 * GIB)
     assert site.parts == before
-    assert {gpu for gpu, _ in site.told} == {asks.gpu}
 
 
 def test_what_a_program_brings_with_it_is_found_at_once() -> None:
@@ -168,15 +150,12 @@ def test_a_reload_leaves_a_card_what_it_needs() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)
-    before = site.gpus[1].scheduler.demand().needs
+    needs = WHOLE - site.gpus[0].scheduler.host_promisable
     site.manager.set_tq(5)
     site.check()
-    site.whole = 50 * GIB
-    site.known = dict.fromkeys(site.known, 0)       # what was before does not count
-    site.defaults = replace(site.defaults, budget=50 * GIB)
-    site.manager.reload()
+    site.resize(50 * GIB)
     assert sum(site.parts) <= 50 * GIB
-    assert site.gpus[1].host_budget >= before
+    assert site.parts[1] >= needs
 
 
 def test_a_single_card_just_has_it_all() -> None:
@@ -187,8 +166,6 @@ def test_a_single_card_just_has_it_all() -> None:
     site.end(asks)
     site.time.pass_by(SECOND)
     assert site.parts == [WHOLE]
-    assert site.gpus[0].elsewhere is None
-    assert not any(isinstance(event, BudgetChanged) for _, event in site.told)
 
 
 def test_a_reload_counts_for_a_single_card_too() -> None:
@@ -196,11 +173,8 @@ def test_a_reload_counts_for_a_single_card_too() -> None:
     site.program(size=130 * GIB)
     asks = site.program()
     assert not site.grows(asks, 120 * GIB)
-    site.whole = 2 * WHOLE
-    site.defaults = replace(site.defaults, budget=site.whole)
-    site.manager.reload()
+    site.resize(2 * WHOLE)
     assert site.parts == [site.whole]
-    assert site.gpus[0].elsewhere is None
     assert site.grows(asks, 120 * GIB)
 
 

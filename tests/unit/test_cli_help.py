@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.parser import build
+from nvshared.cli.parser import VERBS, build
 from nvshared.cli.verb import Verb
-from nvshared.cli.verbs import VERBS
 from nvshared.errors import InvalidArgs
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli import plot, when
+from nvshared.cli import history as verb
 from nvshared.cli.main import main
 from nvshared.control.history import History, history
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
@@ -42,14 +42,14 @@ def test_what_cannot_be_meant_is_refused(
 
 @pytest.mark.parametrize("text", ["2026-11-01", "2026-11-01T08:30", "2026-11-01 08:30:15"])
 def test_dates_are_of_the_local_time_zone(text: str) -> None:
-    assert when.shown(when.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
+    assert verb.shown(verb.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
 
 
 def test_moments_before_now() -> None:
-    assert when.moment("2d") < when.moment("30h") < when.moment("90min") < when.moment("now")
-    assert when.moment("yesterday") < when.moment("today") <= when.moment("now")
+    assert verb.moment("2d") < verb.moment("30h") < verb.moment("90min") < verb.moment("now")
+    assert verb.moment("yesterday") < verb.moment("today") <= verb.moment("now")
     with pytest.raises(InvalidArgs):
-        when.step("day or so")
+        verb.step("day or so")
 
 
 FOUND: History = history(0, 4 * DAY, DAY, [
@@ -59,7 +59,7 @@ FOUND: History = history(0, 4 * DAY, DAY, [
 
 
 def test_a_plot_is_of_the_time_of_all_cards() -> None:
-    shares = plot._shares(FOUND, {"": "others", "alice": "alice", "bob": "bob"}, 2)
+    shares = verb._shares(FOUND, {"": "others", "alice": "alice", "bob": "bob"}, 2)
     assert list(shares.items()) == [
         ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]
 
@@ -70,26 +70,26 @@ def test_a_png_is_made_by_another_program(
     labels = {"": "others", "alice": "alice", "bob": "bob"}
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NvshareError, match="rsvg-convert, which is not installed; install it"):
-        plot.draw(str(tmp_path / "used.png"), FOUND, labels, 1)
-    converter = tmp_path / plot.CONVERTER
+        verb.draw_plot(str(tmp_path / "used.png"), FOUND, labels, 1)
+    converter = tmp_path / verb.CONVERTER
     converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; printf PNG\n")
     converter.chmod(0o755)
-    plot.draw(str(tmp_path / "used.PNG"), FOUND, labels, 1)
+    verb.draw_plot(str(tmp_path / "used.PNG"), FOUND, labels, 1)
     assert (tmp_path / "used.PNG").read_bytes() == b"PNG"
     converter.write_text("#!/bin/sh\n/bin/cat >/dev/null; echo no font >&2; exit 1\n")
     with pytest.raises(NvshareError, match="rsvg-convert failed: no font"):
-        plot.draw(str(tmp_path / "used.png"), FOUND, labels, 1)
+        verb.draw_plot(str(tmp_path / "used.png"), FOUND, labels, 1)
 
 
 @pytest.mark.parametrize("days", [1, 7, 30, 1000])
 def test_what_stands_along_a_plot_is_of_whole_hours(days: int) -> None:
-    since = when.moment("2026-02-03 04:05")
+    since = verb.moment("2026-02-03 04:05")
     found = FOUND._replace(since_usec=since, until_usec=since + days * DAY)
-    marks = plot._marks(found)
-    assert 3 <= len(marks) <= plot.LABELS
-    hour = when.STEPS["hour"]
+    marks = verb._marks(found)
+    assert 3 <= len(marks) <= verb.LABELS
+    hour = verb.STEPS["hour"]
     for place, label in marks:
         assert 0 <= place < 1
         at = round((since + place * days * DAY) / hour) * hour
-        assert when.shown(at).partition(" ")[0].endswith(label.partition(" ")[0])
+        assert verb.shown(at).partition(" ")[0].endswith(label.partition(" ")[0])
         assert place == (at - since) / (days * DAY)

@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nvshared.cli import reset
-from nvshared.cli.parser import build
-from nvshared.cli.steps import Step, carry_out
-from nvshared.cli.verbs import VERBS
+from nvshared.cli.parser import VERBS, build
+from nvshared.cli.settings import RESET
+from nvshared.cli.terms import Step, carry_out
 from nvshared.control import Daemon
 from nvshared.control.connection import ControlConnection
 from nvshared.errors import ExitCode, NotKept, NotPermitted, NvshareError
@@ -86,7 +85,7 @@ def test_a_reset_after_which_nothing_can_be_read_is_a_reset(
     monkeypatch.setattr(Daemon, "reset_settings", lambda _self: asked.append("reset"))
     monkeypatch.setattr(Daemon, "snapshot", lambda _self: failing(unanswered())())
     with pytest.raises(NvshareError) as caught:
-        reset.VERB.act(build(VERBS).parse_args(["reset"]))
+        RESET.act(build(VERBS).parse_args(["reset"]))
     assert asked == ["reset"]
     assert str(caught.value) == (
         "what was set is forgotten, but what holds now is not known: no answer"

@@ -11,14 +11,16 @@ from rich.console import Console
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.canvas import Bar, Part
-from nvshared.tui.quantities import duration, quantum, size
 from nvshared.tui.tables import (
     CLIENTS,
     client_columns,
+    duration,
     fitted,
     gpu_columns,
     plain,
+    quantum,
     shortened,
+    size,
     table,
 )
 from nvshared.units import GIB

@@ -9,8 +9,7 @@ import pytest
 from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.quantity import Amount
-from nvshared.scheduler.quota import Accounting
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.settings import Accounting, AntiThrash
 from nvshared.settings.config import Config
 from nvshared.settings.defaults import derive
 from nvshared.settings.files import load
@@ -25,7 +24,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_nobody_set_depends_on_card_and_host() -> None:
     defaults = derive(Config(), [FACTS, OTHER], 100 * GIB)
-    assert defaults.settings.host_budget == 50 * GIB
+    assert defaults.settings.host_budget == 100 * GIB
     assert (defaults.settings.tq, defaults.settings.longest_tq) == (30_000_000, 30_000_000)
     changed = derive(Config(tq=None, longest_tq=5_000_000), [FACTS], GIB).settings
     assert (changed.tq, changed.longest_tq) == (None, 5_000_000)
@@ -41,7 +40,7 @@ def test_shares_are_of_each_card_and_of_the_host() -> None:
     defaults = derive(config, [FACTS, OTHER], 0)
     assert defaults.card(FACTS).allowances.configured == 32 * GIB
     assert defaults.card(OTHER).allowances.configured == 16 * GIB
-    assert (defaults.settings.host_budget, defaults.budget) == (64 * GIB, 128 * GIB)
+    assert defaults.settings.host_budget == 128 * GIB
     assert defaults.card(FACTS).step == 4 * MIB
 
 

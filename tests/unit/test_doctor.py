@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nvshared import library
-from nvshared.cli.doctor import TOPICS, VERB
+from nvshared.cli.doctor import DOCTOR, TOPICS
 from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import (
@@ -380,8 +380,8 @@ def test_what_is_printed(
 
     finding = Finding("socket", grade, "it is so", "do that" if grade is not Grade.OK else "")
     monkeypatch.setattr("nvshared.doctor.examine", lambda _: Examination("1", (finding,)))
-    options = build((VERB,)).parse_args(["doctor", *(["--json"] if as_json else [])])
-    assert VERB.act(options) is code
+    options = build((DOCTOR,)).parse_args(["doctor", *(["--json"] if as_json else [])])
+    assert DOCTOR.act(options) is code
     shown = capsys.readouterr().out
     if as_json:
         found = json.loads(shown)

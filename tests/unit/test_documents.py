@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.parser import build
-from nvshared.cli.verbs import VERBS
+from nvshared.cli.parser import VERBS, build
 from nvshared.machine.capacity import Capacity
-from nvshared.scheduler.demand import least
+from nvshared.scheduler.domains import least_host
 from nvshared.settings import arguments, config
 from nvshared.settings.rules import TERMS
 from nvshared.units import GIB
@@ -83,6 +82,19 @@ def test_the_map_names_files_that_are_there() -> None:
     named = [part for part in parts(ROOT / "ARCHITECTURE.md") if part.split("/")[0] in tops]
     assert len(named) > 40
     assert [part for part in named if not list(ROOT.glob(part))] == []
+
+
+def test_contributing_names_tests_that_exist() -> None:
+    rows = re.findall(
+        r"^\| `.*\|(.*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    missing = []
+    for row in rows:
+        folder = ""
+        for name in re.findall(r"`((?:[\w*]+/|test_)[\w*/]+(?:\.py)?)`", row):
+            folder = str(Path(name).parent) if "/" in name else folder
+            missing += [] if [*ROOT.glob(str(Path(folder, Path(name).name)))] else [name]
+    assert len(rows) > 10
+    assert not missing
 
 
 def test_the_map_names_files_beside_those_of_the_same_paragraph() -> None:
@@ -162,7 +174,7 @@ def test_the_example_of_a_labs_server_is_what_the_daemon_reckons() -> None:
     for notebook in range(10):
         card.joined(notebook)
     beyond = 10 * 20 * GIB - card.bytes
-    figures = [H200, card.bytes, beyond, least(beyond, 10)]
+    figures = [H200, card.bytes, beyond, least_host(beyond, 10)]
     text = (ROOT / "docs/lab-server.md").read_text()
     for figure in figures:
         assert f"{figure / GIB:.1f} |" in text or f"{figure / GIB:.1f}** |" in text

@@ -18,7 +18,7 @@ from nvshared.history.query import MOST_ROWS, demand, find
 from nvshared.history.store import STEPS, Store
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import SECOND

@@ -21,7 +21,7 @@ from nvshared.history.file import ASIDES, PAGE
 from nvshared.history.keeper import ASKING, KEPT, Keeper
 from nvshared.history.query import find
 from nvshared.history.store import FILE_NAME, STEPS, Store
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from tests.unit.test_history import ALICE, NOON, UUID, used
 
 ROOT = Path(__file__).parents[2]

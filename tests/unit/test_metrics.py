@@ -14,7 +14,7 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, MemoryChanged, Stays, Tick
-from nvshared.scheduler.usage import Usage
+from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import totals
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager

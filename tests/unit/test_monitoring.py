@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nvshared.cli.verbs import VERBS
+from nvshared.cli.parser import VERBS
 from nvshared.report.families import families
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,8 @@ def test_packages_bring_them_all() -> None:
 
 def test_prometheus_operator_finds_the_daemon_of_the_overlay() -> None:
     overlay = PACKAGING / "kubernetes" / "overlays" / "nvshared-daemonset"
-    daemons = yaml.safe_load((overlay / "daemonset.yaml").read_text())
+    parts = PACKAGING / "kubernetes" / "nvshared" / "daemon"
+    daemons = yaml.safe_load((parts / "daemonset.yaml").read_text())
     (labels,) = yaml.safe_load((overlay / "kustomization.yaml").read_text())["labels"]
     containers = daemons["spec"]["template"]["spec"]["containers"]
     (port,) = [port for one in containers for port in one.get("ports", ())]

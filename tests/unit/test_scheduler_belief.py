@@ -277,7 +277,7 @@ def test_who_is_busy_for_us_may_have_freed_more_than_it_has_said() -> None:
         """When the driver shows 30 GiB of it, for long enough."""
         for _ in range(2):
             talk.tell(Seen({1: Evidence(30 * GIB, 0)}, {1: talk.memory[1].filled}))
-        return liar.doubts.filled
+        return liar.overclaims.filled
 
     talk.wait(30)
     assert talk.scheduler.stopping(1)

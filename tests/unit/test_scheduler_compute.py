@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from nvshared.scheduler.actions import ClientState, Order, Report, Run, Stop, TurnEnd
 from nvshared.scheduler.events import Stopped, TermsChanged, Tick
-from nvshared.scheduler.quota import Accounting
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.settings import Accounting, AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook

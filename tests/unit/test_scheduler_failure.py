@@ -8,7 +8,7 @@ import pytest
 from nvshared.scheduler.actions import ClientState, Crowded, Evict, Load, Run, Stayed, Stuck
 from nvshared.scheduler.decision import DEPTH
 from nvshared.scheduler.events import CapacityChanged, Evicted, Stays
-from nvshared.scheduler.move import IN_VAIN
+from nvshared.scheduler.moves import IN_VAIN
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler import order
+from nvshared.scheduler import queue
 from nvshared.scheduler.events import Joined, Record, TenantChanged, TermsChanged
-from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms, Terms
+from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms, Terms
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
@@ -207,14 +207,15 @@ def test_a_tenant_without_programs_is_forgotten() -> None:
     for hook in [*jobs, *units]:
         world.kill(hook)
     world.advance(SECOND)
-    assert not world.scheduler._card.shares
-    assert not world.scheduler._card.rations
+    tenants = world.scheduler._card.tenants
+    assert not any(root.children for root in tenants.roots.values())
+    assert not tenants.accounts
 
 
 def test_of_very_many_that_owe_something_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "GONE_KNOWN", 3)
+    monkeypatch.setattr(queue, "GONE_KNOWN", 3)
     world = Users()
     world.program("user:alice", "job:0")
     for number in range(1, 8):
@@ -222,7 +223,8 @@ def test_of_very_many_that_owe_something_the_oldest_are_forgotten(
         world.advance(2 * SECOND)
         world.kill(job)
         world.advance(SECOND // 10)
-    (known,) = [share.within for share in world.scheduler._card.shares.values()]
+    (alice,) = world.scheduler._card.tenants.roots[Priority.NORMAL].children.values()
+    known = alice.children
     assert "job:0" in known
     assert len(known) <= 4
 

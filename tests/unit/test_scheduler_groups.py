@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.scheduler import card as groups
-from nvshared.scheduler import order
+from nvshared.scheduler import queue
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import Stake
@@ -114,14 +114,14 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "used": lambda client: client.used,
     "pinned": lambda client: client.pinned,
     "fixed": lambda client: client.fixed,
-    "beyond": lambda client: client.memory.beyond - client.doubts.beyond,
+    "beyond": lambda client: client.memory.beyond - client.overclaims.beyond,
     "unshown": lambda client: client.unshown if client.account else 0,
     "staying_take": lambda client: client.takes if _stays(client) else 0,
     "holders_take": lambda client: client.takes if client.turn is not None else 0,
     "queued_want": lambda client: _wants(client) if _waits(client) else 0,
     "cost": lambda client: client.cost or 0 if _measured(client) else 0,
     "need": lambda client: client.need,
-    "filled": lambda client: client.memory.filled - client.doubts.filled,
+    "filled": lambda client: client.memory.filled - client.overclaims.filled,
     "out_of_reach": lambda client: _unanswering(client),
     "presaved": lambda client: min(client.presaved, client.staying) if _rests(client) else 0,
 }
@@ -157,30 +157,11 @@ def check(scheduler: Scheduler) -> None:
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
     away = [(lack, one.id) for lack, one in lacks if _rests(one) and lack > 0]
     assert card.groups.most_away() == max(away, default=(0, 0))
-    for priority in Priority:
-        ranked = [one for one in queued if one.priority is priority]
-        heads = [
-            (card.clients[first[1]].share.after, first[0], line)
-            for line in {one.share.line for one in ranked}
-            for first in [min((one.place, one.id) for one in ranked if one.share.line is line)]
-        ]
-        found = card.groups.heads(card.groups.lines[priority], order.SHARE)
-        assert found == sorted(heads, key=lambda head: head[:2])
-    for share in {one.share for one in queued}:
-        inner = [
-            (one.after, *min((c.place, one.line) for c in queued if c.inner is one))
-            for one in {c.inner for c in queued if c.share is share}
-        ]
-        found = card.groups.heads(share.lines, order.INNER)
-        assert found == sorted(inner, key=lambda head: head[:2])
-    for share in {share for one in everyone for share in one.shares}:
-        active = [one for one in everyone if share in one.shares and (_waits(one) or one.turn)]
-        assert (share in card.groups.active()) == bool(active)
-    sequence = [*order.sequence(card)]
+    sequence = [*queue.sequence(card)]
     assert [one.priority for one in sequence] == sorted(
         (one.priority for one in sequence), reverse=True)
     assert sorted(one.id for one in sequence) == sorted(one.id for one in queued)
-    assert order.ordered(card, queued[::2]) == [one for one in sequence if one in queued[::2]]
+    assert queue.ordered(card, queued[::2]) == [one for one in sequence if one in queued[::2]]
     assert card.groups.least_take() == min((one.takes for one in queued), default=0)
 
 

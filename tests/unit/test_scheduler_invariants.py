@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from nvshared.hook.protocol import REASONS
-from nvshared.scheduler.belief import PINNING_PART
 from nvshared.scheduler.events import Stays
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
+from nvshared.scheduler.trust import PINNING_PART
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World

@@ -181,7 +181,6 @@ def test_it_is_the_background_if_any_of_its_tenants_is_and_changes_live() -> Non
     world.rank("job:1", Priority.NORMAL)
     world.advance(5 * SECOND)
     assert world.shares(20)["job:1"] == pytest.approx(0.25, abs=0.03)
-    assert {share.priority for share in world.scheduler._card.shares.values()} == {Priority.NORMAL}
 
 
 def test_a_weight_counts_among_those_of_one_priority() -> None:

@@ -147,7 +147,7 @@ def test_whatever_the_programs_hand_overs_take_a_twentieth_at_most(
         assert seen.lost > 0.04, f"{seen.quanta} are longer than they need be"
 
 
-def hand_over(talk: Talk, takes: float) -> float:
+def hand_over(talk: Talk, takes: float, drains: float = 0) -> float:
     """Until the present turn is over, and the next one has come in. Returns how long it was."""
     (holder,) = talk.scheduler.snapshot().holders
     began = talk.now
@@ -155,6 +155,7 @@ def hand_over(talk: Talk, takes: float) -> float:
         assert talk.now < began + 100 * SECOND
     assert stopping == [holder]
     lasted = (talk.now - began) / SECOND
+    talk.wait(drains)
     actions = talk.stopped(holder)
     talk.wait(takes)
     talk.obey(actions)
@@ -190,6 +191,25 @@ def test_one_hand_over_that_takes_very_long_is_not_taken_for_the_rule() -> None:
     for _ in range(20):
         hand_over(talk, 0.1)
     assert hand_over(talk, 0.1) == pytest.approx(usual, rel=0.05)
+
+
+def test_quantum_does_not_count_the_drain_as_cost_of_a_hand_over() -> None:
+    talk = Talk()
+    two(talk)
+    for _ in range(6):
+        hand_over(talk, 0.2, drains=5)
+    assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)
+
+
+def test_quantum_grows_soon_when_hand_overs_that_cost_nothing_begin_to_cost() -> None:
+    talk = Talk()
+    two(talk)
+    for _ in range(40):
+        hand_over(talk, 0)
+    assert hand_over(talk, 0) == pytest.approx(0.1, abs=0.05)
+    for _ in range(20):
+        hand_over(talk, 0.4)
+    assert hand_over(talk, 0.4) == pytest.approx(19 * 0.4, rel=0.15)
 
 
 def test_one_hand_over_is_enough_to_know_roughly() -> None:

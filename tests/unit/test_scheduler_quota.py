@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.scheduler import quota
-from nvshared.scheduler.quota import Accounting, Quota
+from nvshared.scheduler.settings import Accounting, Quota
 
 WINDOW = 2_000_000
 ACCOUNTING = Accounting(WINDOW, carryover=25)

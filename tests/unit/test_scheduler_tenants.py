@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is set for tenants: all programs of one together keep to it."""
 
-import sys
-from types import FrameType
-from typing import Any
-
-from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Limits
 from nvshared.scheduler.domains import Domains
-from nvshared.scheduler.events import Event, Joined, Left, TenantChanged
-from nvshared.scheduler.settings import Settings, TenantTerms
-from nvshared.units import GIB, SECOND
+from nvshared.scheduler.events import TenantChanged
+from nvshared.scheduler.settings import TenantTerms
+from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, limits
 
 ALICE = ("user:alice",)
@@ -235,35 +230,3 @@ def test_a_host_limit_holds_for_the_first_program_and_the_next() -> None:
     talk.scheduler._card.domains.forget(())
     talk.join(3, tenants=ALICE)
     assert "10GiB of host memory" in answer(talk, 3, 11).why
-
-
-def steps(scheduler: Scheduler, *events: Event) -> int:
-    """That the interpreter takes to decide on them."""
-    taken = 0
-
-    def trace(frame: FrameType, kind: str, _: object) -> Any:
-        nonlocal taken
-        frame.f_trace_opcodes = True
-        taken += kind == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        for event in events:
-            scheduler.handle(event, SECOND)
-    finally:
-        sys.settrace(before)
-    return taken
-
-
-def test_coming_and_leaving_cost_the_same_however_many_programs_a_tenant_has() -> None:
-    taken = []
-    for number in (10, 1000):
-        scheduler = Scheduler(Settings(80 * GIB, 80 * GIB, 80 * GIB), 0)
-        for id in range(1, number + 1):
-            scheduler.handle(Joined(id, tenants=("user:ann", "job:1")), 0)
-        taken.append(steps(
-            scheduler, Joined(number + 1, tenants=("user:ann", "job:1")), Left(number + 1)))
-    few, many = taken
-    assert many < 1.2 * few

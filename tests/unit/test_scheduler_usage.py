@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.settings import AntiThrash, Settings
-from nvshared.scheduler.usage import MIB_SECOND, Division
+from nvshared.scheduler.tenants import MIB_SECOND, Division
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_world import World
 

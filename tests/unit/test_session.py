@@ -448,7 +448,12 @@ def test_hello_and_commit_wait_for_what_is_looked_up_about_the_process(manager: 
 
 def test_connection_that_ended_meanwhile_is_not_resumed(manager: Manager) -> None:
     looks: list[Callable[[], None]] = []
-    manager.look = lambda _peer, _more, then: looks.append(then) is None
+
+    def look(_peer: Peer, _more: int, then: Callable[[], None]) -> bool:
+        looks.append(then)
+        return True
+
+    manager.look = look
     made = Hook(manager)
     made.says(HELLO)
     made.session.ended()

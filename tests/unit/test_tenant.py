@@ -382,7 +382,7 @@ folder_names = st.one_of(
     owners=st.lists(st.sampled_from([ALICE, ALICE, 0, 1001]), min_size=8, max_size=8),
     environment=st.sampled_from(["", "SLURM_JOB_ID=42\0"]),
 )
-def test_tenants_of_a_users_folders_are_that_users_whatever_their_names(
+def test_tenant_of_a_users_cgroup_stays_the_users_whatever_its_name(
     base: str, names: list[str], line: str, owners: list[int], environment: str
 ) -> None:
     path = "/".join([base, *names])

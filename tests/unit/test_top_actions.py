@@ -7,10 +7,9 @@ import pytest
 
 from nvshared.control.tenants import Tenant, Term
 from nvshared.tui.actions import Wish, act, failed, looked
-from nvshared.tui.keys import Click, Wheel
-from nvshared.tui.rows import SORTS, rows, who
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Row, Screen, Sort, State
+from nvshared.tui.state import SORTS, Command, Row, Screen, Sort, State, rows, who
+from nvshared.tui.terminal import Click, Wheel
 from nvshared.units import GIB
 from tests.unit.test_dashboard import HOLDER
 from tests.unit.top_scene import IDLE, SCENE, WAITS, scene, seen, strike, text, typed

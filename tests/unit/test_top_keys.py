@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.tui.keys import Click, Event, Key, Keys, Wheel
+from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
 
 
 @pytest.mark.parametrize(("data", "events"), [

@@ -11,9 +11,9 @@ from rich.console import Console
 from nvshared.control.snapshot import Turn
 from nvshared.control.tenants import Tenant, Term
 from nvshared.tui.actions import Wish, failed, looked
-from nvshared.tui.keys import Key
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Row, Screen, Sort, State
+from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
 from tests.unit.top_scene import (

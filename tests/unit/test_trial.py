@@ -44,10 +44,10 @@ def run(systemctl: Path) -> Run:
 
     def act(*words: str) -> None:
         parser = argparse.ArgumentParser()
-        trial.VERB.configure(parser)
+        trial.TRIAL.configure(parser)
         options = parser.parse_args(words)
         options.json, options.bus = True, "system"
-        trial.VERB.act(options)
+        trial.TRIAL.act(options)
 
     return act
 

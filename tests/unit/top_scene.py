@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Unshared
 from nvshared.tui.actions import Wish, act, looked
-from nvshared.tui.keys import Key
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, State
+from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
 

@@ -4,10 +4,10 @@
 #include "block/block.h"
 #include "block/search.h"
 
-bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision)
+bool store_take(struct block *block, uint64_t allowance)
 {
     if (!block->stored)
-        block->stored = block->store->take(block, allowance, provision);
+        block->stored = block->store->take(block, allowance);
     return block->stored;
 }
 

@@ -22,7 +22,6 @@
 #include "interpose/driver.h"
 
 struct block;
-struct host_provision;
 
 struct store {
     /* Puts physical memory behind the block's address. If that fails, nothing has changed;
@@ -34,9 +33,9 @@ struct store {
     CUresult (*open)(struct block *block, const CUmemAccessDesc *access);
 
     /* Finds a place for all bytes of a block that has none. memory.host may grow to `allowance`
-     * for it, and counts what it takes. `provision` is for host_provide(); NULL if there is no
-     * hurry. May wait for host memory, not for the bus. False: there is no place. */
-    bool (*take)(struct block *block, uint64_t allowance, struct host_provision *provision);
+     * for it, and counts what it takes. May wait for host memory, not for the bus. False: there is
+     * no place. */
+    bool (*take)(struct block *block, uint64_t allowance);
     /* Forgets the place and what lies there. May not wait. */
     void (*give)(struct block *block);
 
@@ -76,6 +75,6 @@ union store_place {
 extern const struct store store_host, store_managed;
 
 /* Finds a place for a block unless it has one (block->stored). As take(). */
-bool store_take(struct block *block, uint64_t allowance, struct host_provision *provision);
+bool store_take(struct block *block, uint64_t allowance);
 /* Gives it back if it has one. */
 void store_give(struct block *block);

@@ -6,21 +6,18 @@
  */
 
 #include "block/block.h"
-#include "block/host_provision.h"
 #include "block/host_slabs.h"
+#include "block/host_threads.h"
 #include "block/mapped.h"
 #include "block/search.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "interpose/real.h"
 
-static bool take(struct block *block, uint64_t allowance, struct host_provision *provision)
+static bool take(struct block *block, uint64_t allowance)
 {
     struct client *client = block->client;
-    if (provision != NULL && provision->client == NULL)
-        host_provide(client, allowance, provision);
-    if (provision != NULL)
-        provision->wanted -= block->size < provision->wanted ? block->size : provision->wanted;
+    host_provide(client, block->size, allowance);
     if (host_place(block))
         return true;
     while (client->providers > 0) {

@@ -28,10 +28,9 @@ static CUresult open(struct block *block, const CUmemAccessDesc *access)
 }
 
 /* The slots that others keep make place for it. */
-static bool take(struct block *block, uint64_t allowance, struct host_provision *provision)
+static bool take(struct block *block, uint64_t allowance)
 {
     struct client *client = block->client;
-    (void)provision;
     if (allowance < block->size)
         return false;
     uint64_t most = allowance - block->size;

@@ -45,7 +45,6 @@ struct client {
     uint64_t step_pause;             /* us */
     bool reports_idle;
     bool reports_busy;
-    bool watched;                    /* there is something to look at every few ms while it runs */
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
@@ -71,7 +70,7 @@ struct client {
     unsigned host_empty;             /* slabs that hold nothing */
     int node;                        /* of the host, near this device; -1: any */
     unsigned providers;              /* threads that are making host slabs now, */
-    unsigned early_providers;        /* and while the program runs; see host_early.c */
+    unsigned early_providers;        /* and while the program runs; see host_threads.c */
     uint64_t host_most;              /* held by the last order; these keep no slab beyond it, */
     bool provides_early;             /* and begin slabs up to it */
 
@@ -158,6 +157,7 @@ void client_wake(struct client *client);          /* the service thread has some
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
 uint64_t now_microseconds(void);                  /* monotonic */
+#define NEVER INT64_MAX                           /* of us until something is due */
 
 /* The following with memory_lock held. */
 

@@ -106,9 +106,10 @@ uint64_t client_to_pin(const struct client *client)
     return bytes;
 }
 
-int client_give_up(struct client *client)
+int64_t client_give_up(struct client *client)
 {
-    uint64_t now = now_microseconds(), left = UINT64_MAX;
+    uint64_t now = now_microseconds();
+    int64_t left = NEVER;
     for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
         struct open_question *question = &client->open[i];
         if (question->granted == 0)
@@ -116,10 +117,10 @@ int client_give_up(struct client *client)
         uint64_t end = question->granted + TAKEN_WITHIN_US;
         if (end <= now)
             close_question(client, question);
-        else if (end - now < left)
-            left = end - now;
+        else if ((int64_t)(end - now) < left)
+            left = (int64_t)(end - now);
     }
-    return left == UINT64_MAX ? -1 : (int)((left + 999) / 1000);
+    return left;
 }
 
 /* Until something is heard, or NULL or this time has come. Lock held, released meanwhile. */

@@ -25,9 +25,9 @@ void client_hears(struct client *client, uint64_t number, const struct nvshare_l
 /* A part of why the next answer refuses, as a REASON has it. */
 void client_hears_reason(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* as the record says it */
-/* Gives up what was granted to threads that have gone elsewhere. Returns how many milliseconds
- * are left until there is more of that; -1: nothing is granted. */
-int client_give_up(struct client *client);
+/* Gives up what was granted to threads that have gone elsewhere. Returns in how many us
+ * there is more of that; NEVER: nothing is granted. */
+int64_t client_give_up(struct client *client);
 /* The same of what the client has beyond the card: true if it may have `bytes`
  * more of that, which then count. */
 bool client_go_beyond(struct client *client, uint64_t bytes);

@@ -83,11 +83,7 @@ static ssize_t receive(int connection, char *packet, size_t size, int *descripto
     UNFORKED;
     ssize_t length = recvmsg(own_file_descriptor(connection), &message,
                              MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    int came = own_file_add(length >= 0 ? unpack(&message) : -1);
-    if (descriptor != NULL)
-        *descriptor = came;
-    else
-        own_file_close(came);
+    *descriptor = own_file_add(length >= 0 ? unpack(&message) : -1);
     return length;
 }
 
@@ -103,7 +99,12 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
     char extra[sizeof *order + 1];  /* a longer packet shows as longer, not as cut */
-    ssize_t length = receive(connection, extra, sizeof extra, descriptor);
+    int came;
+    ssize_t length = receive(connection, extra, sizeof extra, &came);
+    if (descriptor != NULL)
+        *descriptor = came;
+    else
+        own_file_close(came);
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (length != (ssize_t)sizeof *order) {

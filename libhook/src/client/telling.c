@@ -15,7 +15,7 @@
  * at anything else. From then on the word says that work is under way, and the launches after it
  * need not say so again: the service thread takes GATE_TELLING away, and the gate costs them what
  * it always does. It adds one itself now and then while they go on. When nothing has passed for a
- * moment and all seems done (service/settling.c), the service thread puts GATE_TELLING back, as
+ * moment and all seems done (flight/activity.c), the service thread puts GATE_TELLING back, as
  * exactly as it closes the gate (gate.c); notes `begun`; and looks whether anybody is
  * inside or has passed. If not, it waits once more for all that was submitted, and writes what it
  * noted to `done`. A launch that comes meanwhile either was seen so, or finds GATE_TELLING and

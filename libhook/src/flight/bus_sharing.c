@@ -142,10 +142,10 @@ static bool look(struct flow *flow, uint64_t now)
     return true;
 }
 
-void bus_sharing_step(struct client *client)
+bool bus_sharing_step(struct client *client)
 {
     if (!is_watched(client))
-        return;
+        return false;
     uint64_t now = now_microseconds();
     struct flow *flow = flows[client->index];
     pthread_mutex_lock(&sharing_lock);
@@ -153,11 +153,11 @@ void bus_sharing_step(struct client *client)
     unsigned flags = (flow[BUS_IN].reported ? NVSHARE_INWARD : 0)
                      | (flow[BUS_OUT].reported ? NVSHARE_OUTWARD : 0);
     pthread_mutex_unlock(&sharing_lock);
-    if (!in && !out)
-        return;
-    pthread_mutex_lock(&memory_lock);
-    client_send(client, (struct nvshare_report){ .type = NVSHARE_COPIES, .flags = flags });
-    pthread_mutex_unlock(&memory_lock);
+    if (in || out) {
+        LOCKED(memory_lock);
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_COPIES, .flags = flags });
+    }
+    return true;
 }
 
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)

@@ -59,7 +59,8 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 
 /* Whether the client is to tell from now on. What was told before is forgotten. */
 void bus_sharing_watch(const struct client *client, bool watched);
-/* Now and then on the service thread: tells what has changed. No lock held but service_lock. */
-void bus_sharing_step(struct client *client);
+/* Now and then on the service thread: reports what has changed. False: nobody asks. No lock held but
+ * service_lock. */
+bool bus_sharing_step(struct client *client);
 /* Blocks of ours crossed the bus, one after the other: so fast can it be. */
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds);

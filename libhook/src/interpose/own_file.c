@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "interpose/file_identity.h"
+#include "interpose/forked.h"
 
 #define FILES_MOST 512               /* a socket and a pair for each GPU; peers of IPC */
 
@@ -56,15 +57,22 @@ int own_file_descriptor(int handle)
     return -1;
 }
 
+static void close_file(struct own_file *file)
+{
+    if (is_ours(file))
+        close(file->descriptor);
+    file->open = false;
+    file->taken = false;
+}
+
+/* fork() copies descriptors before memory. A child that is forked in between would have the
+ * descriptor, and a table without it. */
 void own_file_close(int handle)
 {
     int error = errno;
     if (handle >= 0) {
-        struct own_file *file = &files[handle];
-        if (is_ours(file))
-            close(file->descriptor);
-        file->open = false;
-        file->taken = false;
+        UNFORKED;
+        close_file(&files[handle]);
     }
     errno = error;
 }
@@ -72,5 +80,5 @@ void own_file_close(int handle)
 void own_files_close_all(void)
 {
     for (int handle = 0; handle < FILES_MOST; handle++)
-        own_file_close(handle);
+        close_file(&files[handle]);
 }

@@ -19,6 +19,6 @@ int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 
 void own_thread_begins(const char *name)
 {
-    prctl(PR_SET_NAME, name);
     process_reset_thread();
+    prctl(PR_SET_NAME, name);        /* last: who finds the name finds the rest done */
 }

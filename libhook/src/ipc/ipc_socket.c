@@ -53,17 +53,23 @@ static bool is_old(const char *path)
         && time(NULL) - status.st_mtime > OLD_S;
 }
 
+static int new_socket(void)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
 static void remove_if_dead(const char *name)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     int length = snprintf(address.sun_path, sizeof address.sun_path, FOLDER "%s", name);
-    int to = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if ((size_t)length < sizeof address.sun_path && to >= 0
-        && is_old(address.sun_path)
-        && connect(to, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED)
+    if ((size_t)length >= sizeof address.sun_path || !is_old(address.sun_path))
+        return;
+    int to = new_socket();
+    if (connect(own_file_descriptor(to), (struct sockaddr *)&address, sizeof address) != 0
+        && errno == ECONNREFUSED)
         unlink(address.sun_path);    /* the kernel refuses it for another user's */
-    if (to >= 0)
-        close(to);
+    own_file_close(to);
 }
 
 static void remove_dead(void)
@@ -92,17 +98,11 @@ static void remove_at_exit(const struct sockaddr_un *bound)
     registered = registered || atexit(at_exit) == 0;
 }
 
-static int new_listener(void)
-{
-    UNFORKED;
-    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
 int ipc_socket_listen(enum ipc_place place, const uint64_t name[2])
 {
     struct sockaddr_un address;
     unsigned length = ipc_socket(place, name, &address);
-    int listener = new_listener(), descriptor = own_file_descriptor(listener);
+    int listener = new_socket(), descriptor = own_file_descriptor(listener);
     if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, length) == 0
         && listen(descriptor, SOMAXCONN) == 0) {
         if (place == IPC_IN_FILES) {

@@ -229,20 +229,15 @@ bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until)
     return true;
 }
 
-void spares_expire(struct client *client)
+int64_t spares_expire(struct client *client)
 {
     struct spares *spares = spares_of(client);
     uint64_t now = now_microseconds();
-    if (spares->look == 0 || now < spares->look)
-        return;
-    for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
-                         && oldest(client)->freed_at + spares->stay <= now; i++)
-        spares_reclaim(client, 1, false);
-    spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
-}
-
-int spares_due(const struct client *client)
-{
-    uint64_t now = now_microseconds(), look = spares_of(client)->look;
-    return look == 0 ? -1 : look <= now ? 0 : (int)((look - now) / 1000) + 1;
+    if (spares->look != 0 && now >= spares->look) {
+        for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
+                             && oldest(client)->freed_at + spares->stay <= now; i++)
+            spares_reclaim(client, 1, false);
+        spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
+    }
+    return spares->look == 0 ? NEVER : spares->look <= now ? 0 : (int64_t)(spares->look - now);
 }

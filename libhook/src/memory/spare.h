@@ -23,7 +23,6 @@ void spare_leave(struct large *large);
 
 /* Releases the oldest until `bytes` bytes or all are gone: client/client.h. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* Service thread: releases those that are too old, or some of them if they are many. */
-void spares_expire(struct client *client);
-/* Milliseconds until that is to be called; -1: it need not be. */
-int spares_due(const struct client *client);
+/* Service thread: releases those that are too old, or some of them if they are many. Returns us until
+ * that is due again. */
+int64_t spares_expire(struct client *client);

@@ -5,7 +5,7 @@
  */
 #include "service/orders.h"
 
-#include "block/host_early.h"
+#include "block/host_threads.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
@@ -50,8 +50,6 @@ static void run(struct client *client, const struct nvshare_order *order)
     client->reports_busy = (order->flags & NVSHARE_REPORT_BUSY) != 0;
     client->squeezed = client->paced && !client->reports_busy;
     client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
-    client->watched = (order->flags & (NVSHARE_PACE | NVSHARE_REPORT_IDLE | NVSHARE_REPORT_COPIES))
-        != 0;
     bus_sharing_watch(client, (order->flags & NVSHARE_REPORT_COPIES) != 0);
     if (order->idle_window != 0)
         client->idle_window = order->idle_window;
@@ -186,9 +184,9 @@ void service_obey(struct client *client, const struct nvshare_order *order, int 
 {
     pthread_mutex_lock(&memory_lock);
     if (order->type == NVSHARE_PROVIDE)
-        host_provide_early(client, order->host);
+        host_preallocate(client, order->host);
     else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
-        host_provided_early(client, order->host);
+        host_preallocated(client, order->host);
     pthread_mutex_unlock(&memory_lock);
     switch (order->type) {
     case NVSHARE_LIMITS:

@@ -13,15 +13,15 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#include "block/host_early.h"
 #include "block/host_slabs.h"
+#include "block/host_threads.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"
 #include "client/gate.h"
 #include "client/telling.h"
+#include "flight/activity.h"
 #include "flight/bus_sharing.h"
-#include "flight/busyness.h"
 #include "flight/capture.h"
 #include "flight/pace.h"
 #include "interpose/bell.h"
@@ -31,22 +31,19 @@
 #include "interpose/own_thread.h"
 #include "memory/spare.h"
 #include "service/caches.h"
-#include "service/idleness.h"
 #include "service/orders.h"
-#include "service/settling.h"
 #include "service/waiting.h"
 #include "swap/pipeline.h"
 
 #define REPORT_INTERVAL_US 5000
-#define IDLE_LOOK_US 5000
-#define IDLE_LOOKS 100                   /* during a long pause that is to be said */
-#define PACE_LOOK_US 2000
-#define BACKGROUND_LOOK_US 50
-#define TIMER_SLACK_NS 1000              /* the kernel's own 50 us are as long as such a look */
-#define STEP_LOOK_US 50
-#define RECONNECT_FIRST_MS 20
-#define RECONNECT_LAST_MS 500
-#define TELL_AFTER_US 5000000            /* longer than a restart of the daemon takes */
+#define SAMPLE_US 5000
+#define IDLE_SAMPLES 100                 /* during a long pause that is to be reported */
+#define PACE_US 2000
+#define BACKGROUND_US 50
+#define TIMER_SLACK_NS 1000              /* the kernel's own 50 us are as long as such a step */
+#define RECONNECT_FIRST_US 20000
+#define RECONNECT_LAST_US 500000
+#define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
 
 void service_disconnect(struct client *client)
 {
@@ -55,7 +52,7 @@ void service_disconnect(struct client *client)
     client->socket = -1;
     reclaim(client, RECLAIM_ALL, 0);
     client->postponed_count = 0;
-    host_provided_early(client, client->host_most);
+    host_preallocated(client, client->host_most);
     bus_sharing_watch(client, false);
     bell_ring(&client->heard);
 }
@@ -65,7 +62,7 @@ void service_introduce(struct client *client, uint64_t number)
     client->want_sent = gate_has_waiters();
     client->lack_reported = false;
     client_hears(client, client->question, NULL);
-    host_provided_early(client, client->host_most);
+    host_preallocated(client, client->host_most);
     client->introduced++;
     client->reports_busy = false;
     bus_sharing_watch(client, false);
@@ -93,51 +90,6 @@ bool service_make_wake(struct client *client)
     return client->wakes >= 0 && client->wake >= 0;
 }
 
-static bool reconnect(struct client *client)
-{
-    int socket = connection_open();
-    if (socket < 0)
-        return false;
-    LOCKED(memory_lock);
-    client->socket = socket;
-    service_introduce(client, 0);
-    return true;
-}
-
-/* A program that waits while there is no daemon looks as if it hung: its user is told, once. */
-static bool tell_waiters(const struct client *client, uint64_t heard_last)
-{
-    if (now_microseconds() - heard_last < TELL_AFTER_US)
-        return false;
-    pthread_mutex_lock(&memory_lock);
-    bool asks = client->answered < client->question;    /* for memory, not at the gate */
-    pthread_mutex_unlock(&memory_lock);
-    if (!asks && !gate_has_waiters())
-        return false;
-    complain("nvshared is not running, and this program waits for it: its work on the GPU goes on "
-             "when nvshared is started again");
-    return true;
-}
-
-/* Tells the daemon of changed figures, and gives host memory back that the
- * program's freeing has left over. */
-static void report(struct client *client)
-{
-    LOCKED(service_lock);
-    pthread_mutex_lock(&memory_lock);
-    bool surplus = client->memory.host > host_useful(client);
-    pthread_mutex_unlock(&memory_lock);
-    bool entered = surplus && swap_enter_context(client);
-    LOCKED(memory_lock);
-    /* Where no context is, the driver knows nothing of that memory. */
-    if (surplus && (entered || client->copy_context == NULL))
-        host_trim(client, host_useful(client));
-    client_send(client, (struct nvshare_report){
-        .type = NVSHARE_MEMORY,
-        .flags = gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
-    });
-}
-
 /* Waits for an order, a wake-up or the time to do something. */
 static int wait_for(struct client *client, int64_t timeout_us)
 {
@@ -156,7 +108,7 @@ static int wait_for(struct client *client, int64_t timeout_us)
     struct timespec timeout = {
         .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
     };
-    ppoll(fds, 2, timeout_us < 0 ? NULL : &timeout, NULL);
+    ppoll(fds, 2, timeout_us == NEVER ? NULL : &timeout, NULL);
     char bytes[64];
     while (fds[0].revents != 0
            && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
@@ -203,54 +155,221 @@ void service_rest(void *argument, uint64_t us)
     own_file_close(descriptor);
 }
 
-/* It runs, and others wait or are to be heeded. Who could not be drained is not held back: what it
- * has in flight may wait for what it is about to submit. service_lock is held. */
-static bool competes(struct client *client, bool *others_wait)
+/* What the thread remembers between two steps. */
+struct service {
+    struct client *client;
+    struct activity activity;
+    bool connected;                  /* at the last step */
+    bool heard;                      /* the daemon has sent an order since it was connected */
+    bool complained;                 /* that it has not */
+    bool idle_reported;
+    int64_t retry_us;
+    uint64_t retry_at, heard_at, report_at;
+};
+
+/* Reconnects. A program that waits without a daemon looks as if it hung: its user is told once. A
+ * service manager may hold the socket of a daemon that cannot start, so only an order is a sign of
+ * life. */
+static int64_t keep_connection(struct service *service)
+{
+    struct client *client = service->client;
+    uint64_t now = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    bool connected = client->socket >= 0;
+    bool asks = client->answered < client->question;    /* for memory, not at the gate */
+    pthread_mutex_unlock(&memory_lock);
+    if (!connected && service->connected) {
+        service->heard = false;
+        service->retry_us = RECONNECT_FIRST_US;
+        service->retry_at = now + RECONNECT_FIRST_US;
+    }
+    if (!connected && now >= service->retry_at) {
+        int socket = connection_open();
+        connected = socket >= 0;
+        service->retry_us = service->retry_us * 2 < RECONNECT_LAST_US ? service->retry_us * 2
+                                                                      : RECONNECT_LAST_US;
+        service->retry_at = now + (uint64_t)service->retry_us;
+        if (connected) {
+            LOCKED(memory_lock);
+            client->socket = socket;
+            service_introduce(client, 0);
+        }
+    }
+    service->connected = connected;
+    if (service->heard) {
+        service->heard_at = now;
+        service->complained = false;
+    } else if (!service->complained && now - service->heard_at >= COMPLAIN_AFTER_US
+               && (asks || gate_has_waiters())) {
+        service->complained = true;
+        complain("nvshared is not running, and this program waits for it: its work on the GPU "
+                 "goes on when nvshared is started again");
+    }
+    return !connected ? (int64_t)(service->retry_at - now)
+        : service->heard ? NEVER : RECONNECT_LAST_US;
+}
+
+/* Tells the daemon of changed figures, and gives host memory back that the program's freeing has
+ * left over. */
+static int64_t report(struct service *service)
+{
+    struct client *client = service->client;
+    uint64_t now = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    bool changed = !client->reported && client->socket >= 0;
+    bool surplus = client->memory.host > host_useful(client);
+    pthread_mutex_unlock(&memory_lock);
+    if (!changed)
+        service->report_at = 0;
+    else if (service->report_at == 0)
+        service->report_at = now + REPORT_INTERVAL_US;
+    if (!changed || now < service->report_at)
+        return changed ? (int64_t)(service->report_at - now) : NEVER;
+    service->report_at = 0;
+    bool entered = surplus && swap_enter_context(client);
+    LOCKED(memory_lock);
+    /* Where no context is, the driver knows nothing of that memory. */
+    if (surplus && (entered || client->copy_context == NULL))
+        host_trim(client, host_useful(client));
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MEMORY,
+        .flags = gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
+    });
+    return NEVER;
+}
+
+static int64_t show_waiting(struct service *service)
+{
+    return waiting_step(service->client);
+}
+
+static int64_t give_up_memory(struct service *service)
 {
     LOCKED(memory_lock);
+    int64_t spares = spares_expire(service->client), grants = client_give_up(service->client);
+    return spares < grants ? spares : grants;
+}
+
+static int64_t sample_activity(struct service *service)
+{
+    struct client *client = service->client;
+    pthread_mutex_lock(&memory_lock);
+    bool connected = client->socket >= 0, busy = connected && client->reports_busy;
+    bool runs = connected && client->granted && !client->starved;
+    bool idle = runs && client->reports_idle;
+    pthread_mutex_unlock(&memory_lock);
+    if (!busy)
+        activity_forget_gaps(&service->activity);
+    int64_t next = activity_sample(client, &service->activity,
+                                   ACTIVITY_BURST | (idle ? ACTIVITY_IDLE : 0)
+                                       | (busy && runs ? ACTIVITY_GAPS : 0));
+    if (!idle) {
+        service->idle_reported = false;
+        return next;
+    }
+    uint64_t pause = activity_idle(&service->activity);
+    if (pause >= client->idle_window && !service->idle_reported) {
+        LOCKED(memory_lock);
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
+    }
+    service->idle_reported = pause >= client->idle_window;
+    if (client->paced && pause >= client->idle_window / 2)
+        caches_ask(client, CACHES_IDLE);
+    /* Where nothing but a long pause is of interest, it need not be met at once. */
+    int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
+    rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
+    return rarely < next ? rarely : next;
+}
+
+/* Bounds the work in flight where the client runs and others wait or are to be heeded. A client that
+ * could not be drained is not held back: its work in flight may wait for what it is about to
+ * submit. */
+static int64_t pace(struct service *service)
+{
+    struct client *client = service->client;
+    pthread_mutex_lock(&memory_lock);
     bool held_back = client->socket >= 0 && client->granted
         && (client->undrained == 0 || client->steps);
-    *others_wait = held_back && client->paced;
-    return held_back && (client->paced || telling_heeds());
+    bool others_wait = held_back && client->paced, heeds = telling_heeds();
+    pthread_mutex_unlock(&memory_lock);
+    if (held_back && (others_wait || heeds))
+        pace_step(client);
+    else
+        pace_end(client);
+    if (others_wait && client->squeezed)
+        caches_ask(client, CACHES_TURN);
+    else
+        caches_rest(client);
+    bool pressing = pace_pressing(client);
+    return (others_wait && client->steps) || (pressing && heeds) ? BACKGROUND_US
+        : pressing ? PACE_US
+        : held_back && (others_wait || heeds) ? SAMPLE_US : NEVER;
 }
 
-/* Work of this program that others ask for, or of others for which it waits. Returns after how many
- * us to look again, or -1. service_lock is held. */
-static int64_t tell_and_heed(struct client *client, struct settling *settling)
+/* Heeds the words of other programs. */
+static int64_t heed(struct service *service)
 {
+    struct client *client = service->client;
     if (client->socket < 0)
         telling_forget(client);      /* nobody says any more whose word counts */
-    uint64_t settled = settling_look(client, settling);
-    bool stalled = client->undrained > 0 || pace_stalled(client);
-    uint64_t free = telling_look(now_microseconds(), stalled);
-    uint64_t next = settled == 0 || (free != 0 && free < settled) ? free : settled;
-    return next == 0 ? -1 : (int64_t)next;
+    uint64_t next = telling_look(now_microseconds(),
+                                 client->undrained > 0 || pace_stalled(client));
+    return next == 0 ? NEVER : (int64_t)next;
 }
 
-/* service_lock is held. */
-static void look_for_gaps(struct client *client, struct busyness *busy)
+static int64_t share_bus(struct service *service)
 {
-    pthread_mutex_lock(&memory_lock);
-    bool asked = client->reports_busy && client->socket >= 0;
-    bool runs = client->granted && !client->starved;
-    pthread_mutex_unlock(&memory_lock);
-    if (!asked)
-        busyness_forget(busy);
-    else if (!runs)
-        busyness_pause(busy);
-    else
-        busyness_look(client, busy);
+    return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
 }
 
-/* Of two times to wait, of which either may be -1: for ever. */
-static int64_t sooner(int64_t one, int64_t other)
+/* What the thread does besides orders. All steps run after each order and wake-up, and when the
+ * first of them is due: each returns in how many us it is, at the latest. */
+static const struct step {
+    int64_t (*run)(struct service *service);
+    bool locked;                     /* with service_lock */
+} STEPS[] = {
+    { keep_connection, false }, { report, true }, { show_waiting, false },
+    { give_up_memory, false }, { pace, true }, { sample_activity, true }, { heed, true },
+    { share_bus, true },
+};
+
+static int64_t run_steps(struct service *service)
 {
-    return one < 0 || (other >= 0 && other < one) ? other : one;
+    int64_t first = NEVER;
+    for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++) {
+        if (STEPS[i].locked)
+            pthread_mutex_lock(&service_lock);
+        int64_t due = STEPS[i].run(service);
+        if (STEPS[i].locked)
+            pthread_mutex_unlock(&service_lock);
+        first = due < first ? due : first;
+    }
+    return first;
+}
+
+/* Carries out the next order, if one comes within so many us. */
+static void obey_next(struct service *service, int64_t timeout_us)
+{
+    struct client *client = service->client;
+    struct nvshare_order order;
+    bool postponed = client_next_postponed(client, &order);
+    int connection = postponed ? -1 : wait_for(client, timeout_us), descriptor = -1;
+    int got = connection < 0 ? 0 : connection_receive(connection, &order, &descriptor, 0);
+    if (postponed || got == 1) {
+        service->heard |= got == 1;
+        LOCKED(service_lock);
+        service_obey(client, &order, own_file_descriptor(descriptor));
+    } else if (got < 0) {
+        service_disconnect(client);
+    }
+    own_file_close(descriptor);
 }
 
 void *service_run(void *argument)
 {
-    struct client *client = argument;
+    struct service service = {
+        .client = argument, .connected = true, .heard = true, .heard_at = now_microseconds(),
+    };
     own_thread_begins("nvshare");
     pthread_mutex_lock(&memory_lock);   /* until clients[] has it */
     pthread_mutex_unlock(&memory_lock);
@@ -258,89 +377,6 @@ void *service_run(void *argument)
     /* This thread never disturbs a capture of the program's threads. */
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
-
-    struct idleness idle = { .watching = false };
-    struct settling settling = { .watching = false };
-    struct busyness busy = { .looks = false };
-    int retry_ms = RECONNECT_FIRST_MS;
-    uint64_t reported = 0;
-    /* Of a daemon that answers: a service manager may hold the socket of one that cannot start. */
-    uint64_t heard_last = 0;
-    bool heard = true, told = false;
-    bool pressing = false;
-    int64_t look = -1;                   /* us, for what others are told, and tell */
-    for (;;) {
-        int tell = waiting_step(client);
-        pthread_mutex_lock(&memory_lock);
-        int due = sooner(sooner(spares_due(client), client_give_up(client)), tell);
-        bool connected = client->socket >= 0, changed = !client->reported;
-        bool runs = connected && client->granted && !client->starved;
-        bool watch = runs && client->watched, idles = watch && client->reports_idle;
-        /* Where nothing but a long pause is of interest, it need not be met at once. */
-        int64_t sparse = (int64_t)(client->idle_window / IDLE_LOOKS);
-        bool calm = idles && !client->paced && !bus_sharing_is_watched() && sparse > IDLE_LOOK_US;
-        pthread_mutex_unlock(&memory_lock);
-
-        if (heard)
-            heard_last = now_microseconds(), told = false;
-        int64_t timeout = heard ? -1 : RECONNECT_LAST_MS;
-        if (!connected) {
-            timeout = retry_ms;
-        } else if (watch || (runs && telling_heeds())) {
-            timeout = (pressing ? PACE_LOOK_US : calm ? sparse : IDLE_LOOK_US) / 1000;
-        } else if (changed) {
-            timeout = REPORT_INTERVAL_US / 1000;
-        }
-        timeout = sooner(timeout, sooner(due, busyness_due(&busy)));
-        timeout = sooner(look, timeout < 0 ? -1 : timeout * 1000);
-        struct nvshare_order order;
-        bool postponed = client_next_postponed(client, &order);
-        int connection = postponed ? -1 : wait_for(client, timeout), got = 0, descriptor = -1;
-        if (postponed
-            || (connection >= 0
-                && (got = connection_receive(connection, &order, &descriptor, 0)) == 1)) {
-            LOCKED(service_lock);
-            service_obey(client, &order, own_file_descriptor(descriptor));
-        } else if (got < 0) {
-            service_disconnect(client);
-        }
-        own_file_close(descriptor);
-
-        heard = (connected && heard) || got == 1;
-        if (!heard)
-            told = told || tell_waiters(client, heard_last);
-        if (!connected) {
-            retry_ms = reconnect(client) ? RECONNECT_FIRST_MS
-                : retry_ms * 2 < RECONNECT_LAST_MS ? retry_ms * 2 : RECONNECT_LAST_MS;
-        } else if (changed && now_microseconds() - reported >= REPORT_INTERVAL_US) {
-            report(client);
-            reported = now_microseconds();
-        }
-        pthread_mutex_lock(&memory_lock);
-        spares_expire(client);
-        pthread_mutex_unlock(&memory_lock);
-        pthread_mutex_lock(&service_lock);
-        if (idles)
-            idleness_look(client, &idle);
-        else
-            idleness_forget(&idle);
-        bool others_wait;
-        if (competes(client, &others_wait))
-            pace_step(client);
-        else
-            pace_end(client);
-        if (others_wait && client->squeezed)
-            caches_ask(client, CACHES_TURN);
-        else
-            caches_rest(client);
-        look_for_gaps(client, &busy);
-        pressing = pace_pressing(client);
-        look = tell_and_heed(client, &settling);
-        if (pressing && telling_heeds())
-            look = sooner(look, BACKGROUND_LOOK_US);
-        if (others_wait && client->steps)
-            look = sooner(look, STEP_LOOK_US);
-        bus_sharing_step(client);
-        pthread_mutex_unlock(&service_lock);
-    }
+    for (;;)
+        obey_next(&service, run_steps(&service));
 }

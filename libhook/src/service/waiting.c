@@ -75,11 +75,11 @@ static bool lacks_answer(const struct client *client)
         && client->answered < client->question;
 }
 
-int waiting_step(struct client *client)
+int64_t waiting_step(struct client *client)
 {
     unsigned i = client->index;
     if (!verbose())
-        return -1;
+        return NEVER;
     pthread_mutex_lock(&memory_lock);
     bool for_memory = lacks_answer(client), at_gate = stands(client);
     pthread_mutex_unlock(&memory_lock);
@@ -90,19 +90,19 @@ int waiting_step(struct client *client)
                      (unsigned long long)(now - waits[i].since) / 1000000, i);
         waits[i].since = 0;
         waits[i].asked = waits[i].told = false;
-        return -1;
+        return NEVER;
     }
     if (waits[i].since == 0)
         waits[i].since = now;
     uint64_t waited = now - waits[i].since;
     if (waited < TELL_AFTER_US)
-        return (int)((TELL_AFTER_US - waited) / 1000) + 1;
+        return (int64_t)(TELL_AFTER_US - waited);
     if (for_memory && !waits[i].told) {
         complain("waits for GPU %u: nvshared has not yet granted the memory that it asked for", i);
         waits[i].told = true;
     }
     waits[i].asked = waits[i].asked || for_memory || ask(client);
-    return -1;
+    return NEVER;
 }
 
 void waiting_for(const struct client *client, const struct nvshare_order *order)

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct client;
 struct nvshare_order;
 
-/* Between two steps of the service thread. Returns in how many milliseconds there is something
- * to tell; -1: nothing. */
-int waiting_step(struct client *client);
+/* Between two steps of the service thread. Returns in how many us there is something to
+ * tell. */
+int64_t waiting_step(struct client *client);
 /* The daemon says what for. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
 /* For gate_on_waiter. */

@@ -2,6 +2,7 @@
 #include "swap/departure.h"
 
 #include "block/block.h"
+#include "block/host_threads.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "swap/victim.h"
@@ -111,9 +112,7 @@ bool departure_copy(struct departure *departure, struct block *block)
     const struct nvshare_order *order = departure->order;
     const struct look *look = &block->look;
     block->presaving = departure->stays;
-    /* What is only saved has time. */
-    bool has_place = store_take(block, order->host,
-                                departure->stays ? NULL : &departure->provision);
+    bool has_place = store_take(block, order->host);
     block->restless = block->known;
     block->known = false;            /* the place is about to be overwritten */
     block->right = 0;
@@ -149,7 +148,7 @@ void departure_end(struct departure *departure)
     while (departure->line.count > 0)
         pipeline_complete(departure->client, &departure->line);
     pthread_mutex_unlock(&memory_lock);
-    host_provided(&departure->provision);
+    host_provided(departure->client);
     pthread_mutex_lock(&memory_lock);
     if (departure->progress.failed)
         departure->flags |= NVSHARE_DRIVER_ERROR;

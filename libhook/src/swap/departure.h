@@ -5,7 +5,6 @@
  */
 #pragma once
 
-#include "block/host_provision.h"
 #include "swap/content.h"
 #include "swap/pipeline.h"
 
@@ -17,7 +16,6 @@ struct departure {
     unsigned flags;                  /* of the answer */
     struct pipeline line;
     struct progress progress;
-    struct host_provision provision;
 
     /* Blocks that were looked at together, and how many of them are through. */
     struct block *blocks[WHOLES_MAX];

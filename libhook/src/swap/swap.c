@@ -23,6 +23,7 @@
 #include "swap/swap.h"
 
 #include "block/block.h"
+#include "block/host_threads.h"
 #include "block/store.h"
 #include "client/client.h"
 #include "swap/context_failed.h"
@@ -105,7 +106,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     departing.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room) {
-        departing.provision.wanted = occupied - room;
+        host_expect(client, occupied - room);
         victims_survey(client, occupied - room);
     }
     struct block *block;

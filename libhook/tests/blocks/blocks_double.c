@@ -9,7 +9,7 @@
 #include "block/search.c"            /* for what it looks for */
 
 #include "block/host_memory.h"
-#include "block/host_provision.h"
+#include "block/host_threads.h"
 #include "block/host_slabs.h"
 #include "block/region.h"
 #include "client/client.h"
@@ -156,12 +156,12 @@ bool host_memory_register_again(char *memory, size_t size) { (void)memory, (void
 bool host_memory_unregister(char *memory) { (void)memory; return true; }
 void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
 void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
-void host_provide(struct client *client, uint64_t allowance, struct host_provision *provision)
+void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
+void host_provide(struct client *client, uint64_t size, uint64_t allowance)
 {
-    (void)allowance;
-    provision->client = client;
+    (void)client, (void)size, (void)allowance;
 }
-void host_provided(struct host_provision *provision) { (void)provision; }
+void host_provided(struct client *client) { (void)client; }
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {

@@ -122,14 +122,14 @@ SEEN void introduce(void)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* So much time passes. Returns what client_give_up() does. */
+/* So much time passes. Returns in how many ms client_give_up() is due; -1: never. */
 SEEN int pass(uint64_t microseconds)
 {
     pthread_mutex_lock(&memory_lock);
     clock_us += microseconds;
-    int left = client_give_up(&one);
+    int64_t left = client_give_up(&one);
     pthread_mutex_unlock(&memory_lock);
-    return left;
+    return left == NEVER ? -1 : (int)((left + 999) / 1000);
 }
 
 SEEN uint64_t asked_so_far(void)

@@ -39,7 +39,7 @@ def test_nothing_is_exported_but_the_hooks_and_what_python_waits_in(library: Pat
     ])
 
 
-def test_the_library_only_looks_around_when_it_is_loaded(library: Path) -> None:
+def test_library_load_runs_one_constructor_that_changes_nothing(library: Path) -> None:
     """One constructor, beside that which the compiler puts into every object. It asks the kernel
     for what the process was started with (process_start.c), and changes nothing."""
     sections = output("readelf", "-SW", library)
@@ -53,7 +53,7 @@ def test_the_library_only_looks_around_when_it_is_loaded(library: Path) -> None:
     assert ".preinit_array" not in sections
 
 
-def test_the_library_needs_nothing_but_the_c_library(library: Path) -> None:
+def test_library_links_against_the_c_library_alone(library: Path) -> None:
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", library))
     assert {name.split(".so")[0] for name in needed} <= {
         "libc",

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include "block/region.h"
-#include "block/host_provision.h"
+#include "block/host_threads.h"
 #include "block/host_slabs.h"
 #include "client/client.h"
 #include "client/connection.h"
@@ -173,7 +173,8 @@ void client_update(struct client *client) { (void)client; }
 void memory_lock_yields(uint64_t *held_since) { (void)held_since; }
 void release_if_context_failed(struct client *client) { (void)client; }
 void host_shrink(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
-void host_provided(struct host_provision *provision) { (void)provision; }
+void host_provided(struct client *client) { (void)client; }
+void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
 void host_leave_context(struct client *client, bool drained) { (void)client, (void)drained; }
 void region_give(CUdeviceptr address, size_t size) { (void)address, (void)size; }
 bool region_contains(CUdeviceptr address) { (void)address; return false; }

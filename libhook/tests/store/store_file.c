@@ -49,10 +49,10 @@ static CUresult open(struct block *block, const CUmemAccessDesc *access)
     return CUDA_SUCCESS;
 }
 
-static bool take(struct block *block, uint64_t allowance, struct host_provision *provision)
+static bool take(struct block *block, uint64_t allowance)
 {
     struct file *own = calloc(1, sizeof *own);
-    (void)allowance, (void)provision;
+    (void)allowance;
     if (failing("take") || own == NULL || (own->file = tmpfile()) == NULL) {
         free(own);
         return false;

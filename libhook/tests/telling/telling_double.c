@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What telling.c, settling.c and gate.c stand on, in figures alone: a card whose work ends when the
+ * What telling.c, activity.c and gate.c stand on, in figures alone: a card whose work ends when the
  * test says so, and a clock. With THREADS a program of so many threads that launch, and a service
  * thread; each says whether the word was right whenever it had work under way.
  */
@@ -17,17 +17,19 @@
 #include "client/contexts.h"
 #include "client/gate.h"
 #include "client/telling.h"
+#include "flight/activity.h"
+#include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "service/settling.h"
 
 #define SEEN __attribute__((visibility("default")))
 
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 SEEN _Atomic uint64_t clock_us;
 SEEN _Atomic unsigned woken;         /* how often the service thread was */
 static _Atomic uint64_t submitted, finished;
 static struct client one;
-static struct settling settling;
+static struct activity activity;
 struct client *clients[CLIENTS_MAX] = { &one };
 _Atomic(void *) real_functions[REAL_COUNT];
 
@@ -84,6 +86,21 @@ bool client_is_called_back(void)
     return false;
 }
 
+bool client_alone(void)
+{
+    return true;
+}
+
+bool capture_going_on(void)
+{
+    return false;
+}
+
+void client_send(struct client *client, struct nvshare_report report)
+{
+    (void)client, (void)report;
+}
+
 /* Covers what had been submitted when it began. */
 void drain_begin(struct drain *drain)
 {
@@ -137,7 +154,8 @@ SEEN uint64_t look(bool stalled)
 
 SEEN uint64_t settle(void)
 {
-    return settling_look(&one, &settling);
+    int64_t next = activity_sample(&one, &activity, ACTIVITY_BURST);
+    return next == NEVER ? 0 : (uint64_t)next;
 }
 
 SEEN void launch(void)

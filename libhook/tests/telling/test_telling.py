@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program tells those in the background, and when they go on: telling.c and settling.c."""
+"""What a program tells those in the background, and when they go on: telling.c and activity.c."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ SOURCE = HERE.parents[1] / "src"
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
          f"-I{SOURCE.parent}/include", "-pthread"]
 SOURCES = [str(HERE / "telling_double.c"), str(SOURCE / "client" / "gate.c"),
-           str(SOURCE / "client" / "telling.c"), str(SOURCE / "service" / "settling.c")]
+           str(SOURCE / "client" / "telling.c"), str(SOURCE / "flight" / "activity.c")]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 

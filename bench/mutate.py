@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which share of small errors in the product the tests notice.
+
+    python -m bench.mutate --count 60 --seed 1 --tree ../clone
+
+Changes one place of the product in a clone (a comparison, an operator, a condition, a number, a
+call), builds, runs the tests of that place's room, and puts the place back; again for each of the
+places that the seed draws. Prints a line for each and the share that a test noticed. A change that
+does not compile is not counted, and another is drawn.
+
+ROOMS has the tests of each room: what a developer runs for it, as CONTRIBUTING.md says, and not all
+of `make test`.
+"""
+
+import argparse
+import ast
+import io
+import random
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Paths of the product, by their beginning, and globs of the tests. The first row that fits counts.
+OTHER = ("tests/unit/test_[a-r]*.py", "tests/unit/test_s[ahtuy]*.py", "tests/unit/test_t[a-n]*.py")
+ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("nvshared/scheduler", (
+        "tests/unit/test_scheduler_*.py", "tests/unit/test_ahead*.py")),
+    ("nvshared/kubelet", ("tests/unit/test_kubelet*.py", "tests/integration/test_kubelet_*.py")),
+    ("nvshared/sharing", (
+        "tests/unit/test_[bcdegmrstw]*.py", "tests/bus/test_tenants.py",
+        "tests/bus/test_clients.py", "tests/bus/test_calls.py")),
+    ("nvshared/settings", OTHER),
+    ("nvshared/machine", OTHER),
+    ("nvshared/hook", (
+        "tests/unit/test_[lp]*.py", "tests/unit/test_session*.py", "tests/unit/test_gpu.py",
+        "tests/integration/test_descriptors.py", "tests/integration/test_takeover.py")),
+    ("nvshared/report", OTHER),
+    ("nvshared/history", ("tests/unit/test_history*.py", "tests/bus/test_history.py")),
+    *((f"nvshared/{room}", ("tests/unit/test_dbus.py", "tests/bus/test_*.py"))
+      for room in ("bus", "control", "dbus")),
+    ("nvshared/cli", (
+        "tests/unit/test_[cdptq]*.py", "tests/bus/test_commands.py", "tests/bus/test_tenants.py",
+        "tests/bus/test_history.py", "tests/bus/test_steps.py")),
+    ("nvshared/tui", (
+        "tests/unit/test_top_*.py", "tests/unit/test_dashboard.py", "tests/bus/test_top.py",
+        "tests/bus/test_tenants.py")),
+    ("nvshared/", OTHER),
+    ("libhook/src", (
+        "libhook/tests/[bcdhpst]*/test_*.py", "tests/integration/test_own_memory.py",
+        "tests/integration/test_turns.py", "tests/integration/test_random_calls.py",
+        "tests/integration/test_random_handovers.py", "tests/integration/test_pools.py",
+        "tests/integration/test_ipc.py", "tests/integration/test_managed.py",
+        "tests/integration/test_contexts.py", "tests/integration/test_captures.py",
+        "tests/integration/test_pinned.py", "tests/integration/test_dependent_work.py")),
+)
+# They compile for minutes, look at the whole tree's style, or play the simulated card alone.
+LEFT_OUT = ("test_style.py", "test_packaging.py", "test_image.py", "test_simulator_")
+SWAPPED = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
+    "and": "or", "or": "and", "&&": "||", "||": "&&", "True": "False", "False": "True",
+    "true": "false", "false": "true",
+}
+PATIENCE = 120                          # seconds that one test may take; a hang is noticed
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One change of a file: characters from `start` to `end` become `new`."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    new: str
+
+    def applied(self, text: str) -> str:
+        """The file with the change."""
+        return text[:self.start] + self.new + text[self.end:]
+
+    def told(self, text: str) -> str:
+        """Where it is and what changes."""
+        return f"{self.path}:{self.line}: {text[self.start:self.end]!r} -> {self.new!r}"
+
+
+def python_mutations(path: str, text: str) -> Iterator[Mutation]:
+    """All changes of a Python file. Annotations have none that would do nothing."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        row, column = token.start
+        start = starts[row - 1] + column
+        new = SWAPPED.get(token.string)
+        if token.type == tokenize.NUMBER and token.string.isdigit():
+            new = str(int(token.string) + 1)
+        if new and token.type in (tokenize.OP, tokenize.NAME, tokenize.NUMBER):
+            yield Mutation(path, row, start, start + len(token.string), new)
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        span: ast.expr | ast.stmt
+        if isinstance(node, ast.If | ast.While | ast.IfExp):
+            span, new = node.test, "(not ({}))"
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await):
+            span, new = node, "pass"
+        else:
+            continue
+        assert span.end_lineno is not None
+        assert span.end_col_offset is not None
+        # ast counts columns in bytes of UTF-8.
+        start, end = (
+            starts[row - 1] + len(lines[row - 1].encode()[:column].decode())
+            for row, column in ((span.lineno, span.col_offset),
+                                (span.end_lineno, span.end_col_offset)))
+        yield Mutation(path, span.lineno, start, end, new.format(text[start:end]))
+
+
+def c_mutations(path: str, text: str) -> Iterator[Mutation]:
+    """All changes of a C file outside of comments, strings and preprocessor lines."""
+    kept = re.sub(
+        r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+        r"|^[ \t]*#(?:\\\n|[^\n])*",
+        lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.DOTALL | re.MULTILINE)
+    for found in re.finditer(
+        r"(?P<word>\b(?:true|false)\b|(?<= )(?:[<>=!]=|[<>+-]|&&|\|\|)(?= ))"
+        r"|(?P<number>(?<![\w.])[0-9]+(?![\w.]))"
+        r"|(?P<test>\b(?:if|while) (?=\())"
+        r"|(?P<call>^\t+\w+\([^;{}]*\);$)", kept, re.MULTILINE,
+    ):
+        start, end = found.span()
+        if found["word"]:
+            new = SWAPPED[found["word"]]
+        elif found["number"]:
+            new = str(int(found["number"]) + 1)
+        elif found["call"]:
+            new = "\t;"
+        else:
+            start = end
+            depth, end = 1, end + 1
+            while depth:
+                depth += {"(": 1, ")": -1}.get(kept[end], 0)
+                end += 1
+            new = f"(!{text[start:end]})"
+        yield Mutation(path, text.count("\n", 0, start) + 1, start, end, new)
+
+
+def mutations(tree: Path) -> list[Mutation]:
+    """All changes of the product, in a fixed order."""
+    found: list[Mutation] = []
+    for path in sorted([*tree.glob("nvshared/**/*.py"), *tree.glob("libhook/src/**/*.c")]):
+        make = python_mutations if path.suffix == ".py" else c_mutations
+        found += make(str(path.relative_to(tree)), path.read_text())
+    return found
+
+
+def tests(tree: Path, path: str) -> list[str]:
+    """The tests of a file's room; first those with the file's name in theirs."""
+    stem = Path(path).stem
+    globs = next(globs for room, globs in ROOMS if path.startswith(room))
+    found = {str(one.relative_to(tree)) for each in globs for one in tree.glob(each)
+             if not one.name.startswith(LEFT_OUT)}
+    return sorted(found, key=lambda name: (stem not in name, name.startswith("tests/integ"), name))
+
+
+def failing(tree: Path, tests: list[str], prefix: list[str]) -> str:
+    """The first test that fails; "" if none does."""
+    done = subprocess.run(
+        [*prefix, tree / ".venv/bin/python", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+         f"--timeout={PATIENCE}", *tests],
+        cwd=tree, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode == 0:
+        return ""
+    if done.returncode == 4:            # of usage
+        raise RuntimeError(done.stderr)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return failed[1] if failed else f"pytest ends with {done.returncode}"
+
+
+def noticing(tree: Path, mutation: Mutation, prefix: list[str]) -> str | None:
+    """The test that fails, "" if none does, or None if the change does not compile.
+
+    A test that fails once and passes alone afterwards has not noticed the change.
+    """
+    path = tree / mutation.path
+    text = path.read_text()
+    try:
+        path.write_text(mutation.applied(text))
+        if path.suffix == ".py":
+            try:
+                compile(path.read_text(), mutation.path, "exec")
+            except SyntaxError:
+                return None
+        elif subprocess.run(["make", "-s", "-C", "libhook", "all"], cwd=tree,
+                            capture_output=True, check=False).returncode:
+            return None
+        for _ in range(2):
+            test = failing(tree, tests(tree, mutation.path), prefix)
+            if not ("::" in test and not failing(tree, [test], prefix)):
+                break
+        else:
+            test = ""
+    finally:
+        path.write_text(text)
+        if path.suffix == ".c":
+            subprocess.run(["make", "-s", "-C", "libhook", "all"], cwd=tree, check=True,
+                           stdout=subprocess.DEVNULL)
+    return test
+
+
+def main() -> None:
+    """Prints a line for each change, and the share that was noticed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tree", type=Path, default=Path(), help="a built clone with .venv")
+    parser.add_argument("--list", action="store_true", help="print the changes alone")
+    parser.add_argument("--prefix", default="", help="a command that runs the tests: nice -n 10")
+    options = parser.parse_args()
+    tree = options.tree.resolve()
+    found = mutations(tree)
+    random.Random(options.seed).shuffle(found)
+    if options.list:
+        for one in found[:options.count]:
+            print(one.told((tree / one.path).read_text()))
+        return
+    noticed = counted = 0
+    for one in found:
+        if counted == options.count:
+            break
+        told = one.told((tree / one.path).read_text())
+        test = noticing(tree, one, options.prefix.split())
+        if test is None:
+            continue
+        counted += 1
+        noticed += bool(test)
+        print(f"{'noticed' if test else 'MISSED '} {told}  {test}", flush=True)
+    print(f"{noticed} of {counted} noticed ({100 * noticed // max(counted, 1)} %)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * To take host memory from the kernel takes two to ten times as long as to copy into it. So several
+ * threads make slabs, at two times.
+ *
+ * Blocks leave (host_provide()). While blocks are copied into what there is, the threads make the
+ * next slabs and register them with the driver; piece by piece, so that all of them work on the
+ * slab that is needed first. First they register what was preallocated, as far as it is needed.
+ *
+ * The program runs (host_preallocate()). The daemon knows before that programs will not fit together
+ * (nvshared/scheduler/presave.py). The program is to notice nothing. These threads are few, and
+ * others go first. They call nothing of the driver: its locks, contexts and captures are none of
+ * their business, so a slab is registered when something is to leave, which takes a fraction of the
+ * time. They take the lock of the process's mappings for one page at a time. Nobody waits for a
+ * thread that others go before: what it has begun counts, and can be used or is given back when it
+ * is done, however late that is; store_host.c waits for it last.
+ */
+#define _GNU_SOURCE
+#include "block/host_threads.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "block/host_memory.h"
+#include "block/host_slabs.h"
+#include "block/region.h"
+#include "flight/capture.h"
+#include "interpose/log.h"
+#include "interpose/own_thread.h"
+#include "interpose/real.h"
+
+#define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the order that comes next */
+#define REGISTRARS 4                 /* the driver may let in one at a time */
+#define PROVIDERS_MOST 8
+#define PREALLOCATORS_MOST 4
+#define PREALLOCATORS_PART 4         /* of the processors that the process may use */
+#define NICER 10
+
+/* Protected by memory_lock; `threads` is the service thread's. */
+static struct work {
+    struct client *client;
+    bool early;                      /* while the program runs */
+    struct host_slab *slab;          /* of which pieces are to be filled yet; NULL: none is begun */
+    uint64_t target;                 /* bytes of host memory in all; if early, host_most is */
+    uint64_t wanted;                 /* bytes that are to leave and have not asked for a place yet */
+    bool expects, begun;
+    CUcontext context;
+    char *memory;                    /* mapped for slabs, of which so many bytes are not taken */
+    uint64_t mapped;
+    unsigned count;
+    pthread_t threads[PROVIDERS_MOST];
+} providing[CLIENTS_MAX], preallocating[CLIENTS_MAX];
+
+static unsigned *running(const struct work *work)
+{
+    return work->early ? &work->client->early_providers : &work->client->providers;
+}
+
+/* The slab to which the threads turn next, of what was mapped for all of them as long as there is
+ * any left. NULL: there are enough, or the machine has no more. Lock held. If early it is released
+ * while the kernel maps the slab: the program may want it. */
+static struct host_slab *begin(struct work *work)
+{
+    struct client *client = work->client;
+    uint64_t target = work->target;
+    if (work->early)
+        target = !client->provides_early ? 0
+            : host_useful(client) < client->host_most ? host_useful(client) : client->host_most;
+    uint64_t size = host_slab_size(client, PAGE, target);
+    if (size == 0)
+        return NULL;
+    char *memory = NULL;
+    if (work->mapped >= size) {
+        work->mapped -= size;
+        memory = work->memory + work->mapped;
+    }
+    client->memory.host += size;
+    if (work->early)
+        pthread_mutex_unlock(&memory_lock);
+    struct host_slab *slab = host_slab_new(client, memory, size);
+    if (work->early)
+        pthread_mutex_lock(&memory_lock);
+    if (slab == NULL)
+        client->memory.host -= size;
+    return slab;
+}
+
+/* False: no more can be made. Lock held, may be released meanwhile. */
+static bool finish(const struct work *work, struct host_slab *slab)
+{
+    struct client *client = work->client;
+    if (!work->early)
+        return host_slab_enlist(client, slab);
+    if (client->memory.host <= client->host_most) {
+        host_slab_add(client, slab);
+    } else {
+        client->memory.host -= slab->size;
+        host_memory_unmap(slab->memory, slab->size);
+        free(slab);
+    }
+    client_changed(client);
+    return true;
+}
+
+static bool prepare(const struct work *work)
+{
+    client_thread_is_ours();
+    if (!work->early) {
+        capture_relax();
+        return REAL(cuCtxSetCurrent)(work->context) == CUDA_SUCCESS;
+    }
+    errno = 0;
+    if (nice(NICER) == -1 && errno != 0)
+        debug("host memory is made as if it were urgent: %s", error_text(errno));
+    return true;
+}
+
+static void *make(void *argument)
+{
+    struct work *work = argument;
+    own_thread_begins(work->early ? "nvshare-early" : "nvshare-host");
+    bool more = prepare(work);
+    LOCKED(memory_lock);
+    while (more && !work->early
+           && host_register_next(work->client, work->wanted + REGISTERED_AHEAD))
+        continue;
+    struct host_slab *slab;
+    while ((slab = work->slab != NULL ? work->slab : more ? begin(work) : NULL) != NULL) {
+        char *piece = slab->memory + slab->begun;
+        uint64_t left = slab->size - slab->begun;
+        uint64_t size = left < PIECE || work->early ? left : PIECE;
+        uint64_t step = work->early ? PAGE : size;
+        slab->begun += size;
+        work->slab = size < left ? slab : NULL;
+        pthread_mutex_unlock(&memory_lock);
+        for (uint64_t filled = 0; filled < size; filled += step)
+            host_memory_fill(piece + filled, step);
+        pthread_mutex_lock(&memory_lock);
+        slab->filled += size;
+        if (slab->filled == slab->size)
+            more &= finish(work, slab);
+    }
+    --*running(work);
+    pthread_cond_broadcast(&memory_changed);
+    return NULL;
+}
+
+static unsigned threads_most(bool early)
+{
+    cpu_set_t usable;
+    long online = sysconf(_SC_NPROCESSORS_ONLN), most = PROVIDERS_MOST;
+    if (early) {
+        online = sched_getaffinity(0, sizeof usable, &usable) == 0
+            ? CPU_COUNT(&usable) / PREALLOCATORS_PART : 1;
+        most = PREALLOCATORS_MOST;
+    }
+    return (unsigned)(online < 1 ? 1 : online > most ? most : online);
+}
+
+void host_expect(struct client *client, uint64_t bytes)
+{
+    providing[client->index] = (struct work){ .client = client, .expects = true, .wanted = bytes };
+}
+
+static void begin_to_provide(struct client *client, struct work *work, uint64_t allowance)
+{
+    uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
+    if (host_free(client) >= work->wanted)
+        target = client->memory.host;
+    uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
+    uint64_t jobs = (lacking + PIECE - 1) / PIECE;
+    if (host_registrable(client, work->wanted + REGISTERED_AHEAD) != NULL)
+        jobs += REGISTRARS;
+    work->begun = true;
+    work->context = client->copy_context;
+    work->target = target;
+    lacking = lacking / PAGE * PAGE;
+    if (lacking > 0)
+        work->memory = host_memory_map(lacking, client->node);
+    if (work->memory != NULL)
+        work->mapped = lacking;
+    unsigned most = threads_most(false);
+    while (work->count < jobs && work->count < most
+           && own_thread_start(&work->threads[work->count], make, work) == 0) {
+        work->count++;
+        client->providers++;
+    }
+}
+
+void host_provide(struct client *client, uint64_t size, uint64_t allowance)
+{
+    struct work *work = &providing[client->index];
+    if (!work->expects)
+        return;
+    if (!work->begun)
+        begin_to_provide(client, work, allowance);
+    work->wanted -= size < work->wanted ? size : work->wanted;
+}
+
+void host_provided(struct client *client)
+{
+    struct work *work = &providing[client->index];
+    for (unsigned i = 0; i < work->count; i++)
+        pthread_join(work->threads[i], NULL);
+    if (work->mapped > 0)
+        host_memory_unmap(work->memory, work->mapped);
+    *work = (struct work){ .client = client };
+}
+
+void host_preallocate(struct client *client, uint64_t most)
+{
+    struct work *work = &preallocating[client->index];
+    work->client = client;
+    work->early = true;
+    client->provides_early = true;
+    client->host_most = most;
+    pthread_t thread;
+    while (client->early_providers < threads_most(true)
+           && own_thread_start(&thread, make, work) == 0) {
+        pthread_detach(thread);
+        client->early_providers++;
+    }
+}
+
+void host_preallocated(struct client *client, uint64_t most)
+{
+    client->provides_early = false;
+    client->host_most = most;
+}

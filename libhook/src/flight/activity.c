@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds out when a program has work in flight. One marker, an event behind all work submitted
+ * before it, answers three questions. While it is pending, something is in flight; a sample then
+ * costs one call of the driver. When it is done and no thread has passed the gate since it was
+ * recorded, nothing is, and a sample costs none.
+ *
+ * IDLE. Nothing has passed the gate since the last sample, no thread stands there, and the marker
+ * is done. Every such pause is added up, however short: nobody is billed for it.
+ *
+ * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/busy.py.
+ * Here a marker is recorded at each sample at which the last is done, whether threads have passed
+ * or not. If the new one is done within SOON_US, nothing was in flight. So short gaps are met by
+ * chance, in proportion to the time that they take. A gap counts as the time since the last sample,
+ * or as long as samples usually lie apart, if that is less: on a busy machine this thread may have
+ * been kept waiting. WINDOW_US with less than a GAPS_PART of gaps make a program busy: one that
+ * synchronises and goes on within a moment is. More than that, or nothing in flight for
+ * GAP_LONGEST_US, is reported at once, and then no sample is taken for REST_US. Beside other
+ * programs a marker may have to wait for the card, and hide a gap of a millisecond or two. In a turn
+ * of its own none is hidden. Only time in the client's turns counts, as the wait for a turn is no
+ * gap; each turn begins anew. Where nothing can be known the program counts as one with gaps: during
+ * a capture, if its work did not end when it was to drain, and if it uses several GPUs, as its gate
+ * shuts them all.
+ *
+ * BURST. telling.c has announced that work is under way; others wait until it is done. A pause
+ * shorter than MOMENT_US is part of the burst, as between the kernels of one request. Samples are
+ * frequent at first and rarer as the burst lasts, so those who wait lose a small part of its length.
+ * While a stream is being captured nothing can be asked without breaking the capture (drain.c), and
+ * work counts as under way.
+ */
+#include "flight/activity.h"
+
+#include <string.h>
+
+#include "client/client.h"
+#include "client/gate.h"
+#include "client/telling.h"
+#include "flight/capture.h"
+
+#define GAPS_SAMPLE_US 5000
+#define GAPS_SAMPLED_MOST_US 10000
+#define SOON_US 50
+#define WINDOW_US 1000000
+#define GAPS_PART 16
+#define GAP_LONGEST_US 10000
+#define REST_US 1000000
+
+#define MOMENT_US 50
+#define BURST_SAMPLE_LEAST_US 50
+#define BURST_SAMPLE_MOST_US 500
+#define BURST_SAMPLES 32
+
+static void record(struct activity *activity, uint64_t spin_us)
+{
+    uint64_t began = now_microseconds(), took;
+    bool done;
+    activity->marker_passes = activity->passes;
+    drain_begin(&activity->marker);
+    do {
+        done = drain_step(&activity->marker);
+        took = now_microseconds() - began;
+    } while (!done && took < spin_us);
+    activity->state = done ? MARKER_DONE : MARKER_PENDING;
+    activity->prompt = took < SOON_US;
+}
+
+/* `between`: also while threads pass. */
+static void sample(struct activity *activity, bool between, uint64_t now)
+{
+    uint64_t passes = gate_passes();
+    activity->quiet = passes == activity->passes;
+    activity->passes = passes;
+    bool fresh = activity->state == MARKER_DONE && activity->marker_passes == passes;
+    activity->prompt = true;
+    if (!fresh)
+        activity->empty_since = now;
+    if (activity->state == MARKER_PENDING && drain_step(&activity->marker))
+        activity->state = MARKER_DONE;
+    if (activity->state != MARKER_PENDING && (activity->quiet || between)
+        && (activity->state == NO_MARKER || activity->marker_passes != passes))
+        record(activity, between ? SOON_US : 0);
+    activity->empty = activity->state == MARKER_DONE && activity->marker_passes == passes;
+}
+
+static void look_for_pause(struct client *client, struct activity *activity, uint64_t now)
+{
+    bool waits = gate_has_waiters();
+    bool pause = activity->idle.asked && activity->quiet && activity->empty && !waits;
+    if (pause && activity->idle.counts) {
+        LOCKED(memory_lock);
+        client->idled += now - activity->idle.counted;
+    }
+    if (!pause)
+        activity->idle.since = now;
+    activity->idle.asked = true;
+    activity->idle.counts = pause;   /* from now on: the work may have ended just now */
+    activity->idle.counted = now;
+}
+
+uint64_t activity_idle(const struct activity *activity)
+{
+    return activity->idle.counts ? activity->idle.counted - activity->idle.since : 0;
+}
+
+static bool gaps_are_known(const struct client *client)
+{
+    return client_alone() && !capture_going_on() && client->undrained == 0
+        && client->stays == NVSHARE_STAYS_NOT;
+}
+
+static bool is_gap(const struct client *client, struct activity *activity, uint64_t now)
+{
+    if (!gaps_are_known(client)) {
+        activity->empty_since = now;
+        return true;
+    }
+    /* Where a thread stands at the gate, the library keeps the card from having work. */
+    return activity->empty && activity->prompt && !gate_has_waiters();
+}
+
+static void report_gaps(struct client *client, struct activity *activity, bool gaps)
+{
+    bool known = activity->gaps.reported == (gaps ? BUSY_GAPS : BUSY_ALWAYS);
+    activity->gaps.reported = gaps ? BUSY_GAPS : BUSY_ALWAYS;
+    activity->gaps.open_us = activity->gaps.gaps_us = 0;
+    if (known)
+        return;
+    LOCKED(memory_lock);
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_BUSY, .flags = gaps ? NVSHARE_GAPS : 0,
+    });
+}
+
+static void look_for_gaps(struct client *client, struct activity *activity, uint64_t now)
+{
+    if (!activity->gaps.asked)
+        activity->gaps.sampled = activity->empty_since = now;
+    activity->gaps.asked = true;
+    bool gap = is_gap(client, activity, now);
+    uint64_t passed = now - activity->gaps.sampled;
+    activity->gaps.sampled = now;
+    activity->gaps.open_us += passed;
+    if (gap)
+        activity->gaps.gaps_us += passed < GAPS_SAMPLED_MOST_US ? passed : GAPS_SAMPLED_MOST_US;
+    if ((gap && now - activity->empty_since >= GAP_LONGEST_US)
+        || activity->gaps.gaps_us > WINDOW_US / GAPS_PART) {
+        report_gaps(client, activity, true);
+        activity->gaps.asked = false;
+        activity->gaps.rests_until = now + REST_US;
+    } else if (activity->gaps.open_us >= WINDOW_US) {
+        report_gaps(client, activity, false);
+    }
+}
+
+void activity_forget_gaps(struct activity *activity)
+{
+    memset(&activity->gaps, 0, sizeof activity->gaps);
+}
+
+/* The sample was quiet. */
+static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
+{
+    if (!activity->empty) {
+        activity->burst.since = now; /* the moment counts from the end of the work */
+        return false;
+    }
+    if (!activity->burst.armed) {
+        if (now - activity->burst.since < MOMENT_US || !telling_arm(client, activity->passes))
+            return false;
+        /* A thread that was inside when the marker was recorded may have submitted work after it. */
+        activity->burst.armed = true;
+        record(activity, 0);
+        if (activity->state != MARKER_DONE)
+            return false;
+    }
+    return telling_clear(client);
+}
+
+static int64_t look_for_end(struct client *client, struct activity *activity, uint64_t now)
+{
+    bool began = !activity->burst.asked;
+    activity->burst.asked = telling_busy(client);
+    if (!activity->burst.asked)
+        return NEVER;
+    if (began)
+        activity->burst.began = now;
+    if (began || !activity->quiet) {
+        telling_goes_on(client);
+        activity->burst.armed = false;
+        activity->burst.since = now;
+    } else if (burst_is_over(client, activity, now)) {
+        activity->burst.asked = false;
+        return NEVER;
+    }
+    int64_t next = (int64_t)(now - activity->burst.began) / BURST_SAMPLES;
+    return next < BURST_SAMPLE_LEAST_US ? BURST_SAMPLE_LEAST_US
+        : next > BURST_SAMPLE_MOST_US ? BURST_SAMPLE_MOST_US : next;
+}
+
+int64_t activity_sample(struct client *client, struct activity *activity, unsigned questions)
+{
+    uint64_t now = now_microseconds();
+    bool gaps = (questions & ACTIVITY_GAPS) != 0;
+    if (activity->gaps.turn != client->turns || !gaps) {
+        activity->gaps.asked = false;
+        activity->gaps.rests_until = 0;
+    }
+    if (activity->gaps.turn != client->turns)
+        activity->gaps.reported = BUSY_UNKNOWN;
+    activity->gaps.turn = client->turns;
+    bool looks = gaps && now >= activity->gaps.rests_until;
+    bool burst = (questions & ACTIVITY_BURST) != 0 && telling_busy(client);
+    if (looks || burst || (questions & ACTIVITY_IDLE) != 0) {
+        sample(activity, looks && gaps_are_known(client), now);
+    } else {
+        drain_abandon(&activity->marker);
+        activity->state = NO_MARKER;
+    }
+    if ((questions & ACTIVITY_IDLE) != 0)
+        look_for_pause(client, activity, now);
+    else
+        activity->idle.asked = activity->idle.counts = false;
+    if (looks)
+        look_for_gaps(client, activity, now);
+    int64_t next = burst ? look_for_end(client, activity, now) : NEVER;
+    activity->burst.asked &= burst;
+    if (!gaps)
+        return next;
+    int64_t rest = activity->gaps.rests_until > now ? (int64_t)(activity->gaps.rests_until - now) : 0;
+    rest = rest > GAPS_SAMPLE_US ? rest : GAPS_SAMPLE_US;
+    return rest < next ? rest : next;
+}

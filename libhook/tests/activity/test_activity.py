@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the library finds that a program has gaps, in figures alone: activity_double.c."""
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+MS = 1000                               # times are microseconds
+SECOND = 1000 * MS
+
+
+class Program:
+    """A fresh library, whose state is static: in a file of its own. It has a turn."""
+
+    def __init__(self, library: Path) -> None:
+        self.c = ctypes.CDLL(str(library))
+        self.c.turn()
+
+    def run(self, work: int, gap: int, duration: int, late: int = 0) -> None:
+        """It works and pauses by turns."""
+        self.c.run(*map(ctypes.c_uint64, (work, gap, duration, late)))
+
+    def stop(self, duration: int) -> None:
+        """Its turn is over for so long."""
+        self.c.stop(ctypes.c_uint64(duration))
+
+    def set(self, name: str, value: int) -> None:
+        """One of the double's variables."""
+        ctypes.c_int.in_dll(self.c, name).value = value
+
+    @property
+    def said(self) -> str:
+        """What the daemon was told last."""
+        return {-1: "nothing", 0: "busy", 1: "gaps"}[ctypes.c_int.in_dll(self.c, "gaps").value]
+
+    @property
+    def records(self) -> int:
+        """How many there were."""
+        return ctypes.c_uint.in_dll(self.c, "sent").value
+
+    @property
+    def when(self) -> int:
+        """The last came so long after the turn had begun."""
+        return ctypes.c_uint64.in_dll(self.c, "sent_at").value
+
+    @property
+    def questions(self) -> int:
+        """To the driver."""
+        return ctypes.c_uint64.in_dll(self.c, "questions").value
+
+
+@pytest.fixture(scope="module", name="built")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("activity") / "activity.so"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
+         HERE / "activity_double.c", SOURCE / "flight" / "activity.c", "-o", library, "-pthread"],
+        check=True)
+    return library
+
+
+@pytest.fixture(name="program")
+def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
+    def fresh() -> Program:
+        copy = tmp_path / f"activity-{len(list(tmp_path.iterdir()))}.so"
+        copy.write_bytes(built.read_bytes())
+        return Program(copy)
+
+    return fresh
+
+
+@pytest.mark.parametrize(("work", "gap"), [
+    (10 * MS, 0), (3500, 30), (3 * MS, 60), (40 * MS, MS), (2 * SECOND, MS),
+])
+def test_who_goes_on_at_once_is_busy_and_that_is_said_once(
+        program: Callable[[], Program], work: int, gap: int) -> None:
+    it = program()
+    it.run(work, gap, 20 * SECOND)
+    assert (it.said, it.records) == ("busy", 1)
+
+
+@pytest.mark.parametrize(("work", "gap"), [
+    (3 * MS, 17 * MS), (7 * MS, MS), (200 * MS, 20 * MS), (10, 10), (0, 0), (19 * MS, 4 * MS),
+])
+def test_who_has_gaps_is_not(program: Callable[[], Program], work: int, gap: int) -> None:
+    it = program()
+    it.run(work, gap, 20 * SECOND)
+    assert (it.said, it.records) == ("gaps", 1)
+
+
+@pytest.mark.parametrize("late", [0, 200 * MS])
+def test_a_pause_is_found_in_moments(program: Callable[[], Program], late: int) -> None:
+    it = program()
+    it.run(10 * MS, 0, 3 * SECOND, late)
+    assert it.said == "busy"
+    it.run(10 * MS, 10 * SECOND, 40 * MS + 4 * late, late)
+    assert it.said == "gaps"
+    it.run(10 * MS, 0, 11 * SECOND, late)
+    it.run(10 * MS, 0, 4 * SECOND, late)
+    assert it.said == "busy"
+
+
+def test_the_wait_for_a_turn_is_no_gap_and_turns_add_up(program: Callable[[], Program]) -> None:
+    it = program()
+    for turn in range(5):
+        it.run(10 * MS, 0, 400 * MS)
+        assert it.said == ("busy" if turn >= 2 else "nothing")
+        it.stop(5 * SECOND)
+        it.c.turn()
+    assert it.records == 1                  # for each second that is full
+
+
+def test_who_does_not_use_its_turn_has_a_gap_at_once(program: Callable[[], Program]) -> None:
+    it = program()
+    it.run(10 * MS, 0, 2 * SECOND)
+    it.stop(SECOND)
+    it.c.turn()
+    it.run(0, 0, 40 * MS)
+    assert it.said == "gaps"
+    assert it.when <= 30 * MS               # the first 10 of which it had work for
+
+
+@pytest.mark.parametrize("name", ["capturing", "several"])
+def test_what_cannot_be_known_is_a_gap(program: Callable[[], Program], name: str) -> None:
+    it = program()
+    it.run(10 * MS, 0, 2 * SECOND)
+    it.set(name, 1)
+    it.run(10 * MS, 0, 100 * MS)
+    assert it.said == "gaps"
+    it.set(name, 0)
+    it.run(10 * MS, 0, 3 * SECOND)
+    assert it.said == "busy"
+
+
+def test_who_stands_at_the_gate_has_no_gap(program: Callable[[], Program]) -> None:
+    it = program()
+    it.set("waits", 1)
+    it.run(0, 0, 2 * SECOND)
+    assert it.said == "busy"
+
+
+def test_who_has_gaps_is_hardly_looked_at(program: Callable[[], Program]) -> None:
+    it = program()
+    it.run(3 * MS, 17 * MS, 100 * SECOND)
+    assert it.questions < 100 * 60          # in each second
+    it.c.forget()
+    it.run(10 * MS, 0, 2 * SECOND)
+    assert (it.said, it.records) == ("busy", 2)

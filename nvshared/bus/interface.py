@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Service objects: dbus-next's, which also say who may call them and what their watchers hear.
+
+    class GPUInterface(Interface):
+        @method("SetTQ", action=ACTION_SET_TQ)
+        def set_tq(self, seconds: "u") -> None: ...
+
+        @dbus_property()
+        def TQ(self) -> "u": ...
+
+        @signal("TurnStarted", "client")
+        def turn_started(self, client: str) -> "o": ...
+
+`action` has no default: each method says who may call it, either a polkit action or ANYONE.
+dispatch.py sees to that before the method runs, and tells it in `caller` who calls.
+
+dbus/*.xml says the same with a description of each member, and a test compares the two.
+"""
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree
+
+from dbus_next import introspection, service
+from dbus_next.constants import PropertyAccess
+from dbus_next.signature import Variant
+
+from nvshared.dbus import marshalled
+
+if TYPE_CHECKING:
+    from nvshared.bus.authority import Caller
+
+caller: "ContextVar[Caller]" = ContextVar("caller")     # of the method that runs
+
+
+class Anyone(Enum):
+    """Who may call a method that changes nothing."""
+
+    ANYONE = "anyone"
+
+
+ANYONE: Final = Anyone.ANYONE
+
+
+Action = str | Anyone
+
+
+class Emits(Enum):
+    """What watchers of a property hear of its changes, in the words of EmitsChangedSignal."""
+
+    VALUE = "true"                      # PropertiesChanged carries the new value
+    NOTHING = "false"                   # it moves all the time: ask when you want to know
+    CONST = "const"
+
+
+def method(
+    name: str, results: str = "", *, action: Action, itself: bool = False
+) -> Callable[[Any], Any]:
+    """Declares a method; `results` are the names of its results.
+
+    `itself`: it authorises the caller itself, since not every caller needs it.
+    """
+
+    def declare(function: Any) -> Any:
+        declared = service.method(name)(function)
+        member = declared.__dict__["__DBUS_METHOD"]
+        member.action, member.itself = action, itself
+        _name(member.introspection.out_args, results)
+        return declared
+
+    return declare
+
+
+def signal(name: str, carries: str) -> Callable[[Any], Any]:
+    """Declares a signal; `carries` are the names of its values."""
+
+    def declare(function: Any) -> Any:
+        declared = service.signal(name)(function)
+        arguments = declared.__dict__["__DBUS_SIGNAL"].introspection.args
+        _name(arguments, carries)
+        for argument in arguments:
+            argument.direction = None   # a signal's have none
+        return declared
+
+    return declare
+
+
+def dbus_property(
+    emits: Emits = Emits.VALUE, *, access: PropertyAccess = PropertyAccess.READ,
+    action: str | None = None,
+) -> Callable[[Any], Any]:
+    """Declares a property; `action` permits writing it."""
+
+    def declare(function: Any) -> Any:
+        declared = service.dbus_property(access)(function)
+        declared.set_options(declared.options | {"emits": emits, "action": action})
+        return declared
+
+    return declare
+
+
+def _name(arguments: list[Any], names: str) -> None:
+    for argument, name in zip(arguments, names.split(), strict=True):
+        argument.name = name
+
+
+class _Property(introspection.Property):
+    """One with an annotation, which dbus-next cannot have."""
+
+    emits = Emits.VALUE
+
+    def to_xml(self) -> ElementTree.Element:
+        element: ElementTree.Element = super().to_xml()
+        if self.emits is not Emits.VALUE:
+            name = "org.freedesktop.DBus.Property.EmitsChangedSignal"
+            ElementTree.SubElement(element, "annotation", name=name, value=self.emits.value)
+        return element
+
+
+class Interface(service.ServiceInterface):
+    """One interface of one object. `path` is known once it is exported."""
+
+    path = ""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        members = service.ServiceInterface._get_properties(self)
+        self.properties = {one.name: one for one in members}
+        self._entries: dict[str, tuple[Any, bytes]] = {}
+
+    def introspect(self) -> introspection.Interface:
+        described = super().introspect()
+        described.properties = []
+        for name, member in self.properties.items():
+            shown = _Property(name, member.signature, member.access)
+            shown.emits = member.options["emits"]
+            described.properties.append(shown)
+        return described
+
+    async def refresh(self) -> None:
+        """Called before its properties are shown to somebody who asks for them."""
+
+    def announced(self) -> dict[str, Any]:
+        """The values, as they are now, of those properties whose changes are announced."""
+        return {
+            name: member.prop_getter(self) for name, member in self.properties.items()
+            if member.options["emits"] is Emits.VALUE
+        }
+
+    def entries(self, names: Iterable[str] = ()) -> bytes:
+        """Properties as they are now, all by default: the entries of an a{sv}.
+
+        Marshalling costs ten times as much as comparing, and most have not changed.
+        """
+        entries = []
+        for name in names or self.properties:
+            member = self.properties[name]
+            value = member.prop_getter(self)
+            before, entry = self._entries.get(name, (None, b""))
+            if not entry or value != before:
+                entry = marshalled("(sv)", [name, Variant(member.signature, value)])
+                self._entries[name] = (value, entry)
+            entries.append(entry)
+        return joined(entries)
+
+
+def joined(entries: Iterable[bytes]) -> bytes:
+    """Entries of an array, of what begins at a multiple of eight bytes."""
+    out = bytearray()
+    for entry in entries:
+        out += bytes(-len(out) % 8) + entry
+    return bytes(out)
+
+
+def array(entries: bytes) -> bytes:
+    """An array of what begins at a multiple of eight bytes, as does this."""
+    return marshalled("ut", len(entries), 0)[:8] + entries
+
+
+def entry(key: str, entries: bytes) -> bytes:
+    """An entry of a dictionary, {sa{…}}: a key, and a dictionary."""
+    head = marshalled("su", key, len(entries))
+    return head + bytes(-len(head) % 8) + entries

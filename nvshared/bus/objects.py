@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects on the bus: dbus-next's message bus, with what it gets wrong put right.
+
+dbus-next tells of new objects from the wrong path, finds children by a part of their path, and
+asks all objects for all properties at once. The socket is connection.py's, so the objects outlive
+a bus that goes and comes back.
+
+Changes of properties are coalesced. Whoever changed something calls `changed` with the interface;
+a moment later its announced properties are compared with what was announced last, and the
+difference goes out in one PropertiesChanged. So nothing is announced that did not change, and a
+GPU that is handed over a hundred times in a second sends ten signals.
+
+Nothing is sent by those who have something to announce, who are in the middle of a hand-over:
+signals go out in order, a little later, and a few at a time.
+
+Anybody on the machine may ask for everything, as often as they like. So GetManagedObjects is put
+together in slices, between which the loop serves the clients' sockets. Those who asked before a
+collection began share it, and nobody is answered with one that began before they asked. After
+each there is a pause several times as long as it took, which a command on a machine with a few
+clients does not notice.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from dbus_next import introspection
+from dbus_next.message import Message
+from dbus_next.message_bus import BaseMessageBus
+from dbus_next.service import ServiceInterface
+
+from nvshared.bus.connection import BusConnection
+from nvshared.bus.interface import Interface, array, entry, joined
+from nvshared.dbus import SYSTEM_BUS, marshalled
+from nvshared.names import MANAGER_PATH
+
+COALESCE = 0.1                          # seconds between announcements, at least
+SLICE = 0.000_25                        # seconds of work at a time, then others have their turn
+SHARE = 5                               # of the time, collections may take one part in so many
+
+OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
+PROPERTIES = "org.freedesktop.DBus.Properties"
+
+
+class Objects(BaseMessageBus):
+    """What is exported, announced and collected."""
+
+    def __init__(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """`refresh` is called before all objects are collected."""
+        super().__init__(SYSTEM_BUS)    # which is not connected to
+        self._refresh = refresh
+        self._connection: BusConnection | None = None
+        self._announced: dict[Interface, dict[str, Any]] = {}
+        self._dirty: dict[Interface, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = float("-inf")
+        self._outbox: deque[Callable[[], Message | None]] = deque()
+        self._sender: asyncio.Handle | None = None
+        self._next: asyncio.Future[bytes] | None = None     # of those who ask now for everything
+        self._collecting = False
+        self._not_before = 0.0
+
+    def _setup_socket(self) -> None:
+        """Not here: connection.py has it."""
+
+    def attach(self, connection: BusConnection | None) -> None:
+        """Signals go out over this connection from now on; None: nobody is there to hear them."""
+        self._connection = connection
+        if connection is None:
+            self._outbox.clear()
+
+    def export(self, path: str, interface: Interface) -> None:  # type: ignore[override]
+        interface.path = path
+        self._announced[interface] = interface.announced()
+        super().export(path, interface)
+
+    def unexport(self, path: str, interface: Any = None) -> None:
+        for one in self._path_exports[path]:
+            self._announced.pop(one)
+            self._dirty.pop(one, None)
+        super().unexport(path, interface)
+
+    def changed(self, interface: Interface) -> None:
+        """Something about an interface may have changed: find out soon, and announce it."""
+        if interface not in self._announced:
+            return
+        self._dirty[interface] = None
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._last + COALESCE), self.announce)
+
+    def announce(self) -> None:
+        """Announces now what has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._last = asyncio.get_running_loop().time()
+        dirty, self._dirty = self._dirty, {}
+        for interface in dirty:
+            self._later(partial(self._changes, interface))
+
+    def flush(self) -> None:
+        """Sends now what is to go out a little later."""
+        self._send(float("inf"))
+
+    async def everything(self) -> bytes:
+        """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
+        loop = asyncio.get_running_loop()
+        if self._next is None:
+            self._next = loop.create_future()
+        mine = self._next
+        if not self._collecting:
+            self._collecting = True
+            # A task of its own: whoever asked first may be cancelled, the others still wait.
+            self._task = loop.create_task(self._collect_for_all())
+        return await asyncio.shield(mine)
+
+    async def _collect_for_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._next is not None:
+                await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+                await self._refresh()
+                waiting, self._next = self._next, None
+                try:
+                    body, spent = await self._collect()
+                except Exception as error:      # told to those who asked, and logged there
+                    waiting.set_exception(error)
+                    continue
+                self._not_before = loop.time() + (SHARE - 1) * spent
+                waiting.set_result(body)
+        finally:
+            self._collecting = False
+
+    async def _collect(self) -> tuple[bytes, float]:
+        """And the seconds of work that it took."""
+        loop = asyncio.get_running_loop()
+        found = []
+        spent, began = 0.0, loop.time()
+        for path in filter(_managed, tuple(self._path_exports)):
+            if (now := loop.time()) - began > SLICE:
+                spent += now - began
+                await asyncio.sleep(0)
+                began = loop.time()
+            if path in self._path_exports:      # it may have gone meanwhile
+                found.append(self._described(path))
+        return array(joined(found)), spent + loop.time() - began
+
+    def _described(self, path: str) -> bytes:
+        """An object with its interfaces and their properties: an {oa{sa{sv}}}."""
+        return entry(path, joined(
+            entry(one.name, one.entries()) for one in self._path_exports[path]
+        ))
+
+    def _has_interface(self, interface: ServiceInterface) -> bool:
+        """Whether it is still exported after its object is not; each belongs to one object."""
+        return False
+
+    def _emit_interface_added(self, path: str, interface: Interface) -> None:
+        if _managed(path) and self._connection is not None:
+            body = entry(path, entry(interface.name, interface.entries()))      # as it is now
+            self._signal_later(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
+
+    def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
+        if _managed(path):
+            body = [path, removed_interfaces]
+            self._signal_later(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
+
+    def _interface_signal_notify(
+        self, interface: Interface, interface_name: str, member: str, signature: str,
+        body: list[Any], unix_fds: object = None,
+    ) -> None:
+        self._signal_later(interface.path, interface_name, member, signature, body)
+
+    def _introspect_export_path(self, path: str) -> introspection.Node:
+        node = introspection.Node.default()
+        # Not dbus-next's, which is at every path.
+        node.interfaces = [
+            one for one in node.interfaces if one.name != OBJECT_MANAGER or path == MANAGER_PATH
+        ]
+        node.interfaces += [one.introspect() for one in self._path_exports.get(path, ())]
+        node.nodes = [introspection.Node(name) for name in self._children(path)]
+        return node
+
+    def _children(self, path: str) -> list[str]:
+        """Names of the nodes directly below a path."""
+        start = path.rstrip("/") + "/"
+        return sorted({
+            other[len(start):].split("/", 1)[0]
+            for other in self._path_exports if other.startswith(start) and other != start
+        })
+
+    def _changes(self, interface: Interface) -> Message | None:
+        """What has changed about an interface since that was announced last."""
+        before = self._announced.get(interface)
+        if before is None:
+            return None                 # its object is gone
+        now = self._announced[interface] = interface.announced()
+        changed = [name for name, value in now.items() if value != before[name]]
+        if not changed:
+            return None
+        body = entry(interface.name, interface.entries(changed))
+        body += bytes(-len(body) % 4) + marshalled("as", [])        # of those no longer valid
+        return _signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
+
+    def _signal_later(self, *signal: Any) -> None:
+        self._later(partial(_signal, *signal))
+
+    def _later(self, make: Callable[[], Message | None]) -> None:
+        if self._connection is None:
+            return
+        self._outbox.append(make)
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self, seconds: float = SLICE) -> None:
+        loop = asyncio.get_running_loop()
+        if self._sender is not None:
+            self._sender.cancel()
+            self._sender = None
+        end = loop.time() + seconds
+        while self._outbox and loop.time() < end:
+            message = self._outbox.popleft()()
+            if message is not None and self._connection is not None:
+                self._connection.post(message)
+        if self._outbox:
+            self._sender = loop.call_soon(self._send)
+
+
+def _managed(path: str) -> bool:
+    return path.startswith(MANAGER_PATH + "/")
+
+
+def _signal(path: str, interface: str, member: str, signature: str, body: Any) -> Message:
+    message = Message.new_signal(path, interface, member, signature)
+    message.body = body                 # values, or bytes already
+    return message

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns: preempt ends those on a GPU; drain lets in who fits, so that nvshared can be stopped."""
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from nvshared.cli.output import show
+from nvshared.cli.verb import Options, Verb
+from nvshared.control import Daemon
+from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.quantity import counted
+from nvshared.tui.tables import command, process, size
+
+if TYPE_CHECKING:
+    from nvshared.control.snapshot import ClientSnapshot
+
+
+def _configure_preempt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "gpu", metavar="GPU", nargs="?",
+        help="index, UUID or PCI address; not needed where there is one GPU",
+    )
+
+
+def _act_preempt(options: Options) -> None:
+    with Daemon(options.bus) as daemon:
+        gpu = options.gpu or _only(daemon)
+        daemon.preempt(gpu)
+    show(
+        options, {"gpu": gpu},
+        lambda: print(f"The turns on GPU {gpu} end now, if somebody waits."),
+    )
+
+
+def _only(daemon: Daemon) -> str:
+    """The index of the only GPU. Raises InvalidArgs if there are several."""
+    indices = [str(gpu["Index"]) for gpu in daemon.gpus()]
+    if len(indices) != 1:
+        raise InvalidArgs(
+            f"there are {len(indices)} GPUs here", f"name one: {', '.join(indices) or 'none'}")
+    return indices[0]
+
+
+PREEMPT = Verb(
+    name="preempt",
+    summary="end the present turns on a GPU at once, if somebody waits",
+    description=(
+        "The program that has waited longest gets its turn now. The programs that must make room "
+        "for it queue again."
+    ),
+    examples=(("nvsharectl preempt 0", "on the first GPU"),),
+    configure=_configure_preempt,
+    act=_act_preempt,
+)
+
+
+LOOK = 1.0                              # seconds between two looks
+SETTLED = 5                             # looks at which nothing has changed: nobody else fits,
+SLOW = 30                               # or so many, if memory seems to be on its way
+LONGEST = 60.0                          # seconds for --no-wait, whatever changes meanwhile
+MOVING = frozenset({"loading", "draining", "evicting"})
+
+
+def _configure_drain(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--check", action="store_true",
+        help="only look: end with status 1 if there are programs that would stand still",
+    )
+    how.add_argument(
+        "--no-wait", action="store_true",
+        help="let in whoever fits, and end with status 1 if others remain, after a minute at most",
+    )
+
+
+def _act_drain(options: Options) -> None:
+    told: dict[int, str] = {}
+    settled, before = 0, None
+    end = time.monotonic() + LONGEST
+    with Daemon(options.bus) as daemon:
+        while left := [one for one in daemon.snapshot().clients if one.state != "running"]:
+            if not options.json:
+                _tell(left, told)
+            if options.check:
+                raise _error(left, "let in whoever fits, and wait for the others: nvsharectl drain")
+            if before is None:
+                daemon.drain()
+            now = [(one.id, one.state, one.swapped) for one in left]
+            settled, before = settled + 1 if now == before else 0, now
+            patience = SLOW if any(one.state in MOVING for one in left) else SETTLED
+            if options.no_wait and (settled >= patience or time.monotonic() >= end):
+                raise _error(
+                    left, "end them or those beside them that run, or wait: nvsharectl drain")
+            time.sleep(LOOK)
+        if not options.json:
+            _tell([], told)
+    show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
+
+
+def _tell(left: "list[ClientSnapshot]", told: dict[int, str]) -> None:
+    """Names those who have come to this, and those who have come out of it."""
+    for one in left:
+        if one.id not in told:
+            told[one.id] = process(one)
+            print(_line(one), flush=True)
+    for id in told.keys() - {one.id for one in left}:
+        print(f"{told.pop(id)} goes on without nvshared, or has ended", flush=True)
+
+
+def _line(client: "ClientSnapshot") -> str:
+    memory = f", {size(client.swapped)} in host memory" if client.swapped else ""
+    state = "" if client.state == "idle" else f", {client.state}"
+    return f"{process(client)} on GPU {client.gpu}{memory}{state}: {command(client)}"
+
+
+def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
+    number = counted(len(left), "program")
+    error = NvshareError(f"{number} would stand still without nvshared", hint)
+    error.details = {"left": [{"pid": one.pid, "gpu": one.gpu} for one in left]}
+    return error
+
+
+DRAIN = Verb(
+    name="drain",
+    summary="let programs in, so that nvshared can end",
+    description=(
+        "Without nvshared, a program that holds a GPU keeps it; any other stands still when it "
+        "uses its GPU next, and stays so until nvshared is started again. This lists those "
+        "others, one line each, and lets in all that fit beside those that hold the GPU, the "
+        "smallest first. Nobody's turn ends meanwhile. It waits until there are none left. apt "
+        "and dnf do the same before they remove nvshared, but wait for nobody who does not fit."
+    ),
+    examples=(
+        ("nvsharectl drain", "before: systemctl stop nvshared"),
+        ("nvsharectl drain --no-wait", "the same; whoever does not fit is named"),
+        ("nvsharectl drain --check", "which programs would stand still"),
+    ),
+    configure=_configure_drain,
+    act=_act_drain,
+)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""D-Bus for both sides: where a message bus is, and messages as bytes.
+
+dbus-next makes and reads the bytes. Importing it takes 60 ms, so nvsharectl imports this module
+only where it calls the daemon. All of dbus-next that is private is used here and in objects.py.
+
+https://dbus.freedesktop.org/doc/dbus-specification.html
+"""
+
+import io
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from dbus_next._private.address import parse_address
+from dbus_next._private.marshaller import Marshaller
+from dbus_next._private.unmarshaller import Unmarshaller
+from dbus_next.errors import InvalidAddressError
+from dbus_next.message import Message
+from dbus_next.signature import SignatureTree, Variant
+
+from nvshared.errors import BusUnavailable, InvalidArgs
+
+SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
+BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")  # it, as a peer
+PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
+LET_IN = b"OK "                         # how its answer to `introduction` begins, if it lets us in
+BEGIN = b"BEGIN\r\n"                    # before the first message
+START = 16                              # bytes of a message that tell how long it is
+SIGNATURES = 256                        # that dbus-next may remember; senders make them up
+_LONGEST = 1 << 27                      # bytes of a message, by the specification
+
+
+class WireError(ValueError):
+    """Bytes that are no D-Bus message."""
+
+
+def introduction() -> bytes:
+    """Tells the bus our user id. The bus answers with a line."""
+    return f"\0AUTH EXTERNAL {str(os.geteuid()).encode().hex()}\r\n".encode()
+
+
+def locate(bus: str) -> str:
+    """The address of "system" or "session", or the address itself.
+
+    Raises BusUnavailable if there is no session bus, InvalidArgs if it is neither.
+    """
+    if bus == "system":
+        return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SYSTEM_BUS)
+    if bus == "session":
+        if address := os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
+            return address
+        if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+            return f"unix:path={runtime}/bus"
+        raise BusUnavailable(
+            "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
+            "choose another with --bus, or start one with: dbus-run-session",
+        )
+    if bus == "none":
+        raise InvalidArgs(
+            "an nvshared that runs with --bus none cannot be asked or told anything",
+            "start it with another, such as: nvshared --bus session",
+        )
+    if ":" not in bus:
+        raise InvalidArgs(
+            f"{bus!r} is no message bus",
+            "give system, session, or an address such as unix:path=/run/dbus/system_bus_socket",
+        )
+    return bus
+
+
+def connect(address: str) -> socket.socket:
+    """A socket connected to the first of the addresses that answers. Raises BusUnavailable."""
+    reasons = []
+    try:
+        places = parse_address(address)
+    except InvalidAddressError as error:
+        places, reasons = [], [str(error)]
+    for transport, options in places:
+        if transport != "unix" or not options.keys() & {"path", "abstract"}:
+            reasons.append("only unix:path= and unix:abstract= can be connected to")
+            continue
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            connection.connect(options.get("path") or f"\0{options['abstract']}")
+        except OSError as error:
+            connection.close()
+            reasons.append(os.strerror(error.errno) if error.errno else str(error))
+        else:
+            return connection
+    raise BusUnavailable(
+        f"cannot connect to the message bus at {address!r}: {'; '.join(reasons)}",
+        "is dbus running? --bus chooses another",
+    )
+
+
+def marshalled(signature: str, *values: Any) -> bytes:
+    """Values as a message's body has them. Raises ValueError if one is not of its type."""
+    block = Marshaller(signature, list(values))
+    block.marshall()
+    block.writers.clear()               # they refer to the block, which else is cyclic garbage
+    return bytes(block.buffer)
+
+
+def pack(message: Message, serial: int) -> bytes:
+    """The message with this serial number. Its body may be bytes, as of `marshalled`.
+
+    Raises ValueError if a value of the body is not of its type.
+    """
+    body: Any = message.body
+    if not isinstance(body, bytes):
+        body = marshalled(message.signature, *body)
+    fields = (
+        (1, "o", message.path), (2, "s", message.interface), (3, "s", message.member),
+        (4, "s", message.error_name), (5, "u", message.reply_serial),
+        (6, "s", message.destination), (7, "s", message.sender), (8, "g", message.signature),
+    )
+    header = marshalled(
+        "yyyyuua(yv)", ord("l"), message.message_type.value, message.flags.value, 1, len(body),
+        serial, [[code, Variant(type_, value)] for code, type_, value in fields if value],
+    )
+    return b"".join((header, bytes(-len(header) % 8), body))
+
+
+def size(start: bytes) -> tuple[int, int]:
+    """Lengths of header and body of the message that starts with these 16 bytes."""
+    order = {b"l": "<", b"B": ">"}.get(start[:1])
+    if order is None:
+        raise WireError(f"a message cannot start with {start[:1]!r}")
+    body, _serial, fields = struct.unpack_from(order + "4xIII", start)
+    header = START + fields + -fields % 8
+    if header + body > _LONGEST:
+        raise WireError(f"a message of {header + body} bytes is longer than any may be")
+    return header, body
+
+
+class Received:
+    """A message of which nothing but the header is read until somebody wants its values.
+
+    A caller's claims can be compared, and refused, before they have cost anything.
+    """
+
+    def __init__(self, header: bytes, body: bytes | None) -> None:
+        """`body`: None if it was too long to be kept. Raises WireError."""
+        if len(SignatureTree._cache) > SIGNATURES:
+            SignatureTree._cache.clear()
+        self.body = body
+        self._endian = header[0]
+        # As if it had no body.
+        self.message: Message = _read(
+            header[:4] + bytes(4) + header[8:], lambda reader: reader.unmarshall())
+        if self.message is None:
+            raise WireError("a message's header ends too early")
+
+    def values(self) -> list[Any]:
+        """The body's. Raises WireError."""
+        if self.body is None:
+            raise WireError("it is too long")
+
+        def read(reader: Unmarshaller) -> list[Any]:
+            reader.endian = self._endian
+            return [reader.read_argument(one) for one in self.message.signature_tree.types]
+
+        found: list[Any] = _read(self.body, read)
+        return found
+
+
+def _read(data: bytes, read: Callable[[Unmarshaller], Any]) -> Any:
+    reader = Unmarshaller(io.BytesIO(data))
+    try:
+        return read(reader)
+    except Exception as error:          # dbus-next raises whatever it stumbles over
+        raise WireError(f"a damaged message: {error}") from error
+    finally:
+        reader.readers.clear()          # else what was read is kept until the cyclic collector runs

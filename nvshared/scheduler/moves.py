@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evictions and loads: who gets room on the card, who gives it, and what hooks answer.
+
+**Room** is what a client may occupy of the card. The sum over all clients never exceeds the
+capacity. While an EVICT is under way its old room counts, while a LOAD is, its new room; so the
+sum holds whichever messages cross. Holders lack some bytes; some are free or on their way back;
+the rest is taken from others: first room that is not filled, which costs nothing, then what
+holders have beyond their need, then memory of the clients that will run last. Nothing more is
+taken, because what stays need not be loaded again. Moves are cut in steps, two under way for
+each client, so that one client's memory is loaded while another's is evicted. Room that no client
+needs is given to running clients, so that they need not ask whenever they grow.
+
+**Host memory** takes what is evicted: each EVICT says how much the client may hold, and the sum
+keeps to the host budget and to the domains (domains.py). A client keeps its host memory while
+its blocks are on the card, to save taking it anew. When host memory is short, LOADs take it
+back. So with little left on either side a hand-over proceeds in small steps.
+
+**Answers** come in the order of the orders. A failure is followed by a pause, because its cause
+is outside: another program's memory, the host's, the driver. Meanwhile another client is evicted.
+A driver that has less memory than accounted lowers the capacity for a while, so that others give
+up what is missing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from nvshared.scheduler import bus_sharing, pauses, presave, promises, queue, trust
+from nvshared.scheduler.actions import Presave
+from nvshared.scheduler.card import QUEUING, Card
+from nvshared.scheduler.client import Move, Phase, ScheduledClient, Way
+from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.events import Evicted, Loaded, Moved, Presaved, Standing
+from nvshared.units import GIB, SECOND
+
+CUSHION_PART = 128
+SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
+SLACK_PART = 8                          # is at most this part of what nobody needs,
+SLACK_REFILL = 4                        # and is filled up when it is down to this part
+TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
+# Host memory is taken in pieces, so more may be taken than must be: a few
+# blocks, or this part of what is left of the budget.
+BLOCKS = 2
+HOST_PART = 8
+REFUSED = SECOND                        # how long a client that could not evict is left alone
+IN_VAIN = 3                             # so often in a row, it counts as pinned
+KEEPS = 60 * SECOND                     # for so long
+FIRST_PAUSE = SECOND // 4               # before a failed load is tried again,
+LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
+# How long the driver is believed to have less than accounted, unless told anew.
+SHORTFALL = 10 * SECOND
+
+
+def plan(decision: Decision, blocked: ScheduledClient | None) -> None:
+    """Evicts what is in the way of holders and loads what there is room for."""
+    card = decision.card
+    if card.shortfall and decision.due(card.shortfall_until):
+        card.shortfall = 0
+    bus_sharing.plan(decision, blocked)
+    # What one order leaves of the host's memory may allow for another.
+    before = -1
+    while before != len(decision.actions):
+        before = len(decision.actions)
+        _move(decision, blocked)
+
+
+def _move(decision: Decision, blocked: ScheduledClient | None) -> None:
+    card = decision.card
+    lacking = card.groups.group("lacking")
+    lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
+    short = sum(wants(c) for c in lacking) - card.free - coming(card)
+    evictions = Evictions(decision)
+    host_short = 0
+    if short > 0:
+        holders = [c for c in card.holders if c.phase is not Phase.DRAINING and not c.mute]
+        short = evictions.plan(victims(card), short, holders)
+        evictions.order()
+        if short > 0:
+            host_short = max(0, evictions.host_short - _host_coming(card))
+    _trim(decision, _load(decision, lacking, host_short), evictions)
+    _relieve(decision)
+    _slacken(decision, lacking)
+    if blocked is not None and not any(wants(c) for c in lacking):
+        _load_ahead(decision, blocked)
+    # The suspended leave the card, as far as host memory goes.
+    suspended = [c for c in card.groups.group("suspended") if c.turn is None]
+    if suspended:
+        evictions = Evictions(decision)
+        evictions.plan(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
+        evictions.order()
+
+
+def wants(client: ScheduledClient) -> int:
+    """Room it needs and has not been promised."""
+    return max(0, client.need - client.ordered)
+
+
+def coming(card: Card) -> int:
+    """Room on its way back that can be counted on."""
+    return sum(c.charged - c.ordered for c in card.moving if not c.mute)
+
+
+def _host_coming(card: Card) -> int:
+    """Host memory on its way back."""
+    return sum(
+        max(0, c.memory.host - move.order.host)
+        for c in card.moving for move in c.moves if move.way is Way.IN and not c.mute
+    )
+
+
+def victims(card: Card) -> list[ScheduledClient]:
+    """Clients without a turn that occupy the card, in the order in which room is taken.
+
+    The suspended, then the idle, then those that wait, first for their gangs; of each, the client
+    that will run last goes first.
+    """
+    occupying = card.groups.group("occupying")
+    suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
+    away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
+    idle = [c for c in away if not c.terms.suspended]
+    idle = pauses.latest_first(idle, card.now)
+    wait = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
+    waiting = [c for c in wait if c.standing in QUEUING]
+    granted = [c for c in wait if c.standing is Standing.GRANTED]
+    apart = [c for c in wait if c.standing not in (*QUEUING, Standing.GRANTED)]
+    return suspended + idle + apart[::-1] + queue.ordered(card, waiting)[::-1] + granted[::-1]
+
+
+class Evictions:
+    """Room taken from clients in one round; bytes by client.
+
+    Memory that is evicted needs host memory: what its client has and does not use, and what is
+    left of the budget and of the client's domains. Where that ends, the next client may still
+    have some.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        self.amounts: dict[int, int] = {}
+        self.host_short = 0             # bytes that could be evicted but for host memory
+        self._decision = decision
+        self._host_left = max(0, decision.card.host_free)
+        self._given: Counter[str] = Counter()   # of host memory, by domain
+
+    def plan(
+        self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
+        keep: int = 0,
+    ) -> int:
+        """Plans to take `short` bytes. Returns how many are not to be had.
+
+        `keep`: bytes beyond its need that each holder may keep.
+        """
+        willing = [
+            v for v in victims
+            if short > 0 and not v.mute and self._decision.due(v.refuse_until)
+        ]
+        for victim in willing:
+            if not victim.moving(Way.IN):
+                short -= self._note(victim, min(short, _unfilled(victim)))
+        for holder in holders:
+            # What a running client gives up it may fill at any moment; the hook sees to that.
+            surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
+            if short > 0 and self._decision.due(holder.refuse_until):
+                short -= self._note(holder, min(short, surplus))
+        for victim in willing:
+            short -= self._note(victim, self._movable(victim, short))
+        return max(0, short)
+
+    def order(self, *, ahead: bool = False) -> None:
+        """Sends the evictions, in steps; the rest is planned anew when they are answered.
+
+        `ahead`: nobody waits for them yet.
+        """
+        card = self._decision.card
+        for id, amount in self.amounts.items():
+            client = card.clients[id]
+            if client.moving(Way.IN):
+                continue                # one way after the other
+            while amount > 0 and len(client.moves) < DEPTH:
+                free = max(0, card.host_free_for(client))
+                unfilled = min(amount, _unfilled(client))
+                moved = 0 if client.holds else min(
+                    amount - unfilled, card.settings.step, _usable_host(client) + free)
+                if unfilled + moved == 0:
+                    break
+                host = client.host_charged
+                if moved and free >= card.settings.block:
+                    more = max(BLOCKS * card.settings.block,
+                               min(card.settings.step, free // HOST_PART))
+                    host += min(free, max(0, moved - client.host_spare) + more)
+                self._decision.evict(
+                    client, client.ordered - unfilled - moved, host, ahead=ahead and moved > 0)
+                amount -= unfilled + moved
+
+    def _note(self, client: ScheduledClient, amount: int) -> int:
+        if amount <= 0:
+            return 0
+        self.amounts[client.id] = self.amounts.get(client.id, 0) + amount
+        return amount
+
+    def _movable(self, victim: ScheduledClient, short: int) -> int:
+        """How much of `short` it can give up, given the host memory there is."""
+        movable = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
+        wanted = min(short, movable)
+        if wanted <= 0:
+            return 0
+        own = _usable_host(victim)
+        # Hooks move whole blocks: with less than one in host memory, nothing moves.
+        block = self._decision.card.settings.block
+        domains = victim.domains
+        left = max(0, min([self._host_left, *(d.untaken - self._given[d.name] for d in domains)]))
+        possible = min(wanted, own + (left if left >= block else 0))
+        # What its domains lack, host memory of others would not give.
+        if possible < wanted and left == self._host_left:
+            self.host_short += max(wanted - possible, block)
+        taken = max(0, possible - own)
+        self._host_left -= taken
+        for domain in domains:
+            self._given[domain.name] += taken
+        return possible
+
+
+def _unfilled(client: ScheduledClient) -> int:
+    """Room that can be given up without moving anything."""
+    filled = max(client.memory.filled, client.need if client.holds else 0)
+    return max(0, client.ordered - filled)
+
+
+def _usable_host(client: ScheduledClient) -> int:
+    """Bytes that may be evicted into its own host memory, if all blocks have kept theirs."""
+    if client.moving(Way.OUT) or not client.hopeful:
+        return client.host_spare        # none, if it has been found to be of no use
+    return max(client.host_spare, min(client.staying, client.host_charged))
+
+
+def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -> int:
+    """Gives holders what they lack. Returns the host memory that is still short."""
+    card = decision.card
+    free, more_comes = card.free, coming(card) > 0
+    for client in wanting:
+        want = wants(client)
+        mine = max(0, min(want, free))  # kept for it, ordered now or later
+        free -= mine
+        if client.moving(Way.OUT) or not decision.due(client.load_after):
+            continue
+        # Smaller pieces are not worth a round trip while more is about to come.
+        while mine > 0 and len(client.moves) < DEPTH and (
+            mine >= min(want, card.settings.step) or not more_comes
+        ):
+            piece = min(mine, card.settings.step)
+            host = max(0, client.host_charged - host_short)
+            host_short -= min(host_short, client.host_charged - host, piece)
+            decision.load(client, client.ordered + piece, host)
+            mine -= piece
+            want -= piece
+        if not client.moves and (client.cut or (want == 0 and not client.whole)):
+            decision.load(client, client.ordered, client.host_charged)
+    return host_short
+
+
+def _load_ahead(decision: Decision, client: ScheduledClient) -> None:
+    """Brings in what room can be had for the one that runs next, while others run.
+
+    Not in a direction in which the bus is left to a program that copies (bus_sharing.py).
+    """
+    card = decision.card
+    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
+    # Only for one that lacks something: the cushion alone is worth no eviction.
+    short = wants(client) + cushion - card.free - coming(card) if wants(client) else 0
+    if short > 0 and not card.yielding[Way.OUT].giving:
+        taking = Evictions(decision)
+        others = [c for c in victims(card) if c is not client]
+        # What a holder has freed, it may need again, but hardly all of it soon.
+        taking.plan(others, short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
+        taking.order(ahead=card.settings.bus_sharing)
+    if card.yielding[Way.IN].giving or client.moves or not decision.due(client.load_after):
+        return
+    piece = max(0, min(wants(client), card.free - cushion, card.settings.step))
+    if client.cut or (piece > 0 and (
+        piece >= min(wants(client), card.settings.step) or coming(card) == 0
+    )):
+        ahead = card.settings.bus_sharing
+        decision.load(client, client.ordered + piece, client.host_charged, ahead=ahead)
+
+
+def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
+    """Gives holders room to grow into, out of what nobody needs."""
+    card = decision.card
+    spare = card.free - sum(wants(c) for c in lacking) - card.groups.total("queued_want")
+    slack = min(SLACK_MOST, spare // SLACK_PART)
+    if slack <= 0:
+        return
+    for client in card.holders:
+        has = client.ordered - client.need
+        if client.phase is not Phase.RUNNING or not client.whole or client.moves:
+            continue
+        if has < slack // SLACK_REFILL and slack - has <= card.free:
+            decision.load(client, client.need + slack, client.host_charged)
+
+
+def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
+    """Takes back host memory that resident blocks keep for their next eviction."""
+    card = decision.card
+    if host_short <= 0 or any(c.moving(Way.OUT) and not c.mute for c in card.moving):
+        return                          # what is being evicted may yet find its own host memory
+    keepers = [
+        c for c in card.everyone
+        if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
+        and c.id not in evictions.amounts
+    ]
+    certain = [c for c in keepers if _kept(c) > 0]
+    for client in sorted(certain or keepers, key=lambda c: -_kept(c)):
+        if host_short > 0 and _take_back(decision, client, host_short):
+            host_short -= min(host_short, _kept(client) or client.host_charged)
+
+
+def _relieve(decision: Decision) -> None:
+    """Takes back what is not in use of the host memory of domains that have shrunk."""
+    for domain in decision.card.domains.lacking:
+        short = domain.lacking
+        for client in promises.members(decision.card, domain):
+            kept = min(short, _kept(client))
+            free = kept > 0 and not client.moves and client.phase is not Phase.DRAINING
+            if free and _take_back(decision, client, kept):
+                short -= kept
+
+
+def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
+    """Orders a client to give back host memory, unless it was ordered to a moment ago."""
+    if not (decision.due(client.trim_after) and decision.due(client.load_after)):
+        return False
+    client.trim_after = decision.now + TRIM_AGAIN
+    decision.load(client, client.ordered, max(0, client.host_charged - size))
+    return True
+
+
+def _kept(client: ScheduledClient) -> int:
+    """Host memory that certainly holds nothing. There is more if blocks never held anything."""
+    return max(0, client.host_charged - (client.memory.allocated - client.memory.resident))
+
+
+def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
+    """A hook has carried out an order, or has not."""
+    most, before = client.charged, client.room
+    done = None
+    while client.moves and client.moves[0].order.number <= answer.number:
+        done, *rest = client.moves
+        client.moves = tuple(rest)
+    if done is None or done.order.number != answer.number:
+        return                          # there is no such order
+    if client.moves:
+        client.moves[0].since = card.now
+    if client.confirmed_by and client.confirmed_by <= answer.number:
+        client.confirmed_by = client.withdrawn = 0
+    client.room = client.memory.room
+    failed = answer.no_memory or answer.driver_error
+    match answer:
+        case Evicted():
+            client.room = min(client.room, most)
+            _evicted(card, client, answer, done, before)
+        case Loaded():
+            failed = _loaded(card, client, answer, done) or failed
+        case Presaved() if isinstance(done.order, Presave):
+            presave.answered(client, answer.bytes, done.order.size, cut_short=answer.yielded)
+    if failed:
+        client.failures += 1
+        card.count(failures=1)
+
+
+def _evicted(
+    card: Card, client: ScheduledClient, answer: Evicted, done: Move, before: int
+) -> None:
+    client.bytes_out += answer.bytes
+    card.count(bytes_out=answer.bytes)
+    if answer.bytes > 0 or client.room < before:
+        card.last_evicted = card.now
+        presave.taken(client)
+    if client.room < before:
+        client.kept = 0
+    elif done.order.room < before and not (
+        (answer.no_memory and client.hopeful) or (answer.yielded and done.cut)
+    ):
+        if card.now >= client.refuse_until:     # orders under way together count once
+            client.kept += 1
+            if client.kept >= IN_VAIN and not client.holds:
+                client.keeps_until = card.now + KEEPS
+                trust.hear(client, client.memory, card.now)
+        client.refuse_until = card.now + REFUSED
+    if answer.no_memory:
+        client.hopeful = False          # next time it is given what it will need
+
+
+def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
+    """True: it has failed."""
+    client.bytes_in += answer.bytes
+    card.count(bytes_in=answer.bytes)
+    if answer.bytes > 0:
+        client.progress = card.now
+    if client.memory.host <= done.order.host:
+        client.trim_after = 0
+    if answer.no_memory:
+        _learn_shortfall(card, client)
+    client.cut = answer.yielded and done.cut
+    # Room for all of it, and yet something is absent and nothing came.
+    idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
+    failed = answer.no_memory or answer.driver_error or (idle and not client.moves)
+    client.load_pause = min(max(2 * client.load_pause, FIRST_PAUSE), LONGEST_PAUSE) * failed
+    if failed:
+        client.load_after = card.now + client.load_pause
+    return failed
+
+
+def ask_again(decision: Decision) -> None:
+    """Clients that counted as pinned for a while are believed again, if they say nothing more."""
+    for client in decision.card.groups.group("keeping"):
+        if decision.due(client.keeps_until):
+            trust.hear(client, client.said, decision.now)
+
+
+def _learn_shortfall(card: Card, client: ScheduledClient) -> None:
+    """The room that could not be filled is not there: others must give as much.
+
+    What was learned before and is not made good yet is the same shortfall seen
+    again; only once it is made good does another failure add to it.
+    """
+    missing = max(0, client.charged - client.memory.filled)
+    if card.free >= 0:
+        card.shortfall += missing
+    else:
+        card.shortfall = max(card.shortfall, missing)
+    card.shortfall = min(card.shortfall, card.settings.capacity)
+    card.shortfall_until = card.now + SHORTFALL

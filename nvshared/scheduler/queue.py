@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue: tenants get equal time, and within a tenant it is first come, first served.
+
+A client takes its place when it wants the GPU and keeps it until its gate opens. A turn that
+others cut short sends it to the end. A turn that never began does not.
+
+**Lines.** A client that waits stands in a line, by place. A tenant with several clients has a line
+of its own. Tenants with one client stand in one line for each weight: between equals it is first
+come, first served. Next is, of the first in each line, the one whose tenant has the least virtual
+time (tenants.py). So over the turns all virtual times grow alike, and times held grow as the
+weights, whatever the number of clients. Turns that are not over count as if they lasted for a
+usual time, and so do those of all clients that come before.
+
+**Priority.** Background clients come after all others, those of high priority before them: each
+priority has a tree of its own, and a tenant with clients of several has a node in each.
+
+**Within a tenant** its inner tenants, such as the jobs of a user, share the time that it gets in
+just the same way, each in a line of its own. So the weight of a job counts among the jobs of its
+user, and a user of ten jobs gets no more than a user of one. In the innermost tenant clients of
+one weight stand in one line.
+
+**Idling.** A node that was idle is placed at the present, the least virtual time of those beside it
+that hold or want the card. So it has not saved up what it did not use and does not starve the
+others, but still owes what it had too much.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from heapq import heapify, heappop, heapreplace
+
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.settings import DEFAULT_WEIGHT
+from nvshared.scheduler.tenants import Node, Path
+from nvshared.units import SECOND
+
+USUAL = SECOND                          # a turn, where its length is auto
+GONE_KNOWN = 1000                       # of tenants without clients, the latest that owe something
+LEVELS = range(3)                       # of a path, each with a node of the next level in it
+
+
+def join(card: Card, client: ScheduledClient) -> None:
+    """The client takes the last place and waits."""
+    client.place = next(card.places)
+    client.enter(Phase.WAITING, card.now)
+
+
+def arrive(card: Card, client: ScheduledClient) -> None:
+    """The same, for one that did not want the card until now."""
+    client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
+    for level in LEVELS:
+        place(card, client.path, level)
+    join(card, client)
+
+
+def place(card: Card, path: Path, level: int) -> None:
+    """Raises the virtual time of a node that was idle to the present."""
+    node, child = path[level:level + 2]
+    if node.divided and child not in active(card, level + 1):
+        child.virtual = max(child.virtual, _present(card, node, level))
+
+
+def active(card: Card, *levels: int) -> set[Node]:
+    """Nodes of these levels whose clients hold the card or wait for it."""
+    clients = (*card.groups.group("queued"), *card.groups.group("holding"))
+    return {client.path[level] for client in clients for level in levels}
+
+
+def _present(card: Card, node: Node, level: int) -> float:
+    """The least virtual time in a node of those that hold or want the card."""
+    beside = [one.virtual for one in active(card, level + 1) if one.parent is node]
+    return min(beside, default=node.present)
+
+
+def leave(client: ScheduledClient) -> None:
+    """A turn of the client is over, and its time is billed."""
+    for level in LEVELS:
+        node, child = client.path[level:level + 2]
+        node.present = max(node.present, child.virtual)
+
+
+def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> bool:
+    """Whether it would be the next again, before the head of the queue, if its turn ended now."""
+    root, mine, *_ = holder.path
+    return (
+        root.divided and not holder.standing and root is head.path[0]
+        and mine.virtual < head.path[1].after
+        and not any(c.path[0] is root and c.path[1].line == mine.line for c in card.groups.queue())
+    )
+
+
+def give_precedence(card: Card, client: ScheduledClient) -> None:
+    """Clients that wait now go before this client, whatever the weights."""
+    for level in LEVELS:
+        node, child = client.path[level:level + 2]
+        beside = [one.path[level + 1].virtual for one in card.waiting if one.path[level] is node]
+        child.virtual = max([child.virtual, *beside])
+
+
+def sequence(card: Card) -> Iterator[ScheduledClient]:
+    """Waiting clients, the next one first, as they wait now."""
+    waiting = card.groups.queue()
+    roots = [root for root in card.tenants.roots.values() if root.members]
+    for root in roots:
+        mine = waiting if len(roots) == 1 else [c for c in waiting if c.path[0] is root]
+        yield from _sequence(card, mine, 0)
+
+
+def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterable[ScheduledClient]:
+    """The same of those in a node of this level, given by their places."""
+    while waiting and level in LEVELS and not waiting[0].path[level].divided:
+        level += 1
+        if waiting[0].path[level].line is not waiting[0].path[level]:
+            return waiting              # all are in one line of several nodes
+    if not waiting or level not in LEVELS:
+        return waiting
+    lines: dict[Hashable, list[ScheduledClient]] = {}
+    for client in waiting:
+        lines.setdefault(client.path[level + 1].line, []).append(client)
+    return _merged(card, lines, level + 1)
+
+
+def _merged(
+    card: Card, lines: dict[Hashable, list[ScheduledClient]], level: int
+) -> Iterator[ScheduledClient]:
+    """Several lines as one: of the first in each, always the one with the least virtual time."""
+    first: dict[Hashable, ScheduledClient] = {}
+    others: dict[Hashable, Iterator[ScheduledClient]] = {}
+    for line, waiting in lines.items():
+        others[line] = iter(_sequence(card, waiting, level) if isinstance(line, Node) else waiting)
+        first[line] = next(others[line])
+    before = dict.fromkeys(lines, 0.0)  # virtual time of turns of its tenant's that come first
+    heap = [(waiting[0].path[level].after, waiting[0].place, line)
+            for line, waiting in lines.items()]
+    heapify(heap)
+    while heap:
+        line = heap[0][2]
+        client, following = first[line], next(others[line], None)
+        if following is not None:
+            first[line], node = following, following.path[level]
+            if node is client.path[level]:
+                before[line] += _adds(card, node)
+            heapreplace(heap, (node.after + before[line], following.place, line))
+        else:
+            heappop(heap)
+        yield client
+
+
+def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledClient]:
+    """Some of those that wait, in the same order."""
+    some = {client.id for client in waiting}
+    return [client for client in sequence(card) if client.id in some] if some else []
+
+
+def account(card: Card) -> None:
+    """Bills tenants that hold the card, and foresees, before it is looked whose turn is next."""
+    if card.tenants.requesting:
+        card.tenants.meet(card.now, active(card, 1, 2))
+    for node in card.foreseen:
+        node.ahead = 0
+    card.foreseen = []
+    usual = (card.settings.tq or USUAL) * DEFAULT_WEIGHT
+    for client in card.groups.group("holding"):
+        lasted = _lasted(card, client) * DEFAULT_WEIGHT
+        for node in client.path[1:3]:
+            node.bill(card.now)
+            node.ahead += max(0, usual / node.rate - lasted / node.rate)
+            card.foreseen.append(node)
+
+
+def choose(card: Card, client: ScheduledClient) -> None:
+    """Its turn is to come now."""
+    for node in client.path[1:3]:
+        node.ahead += _adds(card, node)
+        card.foreseen.append(node)
+
+
+def _adds(card: Card, node: Node) -> float:
+    """Virtual time that a turn of usual length adds."""
+    return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / node.rate
+
+
+def _lasted(card: Card, client: ScheduledClient) -> int:
+    """For how many us the turn of a client has lasted."""
+    turn = client.turn
+    if turn is None or turn.started is None:
+        return 0
+    until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
+    return until - turn.counted
+
+
+def forget(card: Card, path: Path, names: Iterable[str]) -> None:
+    """Tenants beside this path and without clients are gone, if they owe nothing. An account with
+    a limit stays, or a new client would have the time of a whole window."""
+    tenants = card.tenants
+    for level, node in enumerate(path[:2]):
+        gone = [name for name, one in node.children.items() if not one.members]
+        present = _present(card, node, level) if gone else 0
+        for number, name in enumerate(gone, GONE_KNOWN - len(gone)):
+            if number < 0 or node.children[name].virtual <= present:
+                child = node.children.pop(name)
+                for one in (child, *child.children.values()):
+                    tenants.requesting.pop(one, None)
+    for name in names:
+        if not tenants.accounts[name].members and tenants.accounts[name].quota is None:
+            del tenants.accounts[name]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a client's claims count, and how much one account may be promised.
+
+A client itself says what it holds, and any user's program may connect and say anything. Memory
+that a client claims is not available to others, so a claim counts only as far as it can be true.
+
+**Accounts.** Each user has an account. Whatever the clients of one account claim, and however
+many they are, others are left a card's worth of memory, on card and host together. A promise is
+*shown* as far as the driver or the kernel knows that the account's processes hold it. The rest
+may be memory that a program has not used yet, or a lie. An account may have up to a card's worth
+of the rest in any case, and more only while others are left a card's worth. Clients of root have
+no account: they are believed, and promised whatever there is.
+
+**Claims.** Memory grows by the scheduler's leave: on the card by LOAD, on the host by EVICT, the
+commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A client
+that joins may hold memory from the time of an earlier daemon. Of that counts what is shown, and
+what would be promised anew.
+
+**Evidence.** About every second the driver and the kernel tell what each process holds (Seen).
+If twice in a row the driver shows less on the card than a client claims, the rest is overclaimed
+and its room is given to others. A client that drains or moves memory is not judged, because it
+may have freed more than it has said. A client that does not answer at all counts as holding what
+is shown, as it may have been stopped. While the driver names none of our clients, nothing can be
+shown, and memory that a client claims to have pinned lessens no other client's promises: others
+wait for a turn instead of being refused.
+
+**Memory that is never freed.** A client that ignores several EVICTs counts as pinned for a while
+(moves.py), so that others are not held up.
+
+**Grants to pin** that are not used yet cannot be seen by anyone. All of them of one account
+count as a small part of the card at most.
+"""
+
+from dataclasses import replace
+
+from nvshared.scheduler import events
+from nvshared.scheduler.card import HEADS, Account, Card
+from nvshared.scheduler.client import Overclaims, ScheduledClient
+from nvshared.scheduler.domains import margin
+from nvshared.scheduler.events import Memory, Stays
+
+PINNING_PART = 16                       # of the card, that one account may be about to pin
+
+
+def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
+    """Believes what is shown, and what could be promised anew of the `left` bytes."""
+    if not client.account:
+        client.commit = commit
+        return
+    memory = client.memory
+    filled = _unshown(memory.filled, client.evidence.card)
+    host = _unshown(memory.host, client.evidence.host)
+    if filled:
+        client.room = min(client.room, memory.filled - filled)
+    more = max(0, promisable(card, client, left))
+    client.commit = min(max(commit, memory.need), client.shown + more)
+    more -= max(0, client.commit - client.shown)
+    client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
+
+
+def _unshown(claimed: int, seen: int | None) -> int:
+    return 0 if seen is None else max(0, claimed - seen)
+
+
+def promisable(card: Card, client: ScheduledClient, left: int) -> int:
+    """How much more the client's account may be promised, of so much that is left; negative: less.
+    """
+    if not client.account:
+        return left
+    sums = card.groups.accounts().get(client.account, Account())
+    worth = card.settings.capacity
+    # The margins of clients that the account may yet start lessen what is left for others.
+    host, clients = card.host.promisable, card.groups.margins()
+    more = HEADS - min(sums.heads, HEADS) + 1
+    others = worth + margin(host, clients + more) - margin(host, clients)
+    return min(left, max(worth - sums.unshown, left - others))
+
+
+def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
+    """What all clients are about to pin, as far as it counts for others; without this client's."""
+    most = card.settings.capacity // PINNING_PART
+    total = 0
+    for account, sums in card.groups.accounts().items():
+        own = but.pinning if but is not None and but.account == account else 0
+        total += min(sums.pinning - own, most) if account else sums.pinning - own
+    return total
+
+
+def hear(client: ScheduledClient, said: Memory, now: int) -> None:
+    """The client claims these figures."""
+    client.said = said
+    if now < client.keeps_until and not said.stays:
+        said = replace(
+            said, allocated=max(0, said.allocated - said.resident), resident=0,
+            pinned=said.filled, stays=Stays.KEPT)
+    before, overclaims = client.memory, client.overclaims
+    room, host = client.charged, client.host_counted
+    client.silenced = False
+    client.tally.fill(before, now)
+    client.memory = said
+    if client.account:
+        client.overclaims = Overclaims(
+            max(0, said.filled - max(before.filled - overclaims.filled, room)),
+            max(0, said.host - max(before.host - overclaims.host, host)),
+            max(0, said.beyond - (before.beyond - overclaims.beyond)),
+        )
+
+
+def judge_all(card: Card, seen: events.Seen) -> None:
+    """Compares claims with what the driver and the kernel show."""
+    for id, evidence in seen.evidence.items():
+        client = card.clients.get(id)
+        if client is None or not client.account:
+            continue
+        client.evidence = evidence
+        client.silenced = client.mute
+        if evidence.card is None or (client.owes and not client.mute):
+            continue
+        filled = client.memory.filled
+        unshown = _unshown(min(seen.filled.get(id, 0), filled), evidence.card)
+        # A single sample may miss memory that was freed a moment ago.
+        overclaimed = min(unshown, max(client.unshown_before, client.overclaims.filled))
+        client.unshown_before = unshown
+        client.overclaims = replace(client.overclaims, filled=overclaimed)
+        if overclaimed:
+            client.room = min(client.room, filled - overclaimed)
