@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from bench.trace import Line, summary
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 from tests.integration import test_pools_two_cards as pools
 from tests.integration.test_own_memory import PRELUDE
+from tests.integration.test_peers import compiled_apart
 
 EACH = 5                                # GiB, of the rivals
 
@@ -91,3 +93,42 @@ def test_pools_count_for_the_card_that_they_are_of(body: str) -> None:
             env={**os.environ, **daemon.environment}, timeout=120, check=False,
         )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_copies_of_all_shapes_cross_between_cards_without_peer_access(
+        tmp_path: Path, shared: bool) -> None:
+    if len(cards()) < 2:
+        pytest.skip("there is one card only")
+    program = compiled_apart(tmp_path)
+    with sharing() as daemon:
+        said = subprocess.run(
+            [program], text=True, capture_output=True, timeout=120, check=True,
+            env={**os.environ, **(daemon.environment if shared else {})},
+        ).stdout
+    assert len(said.splitlines()) == 12
+    assert [line for line in said.splitlines() if not line.endswith(" 0 right")] == []
+
+
+@pytest.mark.parametrize("card", ["0", "1"], ids=["another card's", "its own"])
+def test_a_process_copies_memory_of_another_process_across_cards(
+        tmp_path: Path, card: str) -> None:
+    """`card`: the other on which it has a context; the memory is the second's."""
+    if len(cards()) < 2:
+        pytest.skip("there is one card only")
+    program = compiled_apart(tmp_path)
+    with sharing() as daemon:
+        owner, importer = (
+            subprocess.Popen([program, *what], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             env={**os.environ, **daemon.environment})
+            for what in (("owner", "1"), ("importer", card))
+        )
+        try:
+            assert owner.stdout is not None
+            said, _ = importer.communicate(owner.stdout.read(64), timeout=60)
+            owner.communicate(timeout=60)
+        finally:
+            owner.kill()
+            importer.kill()
+    assert said.decode().splitlines() == ["from right", "to the other right"]
+    assert (importer.returncode, owner.returncode) == (0, 0)

@@ -2,8 +2,9 @@
 /*
  * apart: copies memory of one card to another that does not reach it, in each way there is, and says
  *     what each call returned and whether all bytes are right.
- * apart owner: gives memory of the third card to another process, by its stdout, until stdin ends.
- * apart importer: has contexts on the first two cards, and copies that memory to the first and back.
+ * apart owner CARD: gives memory of this card to another process, by its stdout, until stdin ends.
+ * apart importer CARD: has contexts on the first card and this one, and copies that memory to the first
+ *     and back.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -124,12 +125,12 @@ static void copy_between_cards(void)
     copy_shapes();
 }
 
-static void own(void)
+static void own(int card)
 {
     CUipcMemHandle handle;
     CUdeviceptr memory;
     OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&first, 2));
+    OK(cuDevicePrimaryCtxRetain(&first, card));
     OK(cuCtxSetCurrent(first));
     OK(cuMemAlloc_v2(&memory, SIZE));
     OK(cuMemsetD8_v2(memory, 7, SIZE));
@@ -142,12 +143,12 @@ static void own(void)
     _exit(found[0] == 9 && found[USED - 1] == 9 ? 0 : 1);
 }
 
-static void import(void)
+static void import(int card)
 {
     CUipcMemHandle handle;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&first, 0));
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuDevicePrimaryCtxRetain(&second, card));
     OK(cuCtxSetCurrent(first));
     OK(cuMemAlloc_v2(&to, SIZE));
     if (fread(&handle, sizeof handle, 1, stdin) != 1)
@@ -174,9 +175,9 @@ int main(int count, char **arguments)
 {
     const char *what = count > 1 ? arguments[1] : "";
     if (strcmp(what, "owner") == 0)
-        own();
+        own(atoi(arguments[2]));
     else if (strcmp(what, "importer") == 0)
-        import();
+        import(atoi(arguments[2]));
     else
         copy_between_cards();
     return 0;

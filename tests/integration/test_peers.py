@@ -171,12 +171,16 @@ def apart(site: Site, program: Path, *what: str) -> subprocess.Popen[bytes]:
     )
 
 
+def compiled_apart(folder: Path) -> Path:
+    return compiled(
+        folder, *LINKED, f"-I{ROOT / 'libhook' / 'src'}", f"-I{ROOT / 'libhook' / 'include'}",
+        source=SOURCE.with_name("apart.c"),
+    )
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(
-        tmp_path_factory.mktemp("apart"), *LINKED, f"-I{ROOT / 'libhook' / 'src'}",
-        f"-I{ROOT / 'libhook' / 'include'}", source=SOURCE.with_name("apart.c"),
-    )
+    return compiled_apart(tmp_path_factory.mktemp("apart"))
 
 
 def test_copies_of_all_shapes_cross_between_cards_that_do_not_reach_each_other(
@@ -194,9 +198,9 @@ def test_a_process_copies_memory_of_a_card_on_which_it_is_no_client(
 ) -> None:
     site = site_of_three
     site.start("--tq", "1")
-    owner = apart(site, program, "owner")
+    owner = apart(site, program, "owner", "2")
     assert owner.stdout is not None
-    importer = apart(site, program, "importer")
+    importer = apart(site, program, "importer", "1")
     said, _ = importer.communicate(owner.stdout.read(64), timeout=PATIENCE)
     assert said.decode().splitlines() == ["from right", "to the other right"]
     assert importer.returncode == 0
