@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
+#include "block/mapped.h"
 #include "block/region.h"
 #include "block/search.h"
+#include "tier/host_slabs.h"
 
 static bool usable(enum block_state state)
 {
@@ -57,12 +59,11 @@ static void count_allocated(struct block *block, bool counts)
 {
     uint64_t bytes = counts ? block->size : -(uint64_t)block->size;
     block->client->memory.allocated += bytes;
-    if (block->store->slabs)
+    if (!block->managed)
         block->client->slab_use += bytes;
 }
 
-struct block *block_new(struct client *client, const struct store *store, CUdeviceptr address,
-                        size_t size)
+struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size)
 {
     struct block *block = malloc(sizeof *block);
     if (block == NULL)
@@ -71,7 +72,7 @@ struct block *block_new(struct client *client, const struct store *store, CUdevi
         .address = address,
         .size = size,
         .client = client,
-        .store = store,
+        .managed = managed,
         .state = BLOCK_EMPTY,
         .older = client->youngest,
     };
@@ -89,9 +90,62 @@ struct block *block_new(struct client *client, const struct store *store, CUdevi
     return block;
 }
 
+/* In which a block may be; the first that has a place is taken. They end with NULL. */
+static const struct tier *const MAPPED_TIERS[] = { &tier_host, NULL };
+static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
+
+static bool take_place(struct block *block, uint64_t allowance, bool patient)
+{
+    const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
+    while (*tier != NULL
+           && !(*tier)->take(block->client, block->size, allowance, patient, &block->place))
+        tier++;
+    block->place.tier = *tier;
+    return *tier != NULL;
+}
+
+bool block_take_place(struct block *block, uint64_t allowance)
+{
+    if (block->place.tier != NULL || take_place(block, allowance, false))
+        return true;
+    /* The oldest leave last, so they miss the places they keep the least. */
+    for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
+         kept = kept->younger) {
+        if (kept->state != BLOCK_RESIDENT || kept->place.tier == NULL
+            || (block->presaving && block_presaved(kept)))
+            continue;                /* nothing is won by saving one instead of another */
+        block_give_place(kept);
+        if (take_place(block, allowance, false))
+            return true;
+    }
+    return take_place(block, allowance, true);
+}
+
+void block_give_place(struct block *block)
+{
+    if (block->place.tier == NULL)
+        return;
+    block->place.tier->give(block->client, block->size, &block->place);
+    block->place.tier = NULL;
+    block->known = false;
+    block->right = 0;
+    search_note(block);
+}
+
+void blocks_give_places(struct client *client, uint64_t allowance)
+{
+    host_trim(client, allowance);    /* first what holds nothing */
+    if (client->memory.host <= allowance)
+        return;
+    struct block *kept;
+    while ((kept = search_oldest(client, SEARCH_KEPT)) != NULL)
+        block_give_place(kept);
+    host_trim(client, allowance);
+}
+
 CUresult block_map(struct block *block)
 {
-    CUresult result = block->store->map(block);
+    CUresult result = block->managed ? CUDA_SUCCESS : mapped_map(block);
     if (result == CUDA_SUCCESS)
         block->client->memory.resident += block->size;
     return result;
@@ -99,7 +153,7 @@ CUresult block_map(struct block *block)
 
 CUresult block_unmap(struct block *block)
 {
-    CUresult result = block->store->unmap(block);
+    CUresult result = block->managed ? CUDA_SUCCESS : mapped_unmap(block);
     if (result != CUDA_SUCCESS)
         return result;
     if (block->state == BLOCK_SHARED)
@@ -115,14 +169,14 @@ void block_lose(struct block *block)
         || block->state == BLOCK_LEAVING || block->state == BLOCK_COMING
         || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
         return;
-    store_give(block);
+    block_give_place(block);
     block_set_state(block, BLOCK_LOST);
     count_allocated(block, false);
 }
 
 void block_share(struct block *block)
 {
-    store_give(block);
+    block_give_place(block);
     block_set_state(block, BLOCK_SHARED);
     count_allocated(block, false);
     block->client->memory.pinned += block->size;
@@ -140,7 +194,7 @@ void block_free(struct block *block)
     bool gone = !usable(block->state) || block_unmap(block) == CUDA_SUCCESS;
     if (gone && region_contains(block->address))
         region_give(block->address, block->size);
-    store_give(block);
+    block_give_place(block);
     if (lacking(block->state))
         client->absent -= block->size;
     if (block->state != BLOCK_SHARED && block->state != BLOCK_LOST)

@@ -8,18 +8,14 @@
  */
 #pragma once
 
-#include "block/store.h"
 #include "client/client.h"
-
-/* Large enough that remapping (30 us) hides behind the copy (600 us at bus
- * speed), small enough that room is handed on early and little is wasted. */
-#define BLOCK_SIZE ((size_t)32 << 20)
+#include "tier/tier.h"
 
 enum block_state {
     BLOCK_EMPTY,                     /* never brought in: holds nothing */
     BLOCK_RESIDENT,
     BLOCK_LEAVING,                   /* being copied out; still mapped */
-    BLOCK_SWAPPED,                   /* its bytes are where its store keeps them */
+    BLOCK_SWAPPED,                   /* its bytes are in its place */
     BLOCK_COMING,                    /* mapped; being copied in */
     BLOCK_SHARED,                    /* others reach it too: on the card for good, and pinned */
     BLOCK_LOST, /* its bytes are nowhere any more (context_failed.c), and it counts nowhere */
@@ -45,9 +41,8 @@ struct block {
     enum block_state state;
     bool doomed;                     /* freed while on the move; its mover finishes it */
     bool immovable;                  /* now: block_hold() */
-    const struct store *store;
-    union store_place place;
-    bool stored;                     /* it has a place there; may be kept while resident */
+    bool managed;                    /* the driver maps and unmaps it, and no kernel of ours reads it */
+    struct place place;              /* may be kept while resident */
     CUmemGenericAllocationHandle handle;
     uint64_t right;                  /* the client's turn before which its place held what it holds;
                                         see block_presaved(). 0: never */
@@ -77,10 +72,16 @@ void block_note_presaved(struct block *block);
 /* It stays where it is for a while, or no longer. */
 void block_hold(struct block *block, bool held);
 /* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */
-struct block *block_new(struct client *client, const struct store *store, CUdeviceptr address,
-                        size_t size);
-/* Has the store put physical memory behind an EMPTY or SWAPPED block and counts it
- * as resident; the state is the caller's to set. Leaves everything as it was
+struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size);
+/* Finds a place for a block unless it has one; as take() of its tiers. If there is none, blocks on the
+ * card give up the places that they keep. */
+bool block_take_place(struct block *block, uint64_t allowance);
+/* Gives it back if it has one. */
+void block_give_place(struct block *block);
+/* Blocks on the card give up places until the client holds no more host memory than `allowance`, if
+ * that suffices. Service thread; may release and retake the lock. */
+void blocks_give_places(struct client *client, uint64_t allowance);
+/* Puts physical memory behind an EMPTY or SWAPPED block and counts it as resident; the state is the caller's to set. Leaves everything as it was
  * if the driver refuses. */
 CUresult block_map(struct block *block);
 /* The opposite. An error is the context's (it has failed for good): the

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "tier/tier.h"
 
 struct block;
 struct client;
@@ -27,9 +27,6 @@ struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);
 };
-
-#define PAGE ((size_t)2 << 20)
-#define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
 
 /* Takes `size` bytes (whole pages). The driver's error if it has no addresses. */
 CUresult region_take(size_t size, CUdeviceptr *address);

@@ -48,12 +48,12 @@ static uint16_t fitness(const struct block *block)
         fits |= 1u << SEARCH_ABSENT;
     if (block->state != BLOCK_RESIDENT)
         return (uint16_t)fits;
-    fits |= (unsigned)block->stored << SEARCH_KEPT;
-    fits |= (unsigned)(!block->seen && block->store->looks) << SEARCH_UNSEEN;
+    fits |= (unsigned)(block->place.tier != NULL) << SEARCH_KEPT;
+    fits |= (unsigned)(!block->seen && !block->managed) << SEARCH_UNSEEN;
     fits |= (unsigned)block->light << SEARCH_LIGHT;
     if (block->immovable)
         return (uint16_t)fits;
-    bool ready = block_ready(block), unready = block->store->keeps && !ready;
+    bool ready = block_ready(block), unready = !block->managed && !ready;
     fits |= (unsigned)ready << SEARCH_READY;
     for (unsigned rank = rank_of(block); rank < RANKS; rank++)
         fits |= 1u << (SEARCH_VICTIM + rank) | (unsigned)unready << (SEARCH_UNREADY + rank);

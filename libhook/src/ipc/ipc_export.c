@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "block/block.h"
+#include "block/exclusive.h"
 #include "block/mapped.h"
 #include "block/region.h"
 #include "client/client.h"
@@ -30,7 +31,6 @@
 #include "memory/allocation.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
-#include "swap/exclusive.h"
 
 #define HANDLE_PATIENCE_US 250000    /* for most work ends soon, and later it may be too late */
 

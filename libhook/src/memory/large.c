@@ -143,7 +143,7 @@ static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
     for (size_t i = 0; i < count; i++) {
         size_t offset = i * most;
         size_t length = size - offset < most ? size - offset : most;
-        large->blocks[i] = block_new(client, &store_host, large->base + offset, length);
+        large->blocks[i] = block_new(client, false, large->base + offset, length);
         if (large->blocks[i] == NULL) {
             undo(large, size);
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -67,12 +67,14 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     *managed = (struct managed){ .size = bytes, .client = client, .context = context };
     for (size_t left = bytes; managed->block_count < count; managed->block_count++) {
         size_t length = left < BLOCK_SIZE ? left : BLOCK_SIZE;
-        struct block *block = block_new(client, &store_managed, 0, (length + GRAIN - 1) / GRAIN * GRAIN);
+        struct block *block = block_new(client, true, 0,
+                                        (length + GRAIN - 1) / GRAIN * GRAIN);
         if (block == NULL) {
             discard(managed);
             return NULL;
         }
         block->place.managed.bytes = length;
+        block->place.managed.device = client->device;
         block_hold(block, true);
         managed->blocks[managed->block_count] = block;
         left -= length;

@@ -17,7 +17,7 @@
 #include "memory/peers.h"
 
 #include "block/block.h"
-#include "block/store.h"
+#include "block/mapped.h"
 #include "client/client.h"
 #include "client/contexts.h"
 #include "memory/allocation.h"
@@ -32,8 +32,8 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
     for (struct block *block = owner->blocks; block != NULL && result == CUDA_SUCCESS;
          block = block->younger)
         if (block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED
-            && block->state != BLOCK_LOST)
-            result = block->store->open(block, &access);
+            && block->state != BLOCK_LOST && !block->managed)
+            result = mapped_open(block, &access);
     return result;
 }
 

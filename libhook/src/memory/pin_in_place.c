@@ -14,6 +14,7 @@
 #include "memory/pin_in_place.h"
 
 #include "block/block.h"
+#include "block/exclusive.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "client/commit.h"
@@ -23,7 +24,6 @@
 #include "interpose/real.h"
 #include "memory/alias.h"
 #include "memory/large.h"
-#include "swap/exclusive.h"
 
 /* The driver's memory for the copy, mapped where only we know. */
 struct copy {

@@ -197,7 +197,7 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
         free(slab);
         return NULL;
     }
-    slab->block = block_new(client, &store_host, address, PAGE);
+    slab->block = block_new(client, false, address, PAGE);
     if (slab->block == NULL) {
         region_give(address, PAGE);
         free(slab);

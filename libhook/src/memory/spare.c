@@ -52,7 +52,6 @@
 #include "block/block.h"
 #include "block/region.h"
 #include "block/search.h"
-#include "block/store.h"
 #include "client/client.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
@@ -160,7 +159,7 @@ bool spare_keep(struct large *large)
         spares_reclaim(client, 1, false);
     for (size_t i = 0; i < large->block_count; i++) {
         struct block *block = large->blocks[i];
-        store_give(block);
+        block_give_place(block);
         block->seen = block->light = block->restless = block->parted = false;
         search_note(block);
     }

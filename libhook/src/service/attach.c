@@ -12,7 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "block/host_memory.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "client/contexts.h"
@@ -33,6 +32,7 @@
 #include "pool/pool.h"
 #include "service/service.h"
 #include "service/waiting.h"
+#include "tier/host_memory.h"
 
 /* How long a program waits for a daemon that is just being started. */
 #define CONNECT_PATIENCE_US 1000000

@@ -4,6 +4,7 @@
  */
 #include "service/context_end.h"
 
+#include "block/pipeline.h"
 #include "client/client.h"
 #include "client/contexts.h"
 #include "flight/capture.h"
@@ -14,7 +15,6 @@
 #include "memory/managed.h"
 #include "memory/pinned.h"
 #include "pool/pending_frees.h"
-#include "swap/pipeline.h"
 
 void context_ends(CUcontext context)
 {

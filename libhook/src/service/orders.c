@@ -5,7 +5,9 @@
  */
 #include "service/orders.h"
 
-#include "block/host_threads.h"
+#include "block/in.h"
+#include "block/out.h"
+#include "block/pipeline.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/gate.h"
@@ -22,10 +24,7 @@
 #include "service/caches.h"
 #include "service/service.h"
 #include "service/waiting.h"
-#include "swap/load.h"
-#include "swap/pipeline.h"
-#include "swap/presave.h"
-#include "swap/swap.h"
+#include "tier/host_threads.h"
 
 #define DRAIN_PATIENCE_MOST_US 8000000
 #define DRAIN_TRIES 4

@@ -13,8 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#include "block/host_slabs.h"
-#include "block/host_threads.h"
+#include "block/pipeline.h"
 #include "client/client.h"
 #include "client/commit.h"
 #include "client/connection.h"
@@ -33,7 +32,8 @@
 #include "service/caches.h"
 #include "service/orders.h"
 #include "service/waiting.h"
-#include "swap/pipeline.h"
+#include "tier/host_slabs.h"
+#include "tier/host_threads.h"
 
 #define REPORT_INTERVAL_US 5000
 #define SAMPLE_US 5000

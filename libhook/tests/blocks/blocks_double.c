@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What swap/, block/ and memory/ stand on, where tens of thousands of blocks take no memory: a
+ * What block/, tier/ and memory/ stand on, where tens of thousands of blocks take no memory: a
  * driver that says yes to everything, and host memory that is only addresses.
  */
 #include <stdlib.h>
@@ -8,9 +8,11 @@
 
 #include "block/search.c"            /* for what it looks for */
 
-#include "block/host_memory.h"
-#include "block/host_threads.h"
-#include "block/host_slabs.h"
+#include "block/contents.h"
+#include "block/context_failed.h"
+#include "block/in.h"
+#include "block/out.h"
+#include "block/pipeline.h"
 #include "block/region.h"
 #include "client/client.h"
 #include "client/commit.h"
@@ -21,13 +23,9 @@
 #include "interpose/real.h"
 #include "memory/large.h"
 #include "memory/spare.h"
-#include "swap/content.h"
-#include "swap/context_failed.h"
-#include "swap/load.h"
-#include "swap/pipeline.h"
-#include "swap/presave.h"
-#include "swap/swap.h"
-#include "swap/yield.h"
+#include "tier/host_memory.h"
+#include "tier/host_slabs.h"
+#include "tier/host_threads.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define SIZE PAGE
@@ -44,6 +42,11 @@ struct client *clients[CLIENTS_MAX];
 static struct client one = { .turns = 1 };
 static CUdeviceptr allocations[MOST];
 static struct { bool zero; uint64_t changed; } contents[MOST];
+
+CUresult real_absent(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
 
 CUcontext contexts_of(CUdevice device, unsigned number)
 {
@@ -157,10 +160,8 @@ bool host_memory_unregister(char *memory) { (void)memory; return true; }
 void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
 void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
 void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
-void host_provide(struct client *client, uint64_t size, uint64_t allowance)
-{
-    (void)client, (void)size, (void)allowance;
-}
+void host_provide(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
+void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
 void host_provided(struct client *client) { (void)client; }
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until)

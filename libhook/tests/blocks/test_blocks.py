@@ -16,10 +16,9 @@ SOURCE = HERE.parents[1] / "src"
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # that one order moves
 MORE = 1.2                              # times as many steps for each block, at most
-COUNTED = ["block/block.c", "block/host_slabs.c", "block/mapped.c", "block/region.c",
-           "block/store.c", "block/store_host.c", "memory/allocation.c",
-           "memory/large.c", "swap/departure.c", "swap/load.c", "swap/pipeline.c",
-           "swap/presave.c", "swap/swap.c", "swap/victim.c", "swap/yield.c"]
+COUNTED = ["block/block.c", "block/in.c", "block/mapped.c", "block/out.c", "block/pipeline.c",
+           "block/region.c", "block/victim.c", "memory/allocation.c", "memory/large.c",
+           "tier/host.c", "tier/host_slabs.c", "tier/managed.c"]
 
 
 class Program:

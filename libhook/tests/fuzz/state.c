@@ -5,7 +5,6 @@
  * gate is shut unless it may run and is whole.
  */
 #include "block/block.h"
-#include "block/store.h"
 #include "client/client.h"
 #include "client/gate.h"
 #include "fuzz.h"
@@ -38,14 +37,14 @@ static void check(struct client *client)
         all += lost ? 0 : block->size;
         resident += block->state == BLOCK_RESIDENT ? block->size : 0;
         absent += block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED ? block->size : 0;
-        kept += block->stored ? block->size : 0;
-        slabs += block->store->slabs && !lost ? block->size : 0;
-        away += block->store == &store_managed && block->stored ? block->size : 0;
-        MUST(!block->presaving && (!block_presaved(block) || block->stored),
+        kept += block->place.tier != NULL ? block->size : 0;
+        slabs += !block->managed && !lost ? block->size : 0;
+        away += block->place.tier == &tier_managed ? block->size : 0;
+        MUST(!block->presaving && (!block_presaved(block) || block->place.tier != NULL),
              "a block is said to be on the host, and is not");
         MUST(block->state != BLOCK_LEAVING && block->state != BLOCK_COMING && !block->doomed,
              "a block is on the move without an order");
-        MUST(block->state != BLOCK_SWAPPED || block->stored,
+        MUST(block->state != BLOCK_SWAPPED || block->place.tier != NULL,
              "a block is neither here nor there");
     }
     MUST(resident == memory->resident && absent == client->absent && all == memory->allocated,

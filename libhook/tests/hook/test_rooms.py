@@ -16,7 +16,7 @@ LIBHOOK = Path(__file__).parents[2]
 SOURCE, OBJECTS = LIBHOOK / "src", LIBHOOK / "build" / "src"
 
 ROOMS = Rooms(
-    ["api", "service", "ipc", "pool", "memory", "swap", "block", "flight", "client", "interpose"],
+    ["api", "service", "ipc", "pool", "memory", "block", "tier", "flight", "client", "interpose"],
     sources=SOURCE,
     objects=OBJECTS,
     exceptions={"interpose/real": "its table of hooks.def names all wrappers, which are in api/"},
@@ -27,8 +27,8 @@ FILES = [path for path in sorted(SOURCE.rglob("*.c")) if path.parent.name != "ap
 HEADERS = sorted(SOURCE.rglob("*.h"))
 # What another header declares, or none.
 ELSEWHERE = {
-    "store_host": "store.h names all stores",
-    "store_managed": "store.h names all stores",
+    "tier_host": "tier.h names all tiers",
+    "tier_managed": "tier.h names all tiers",
     "examine_ptx": "in assembly, for its own file",
 }
 

@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out LOADs: brings blocks in; see swap.c.
+ * Carries out LOADs: brings blocks in; see out.c.
  *
  * A large program comes in by a row of LOADs, as room for it appears, and the bus should not pause
  * between them. If the next LOAD has arrived when all copies of one have been started, its copies
  * are started behind them. The first LOAD is answered when its own copies are done.
  */
-#include "swap/load.h"
+#include "block/in.h"
 
 #include "block/block.h"
-#include "block/host_slabs.h"
+#include "block/context_failed.h"
+#include "block/pipeline.h"
 #include "block/search.h"
 #include "client/client.h"
 #include "client/connection.h"
-#include "swap/context_failed.h"
-#include "swap/pipeline.h"
-#include "swap/yield.h"
 
 /* One order under way. */
 struct load {
@@ -78,7 +76,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
             return;
         while (line->count >= pipeline_depth(&load->order)) {
             pipeline_complete(client, line);
-            host_shrink(client, load->order.host);
+            blocks_give_places(client, load->order.host);
         }
         memory_lock_yields(&held_since);
     }
@@ -88,7 +86,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
 static void answer(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
-    host_shrink(client, load->order.host);
+    blocks_give_places(client, load->order.host);
     if (load->progress.failed && client->absent > 0)
         load->flags |= NVSHARE_DRIVER_ERROR;
     if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)

@@ -9,17 +9,17 @@
  * together last no longer than the caller's patience. Standing at the gate, until the program has
  * its turn, does not count.
  */
-#include "swap/exclusive.h"
+#include "block/exclusive.h"
 
 #include <time.h>
 #include <unistd.h>
 
+#include "block/pipeline.h"
 #include "client/commit.h"
 #include "client/gate.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/drain.h"
-#include "swap/pipeline.h"
 
 #define TRIES 10                     /* as a STOP may come again and again */
 #define CAPTURE_LOOK_US 1000

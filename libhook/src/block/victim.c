@@ -4,7 +4,7 @@
  *
  *   1. what held only zeros when it was last looked at: it crosses the bus neither way;
  *   2. what came back once as it had left, and what was presaved or brought in since the program ran
- *      (presave.c): it needs no copy out;
+ *      (out.c): it needs no copy out;
  *   3. all the rest.
  *
  * Among equals the youngest go first, so always in the same order. When a little less than all must
@@ -14,14 +14,14 @@
  * somebody must look to know which. So where the known ones do not suffice, blocks that were never
  * looked at are looked at once, fifty times faster than the bus.
  *
- * All of it is a guess about the order. Every block is looked at again when it leaves (swap.c),
+ * All of it is a guess about the order. Every block is looked at again when it leaves (out.c),
  * which decides what is copied.
  */
-#include "swap/victim.h"
+#include "block/victim.h"
 
+#include "block/contents.h"
 #include "block/search.h"
 #include "client/client.h"
-#include "swap/content.h"
 
 struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
 {

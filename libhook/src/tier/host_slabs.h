@@ -3,7 +3,7 @@
  * is said. */
 #pragma once
 
-#include "block/block.h"
+#include "tier/tier.h"
 
 struct host_slab {
     char *memory;
@@ -51,8 +51,8 @@ bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
 bool host_slab_registered(struct host_slab *slab);
 
 /* Finds a place in some slab. False: none has that much in one piece. */
-bool host_place(struct block *block);
-void host_unplace(struct block *block);
+bool host_place(struct client *client, size_t size, struct place *place);
+void host_unplace(struct client *client, size_t size, struct place *place);
 
 /* More host memory than that no block of the client can have use for. */
 uint64_t host_useful(const struct client *client);
@@ -60,8 +60,6 @@ uint64_t host_useful(const struct client *client);
  * Service thread only, in client->copy_context if there is one; releases and retakes
  * memory_lock. */
 void host_trim(struct client *client, uint64_t allowance);
-/* The same, and what is on the card gives back the places that it keeps. */
-void host_shrink(struct client *client, uint64_t allowance);
 /* client->copy_context is about to go, with all that was registered in it. `drained`: nothing
  * is in flight there. With service_lock, too; releases and retakes memory_lock. */
 void host_leave_context(struct client *client, bool drained);

@@ -17,7 +17,7 @@
  * No byte can be wrong by that: lost memory is never mapped again, so the driver reports any use of
  * it.
  */
-#include "swap/context_failed.h"
+#include "block/context_failed.h"
 
 #include "block/block.h"
 #include "client/client.h"

@@ -8,17 +8,14 @@
  * registered anew when something is next copied to or from it. A slab that is not registered can be
  * given back without the driver, even when no context is left.
  */
-#include "block/host_slabs.h"
+#include "tier/host_slabs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "block/host_memory.h"
-#include "block/region.h"
-#include "block/search.h"
-#include "block/store.h"
 #include "client/client.h"
 #include "interpose/real.h"
+#include "tier/host_memory.h"
 
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
@@ -40,9 +37,10 @@ struct host_slab *host_slab_new(const struct client *client, char *memory, uint6
     return slab;
 }
 
-static bool place(struct host_slab *slab, struct block *block)
+static bool place_in(struct host_slab *slab, struct client *client, size_t size,
+                     struct place *place)
 {
-    uint64_t wanted = block->size / PAGE, run = 0, longest = 0;
+    uint64_t wanted = size / PAGE, run = 0, longest = 0;
     if (slab->run < wanted)
         return false;
     for (uint64_t page = 0; page < slab->pages; page++) {
@@ -51,10 +49,10 @@ static bool place(struct host_slab *slab, struct block *block)
         if (run < wanted)
             continue;
         memset(&slab->taken[page + 1 - wanted], true, wanted);
-        block->client->host_empty -= slab->used == 0;
-        slab->used += block->size;
-        block->place.host.slab = slab;
-        block->place.host.address = slab->memory + (page + 1 - wanted) * PAGE;
+        client->host_empty -= slab->used == 0;
+        slab->used += size;
+        place->host.slab = slab;
+        place->host.address = slab->memory + (page + 1 - wanted) * PAGE;
         return true;
     }
     slab->run = longest;
@@ -62,13 +60,13 @@ static bool place(struct host_slab *slab, struct block *block)
 }
 
 /* Slabs that are full are passed once. */
-bool host_place(struct block *block)
+bool host_place(struct client *client, size_t size, struct place *place)
 {
-    struct host_slab **first = &block->client->host_room;
+    struct host_slab **first = &client->host_room;
     while (*first != NULL && (*first)->used == (*first)->size)
         *first = (*first)->next;
     for (struct host_slab *slab = *first; slab != NULL; slab = slab->next)
-        if (place(slab, block))
+        if (place_in(slab, client, size, place))
             return true;
     return false;
 }
@@ -80,14 +78,13 @@ static void note_room(struct client *client, struct host_slab *slab)
         client->host_room = slab;
 }
 
-void host_unplace(struct block *block)
+void host_unplace(struct client *client, size_t size, struct place *place)
 {
-    struct host_slab *slab = block->place.host.slab;
-    memset(&slab->taken[(block->place.host.address - slab->memory) / (ptrdiff_t)PAGE], false,
-           block->size / PAGE);
-    slab->used -= block->size;
+    struct host_slab *slab = place->host.slab;
+    memset(&slab->taken[(place->host.address - slab->memory) / (ptrdiff_t)PAGE], false, size / PAGE);
+    slab->used -= size;
     slab->run = (slab->size - slab->used) / PAGE;
-    note_room(block->client, slab);
+    note_room(client, slab);
 }
 
 uint64_t host_slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
@@ -255,15 +252,4 @@ void host_trim(struct client *client, uint64_t allowance)
     struct host_slab *slab = client->host_slabs;
     while (slab != NULL && client->host_empty > 0 && client->memory.host > allowance)
         slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
-}
-
-void host_shrink(struct client *client, uint64_t allowance)
-{
-    host_trim(client, allowance);    /* first what holds nothing */
-    if (client->memory.host <= allowance)
-        return;
-    struct block *kept;
-    while ((kept = search_oldest(client, SEARCH_KEPT)) != NULL)
-        store_give(kept);
-    host_trim(client, allowance);
 }

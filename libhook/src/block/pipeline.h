@@ -14,6 +14,12 @@
 #define COPIES_AHEAD 2
 #define PIECE_AHEAD ((size_t)16 << 20)
 
+/* This order, which is being carried out, is to end now (YIELD). Service thread. */
+bool order_yields(struct client *client, const struct nvshare_order *order);
+/* In a long loop with memory_lock held: now and then, lets others have it. `held_since`: 0 at
+ * first, and kept between calls. */
+void memory_lock_yields(uint64_t *held_since);
+
 /* What one order has done so far. */
 struct progress {
     uint64_t bytes;

@@ -1,21 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stream on which blocks are copied, and what is under way on it; see swap.c.
+ * The stream on which blocks are copied, and what is under way on it; see out.c.
  */
-#include "swap/pipeline.h"
+#include "block/pipeline.h"
 
-#include "block/host_slabs.h"
-#include "block/store.h"
+#include <time.h>
+
+#include "block/contents.h"
 #include "client/client.h"
+#include "client/connection.h"
 #include "client/contexts.h"
 #include "flight/bus_sharing.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
-#include "swap/content.h"
-#include "swap/yield.h"
+#include "tier/host_slabs.h"
+
+#define HELD_MOST_US 2000
 
 /* Each client's, in copy_context: one for each copy in flight. Protected by service_lock. */
 static CUevent copied[CLIENTS_MAX][COPIES_IN_FLIGHT];
+
+/* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
+bool order_yields(struct client *client, const struct nvshare_order *order)
+{
+    struct nvshare_order yield, next;
+    if ((order->flags & NVSHARE_AHEAD) == 0)
+        return false;
+    if (client->postponed_count == 0 && connection_next(client->socket, NVSHARE_EVICT, &next))
+        client_postpone(client, &next);
+    return connection_next(client->socket, NVSHARE_YIELD, &yield);
+}
+
+/* A mutex is not handed to who waits for it, but is whoever's comes first, and that is who has just
+ * released it. So it stays free for as long as a thread takes to wake up, some 50 us. */
+void memory_lock_yields(uint64_t *held_since)
+{
+    uint64_t now = now_microseconds();
+    if (*held_since == 0)
+        *held_since = now;
+    if (now - *held_since < HELD_MOST_US)
+        return;
+    pthread_mutex_unlock(&memory_lock);
+    nanosleep(&(struct timespec){ .tv_nsec = 1 }, NULL);
+    pthread_mutex_lock(&memory_lock);
+    *held_since = now_microseconds();
+}
 
 /* A context of the library's own. Physical memory outlives its program's contexts, and may have
  * to be copied while there is none; the primary one is the program's to look at and to reset. */
@@ -79,6 +108,13 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
     content_leave_context(client);
 }
 
+/* All copies of the block have ended. Without memory_lock. */
+static void settle(struct block *block)
+{
+    if (!block->zero && block->place.tier->settle != NULL)
+        block->place.tier->settle(&block->place, block->address);
+}
+
 void pipeline_complete(struct client *client, struct pipeline *line)
 {
     struct move move = line->moves[line->first];
@@ -88,12 +124,12 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_mutex_unlock(&memory_lock);
     CUresult result = REAL(cuEventSynchronize)(copied[client->index][move.event]);
     struct block *block = move.block;
-    if (move.last && !block->zero)
-        result = block->store->settle(block, result);
+    if (move.last)
+        settle(block);
     pthread_mutex_lock(&memory_lock);
 
     bool left = block->state == BLOCK_LEAVING, stays = block->presaving;
-    if (result == CUDA_SUCCESS && !block->zero && block->store->slabs) {
+    if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
         line->bytes += move.bytes;
         bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
                          now_microseconds() - line->since);
@@ -106,14 +142,14 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     if (result == CUDA_SUCCESS) {
         if (left)
             block->known = block->looked;
-        if (block->stored && !block->zero)
+        if (block->place.tier != NULL && !block->zero)
             block_note_presaved(block);
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;
         block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
-        if (!left && !block->store->keeps)
-            store_give(block);
+        if (!left && block->place.tier != NULL && !block->place.tier->keeps)
+            block_give_place(block);
     } else {
         /* Whichever way it was going, its bytes are still where it came from. */
         move.progress->failed = true;
@@ -130,10 +166,11 @@ void pipeline_complete(struct client *client, struct pipeline *line)
 static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
 {
     CUstream stream = client->copy_stream;
-    if (block->state == BLOCK_LEAVING)
-        return block->store->out(block, offset, size, stream);
-    return block->zero ? REAL(cuMemsetD8Async)(block->address + offset, 0, size, stream)
-                       : block->store->in(block, offset, size, stream);
+    if (block->zero)
+        return REAL(cuMemsetD8Async)(block->address + offset, 0, size, stream);
+    const struct tier *tier = block->place.tier;
+    return (block->state == BLOCK_LEAVING ? tier->out : tier->in)(&block->place, block->address,
+                                                                  offset, size, stream);
 }
 
 static bool start_piece(struct client *client, struct pipeline *line, struct block *block,
@@ -163,10 +200,8 @@ static void cut_short(struct client *client, struct pipeline *line, struct block
 {
     while (line->count > 0)
         pipeline_complete(client, line);
-    if (block->zero)
-        return;
     pthread_mutex_unlock(&memory_lock);
-    block->store->settle(block, CUDA_ERROR_NOT_READY);
+    settle(block);
     pthread_mutex_lock(&memory_lock);
 }
 
@@ -174,7 +209,7 @@ enum start pipeline_start(struct client *client, struct pipeline *line, struct b
                           struct progress *progress, const struct nvshare_order *order)
 {
     bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
-    size_t piece = ahead && block->store->pieces && !block->zero ? PIECE_AHEAD : block->size;
+    size_t piece = ahead && !block->zero && block->place.tier->pieces ? PIECE_AHEAD : block->size;
     enum start started = STARTED;
     for (size_t offset = 0, size; started == STARTED && offset < block->size; offset += size) {
         size = block->size - offset < piece ? block->size - offset : piece;

@@ -13,23 +13,23 @@
  * their business, so a slab is registered when something is to leave, which takes a fraction of the
  * time. They take the lock of the process's mappings for one page at a time. Nobody waits for a
  * thread that others go before: what it has begun counts, and can be used or is given back when it
- * is done, however late that is; store_host.c waits for it last.
+ * is done, however late that is; host.c waits for it last.
  */
 #define _GNU_SOURCE
-#include "block/host_threads.h"
+#include "tier/host_threads.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "block/host_memory.h"
-#include "block/host_slabs.h"
-#include "block/region.h"
 #include "flight/capture.h"
 #include "interpose/log.h"
 #include "interpose/own_thread.h"
 #include "interpose/real.h"
+#include "tier/host_memory.h"
+#include "tier/host_slabs.h"
+#include "tier/tier.h"
 
 #define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
 #define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the order that comes next */
@@ -45,7 +45,7 @@ static struct work {
     bool early;                      /* while the program runs */
     struct host_slab *slab;          /* of which pieces are to be filled yet; NULL: none is begun */
     uint64_t target;                 /* bytes of host memory in all; if early, host_most is */
-    uint64_t wanted;                 /* bytes that are to leave and have not asked for a place yet */
+    uint64_t wanted;                 /* bytes that are to leave and have no place yet */
     bool expects, begun;
     CUcontext context;
     char *memory;                    /* mapped for slabs, of which so many bytes are not taken */
@@ -190,23 +190,28 @@ static void begin_to_provide(struct client *client, struct work *work, uint64_t 
     }
 }
 
-void host_provide(struct client *client, uint64_t size, uint64_t allowance)
+void host_provide(struct client *client, uint64_t allowance)
 {
     struct work *work = &providing[client->index];
-    if (!work->expects)
-        return;
-    if (!work->begun)
+    if (work->expects && !work->begun)
         begin_to_provide(client, work, allowance);
+}
+
+void host_placed(struct client *client, uint64_t size)
+{
+    struct work *work = &providing[client->index];
     work->wanted -= size < work->wanted ? size : work->wanted;
 }
 
 void host_provided(struct client *client)
 {
     struct work *work = &providing[client->index];
+    pthread_mutex_unlock(&memory_lock);
     for (unsigned i = 0; i < work->count; i++)
         pthread_join(work->threads[i], NULL);
     if (work->mapped > 0)
         host_memory_unmap(work->memory, work->mapped);
+    pthread_mutex_lock(&memory_lock);
     *work = (struct work){ .client = client };
 }
 

@@ -17,7 +17,7 @@
  * The memory is private to the process, its children do not inherit it, and core dumps leave it
  * out.
  */
-#include "block/host_memory.h"
+#include "tier/host_memory.h"
 
 #include <errno.h>
 #include <linux/mempolicy.h>
@@ -25,9 +25,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "block/region.h"
 #include "interpose/log.h"
 #include "interpose/real.h"
+#include "tier/tier.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */

@@ -31,14 +31,14 @@
  *
  * A finding holds while the program stands still: a block that was to leave and stayed is not read
  * twice. Changing to another program and back costs the running one more than reading such parts,
- * so one launch reads as many blocks as it can, those of later orders too (departure.c). It reads
+ * so one launch reads as many blocks as it can, those of later orders too (out.c). It reads
  * fewer whole blocks: a GiB takes a third of a millisecond, during which nobody else has the card.
  *
  * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; a running neighbour loses 1.6 ms by it.
  *
  * NVSHARE_EXAMINE=0 in a program's environment turns all of it off.
  */
-#include "swap/content.h"
+#include "block/contents.h"
 
 #include <string.h>
 #include <sys/syscall.h>
@@ -82,7 +82,7 @@ struct looking {
 
 extern const char examine_ptx[];
 __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
-        "examine_ptx: .incbin \"src/swap/examine.ptx\"\n.byte 0\n.text\n");
+        "examine_ptx: .incbin \"src/block/examine.ptx\"\n.byte 0\n.text\n");
 
 _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 

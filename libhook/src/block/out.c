@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Carries out an EVICT: moves blocks from the card to the host. in.c has the way in, pipeline.c the
+ * copies.
+ *
+ * Copies run on a stream of our own, a few blocks in flight, so that the bus never waits for a map
+ * or an unmap: while one block is copied, the one before it is unmapped and released. A block
+ * counts as resident from the creation of its memory to its release. Its bytes exist in full in at
+ * least one of the two places at every moment:
+ *
+ *   leaving   mapped until the copy has been seen to end; then its place has the only copy;
+ *   coming    the place is kept until the copy has been seen to end.
+ *
+ * victim.c says which blocks leave. Some need no copy: one that was never brought in holds nothing.
+ * The others are looked at first (contents.c). One that is all zero just goes, and is cleared when
+ * it comes back. One that is as it came in just goes too, as its place still has it. One that was
+ * presaved or brought in since the program ran goes without a look.
+ *
+ * A move ahead of time may have to leave the bus to a program that copies (bus_sharing.c). Then the
+ * daemon sends YIELD. We look for it before each block and each piece of one (pipeline.h), and the
+ * order ends there: what has not left stays.
+ *
+ * Presaving: copies blocks of an idle program to the host and leaves them on the card. If
+ * somebody needs the room, they leave as fast as memory can be unmapped; if the program runs
+ * again first, nothing is lost but the copy.
+ *
+ * The daemon orders it while the program is idle and so is the bus
+ * (nvshared/scheduler/presave.py).
+ *
+ * A copy is right until the program runs. A block notes the turn before which its place was made
+ * equal to it (block_presaved()), and so does a block that was loaded. The next turn ends that,
+ * whatever the program does in it. The blocks need no look: while the gate is shut and all has
+ * drained, nobody writes.
+ *
+ * Such an order is cut short by YIELD, like all that is done ahead of time, so a program that
+ * wants to run again does not wait for it: hardly a millisecond, or, the first time, until one
+ * slab of host memory is made. For that reason host memory is made slab by slab here and not by
+ * several threads.
+ */
+#include "block/out.h"
+
+#include "block/block.h"
+#include "block/contents.h"
+#include "block/context_failed.h"
+#include "block/pipeline.h"
+#include "block/search.h"
+#include "block/victim.h"
+#include "client/client.h"
+
+/* One order under way. */
+struct departure {
+    struct client *client;
+    const struct nvshare_order *order;
+    bool stays;                      /* what is copied stays on the card: KEEP */
+    unsigned flags;                  /* of the answer */
+    struct pipeline line;
+    struct progress progress;
+
+    /* Blocks that were looked at together, and how many of them are through. */
+    struct block *blocks[WHOLES_MAX];
+    bool looked;
+    size_t limit, count, taken;
+    unsigned rank;                   /* of the victims so far */
+};
+
+/* What is known of a block by a look. */
+enum verdict { CHANGED, UNCHANGED, EMPTY };
+
+static struct departure departure(struct client *client, const struct nvshare_order *order, bool stays)
+{
+    return (struct departure){
+        .client = client, .order = order, .stays = stays, .limit = COPIES_IN_FLIGHT,
+    };
+}
+
+/* Takes victims until they fill `wanted` bytes, `most` at most: all of them such as can be
+ * looked at, or none. From here on they do not disappear, even if they are freed. */
+static size_t take(const struct departure *departure, unsigned *rank, struct block **blocks,
+                   size_t most, uint64_t wanted)
+{
+    struct block *block;
+    size_t count = 0;
+    uint64_t bytes = 0;
+    while (bytes < wanted && count < most
+           && (block = victim_next(departure->client, rank, departure->stays)) != NULL
+           && (count == 0 || block->managed == blocks[0]->managed)) {
+        block_set_state(block, BLOCK_LEAVING);
+        blocks[count++] = block;
+        bytes += block->size;
+    }
+    return count;
+}
+
+/* Those that need a look: what has just been copied does not. */
+static size_t unsaved(struct block *const *blocks, size_t count, struct block **found)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!blocks[i]->managed && !block_presaved(blocks[i]))
+            found[kept++] = blocks[i];
+    return kept;
+}
+
+/* However little is looked at, whoever runs loses the card for a part of a millisecond.
+ * So where there is a look and no hurry, what would leave after these is looked at with
+ * them, and the orders to come find it known. */
+static void look(struct departure *departure, bool further)
+{
+    struct client *client = departure->client;
+    struct block *blocks[LOOKS_MAX], *next[LOOKS_MAX];
+    size_t count = unsaved(departure->blocks, departure->count, blocks), more = 0;
+    unsigned rank = departure->rank;
+    bool known = true;
+    departure->looked = false;
+    if (count == 0)
+        return;
+    for (size_t i = 0; i < count; i++)
+        known = known && block_look_holds(blocks[i]);
+    if (further && !known) {
+        more = take(departure, &rank, next, LOOKS_MAX - departure->count, UINT64_MAX);
+        count += unsaved(next, more, blocks + count);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    departure->looked = content_look(client, blocks, count);
+    pthread_mutex_lock(&memory_lock);
+    for (size_t i = 0; i < more; i++) {
+        if (departure->looked && block_look_holds(next[i]))
+            victim_seen(next[i]);
+        victim_stays(next[i]);
+    }
+}
+
+/* If somebody waits for them, a few at first, so that the copies begin, and then more while
+ * these go on. */
+static void gather(struct departure *departure, uint64_t wanted)
+{
+    bool hurry = !departure->stays && (departure->order->flags & NVSHARE_AHEAD) == 0
+        && departure->limit == COPIES_IN_FLIGHT;
+    departure->count = departure->taken = 0;
+    if (!departure->client->granted && departure->client->stays == NVSHARE_STAYS_NOT)
+        departure->count = take(departure, &departure->rank, departure->blocks, departure->limit,
+                                wanted);
+    departure->limit = departure->limit * 4 < WHOLES_MAX ? departure->limit * 4 : WHOLES_MAX;
+    look(departure, !hurry);
+}
+
+/* The next block, which is LEAVING from now on and was looked at, of those that are to leave to make
+ * `wanted` bytes of room, or ready for it. NULL: there is none. Lock held, may be released
+ * meanwhile. */
+static struct block *departure_next(struct departure *departure, uint64_t wanted)
+{
+    if (departure->taken == departure->count)
+        gather(departure, wanted);
+    return departure->taken < departure->count ? departure->blocks[departure->taken++] : NULL;
+}
+
+static enum verdict departure_judge(struct departure *departure, struct block *block)
+{
+    if (block_presaved(block))
+        return UNCHANGED;
+    if (!departure->looked)
+        return CHANGED;
+    victim_seen(block);
+    const struct look *look = &block->look;
+    if (look->whole && content_is_zero(&look->all))
+        return EMPTY;
+    return look->whole && block->known && content_equal(&look->all, &block->content) ? UNCHANGED
+                                                                                      : CHANGED;
+}
+
+/* Starts to copy the block that came last. False: no more can go now. Lock held, may be released
+ * meanwhile. */
+static bool departure_copy(struct departure *departure, struct block *block)
+{
+    struct client *client = departure->client;
+    const struct nvshare_order *order = departure->order;
+    const struct look *look = &block->look;
+    block->presaving = departure->stays;
+    bool has_place = block_take_place(block, order->host);
+    block->restless = block->known;
+    block->known = false;            /* the place is about to be overwritten */
+    block->right = 0;
+    block->looked = departure->looked && look->whole;
+    block->content = look->all;
+    block->parted = departure->looked;
+    block->part = look->part;
+    if (!has_place)
+        departure->flags |= NVSHARE_NO_MEMORY;
+    if (!has_place || block->doomed) {
+        block->presaving = false;
+        victim_stays(block);
+        return has_place;
+    }
+    enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
+                                        order);
+    if (started != STARTED) {
+        block->presaving = false;
+        departure->progress.failed |= started == NOT_STARTED;
+        departure->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
+        victim_stays(block);
+        return false;
+    }
+    if (departure->line.count == pipeline_depth(order))
+        pipeline_complete(client, &departure->line);
+    return true;
+}
+
+/* Nothing more is to go: all that was begun is brought to its end. */
+static void departure_end(struct departure *departure)
+{
+    while (departure->taken < departure->count)
+        victim_stays(departure->blocks[departure->taken++]);
+    while (departure->line.count > 0)
+        pipeline_complete(departure->client, &departure->line);
+    tier_host.room(departure->client, 0);
+    if (departure->progress.failed)
+        departure->flags |= NVSHARE_DRIVER_ERROR;
+}
+
+static uint64_t leaving(const struct pipeline *line)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < line->count; i++)
+        if (line->moves[(line->first + i) % COPIES_IN_FLIGHT].last)
+            bytes += line->moves[(line->first + i) % COPIES_IN_FLIGHT].block->size;
+    return bytes;
+}
+
+/* Bytes that must go still to leave no more than the order's room filled. */
+static uint64_t surplus(const struct departure *departure)
+{
+    const struct nvshare_memory *memory = &departure->client->memory;
+    uint64_t filled = memory->resident - leaving(&departure->line) + memory->pinned;
+    return filled > departure->order->room ? filled - departure->order->room : 0;
+}
+
+/* Leaves without a copy. */
+static bool vanish(struct block *block)
+{
+    if (block_unmap(block) != CUDA_SUCCESS) {
+        victim_stays(block);
+        return false;
+    }
+    block_set_state(block, BLOCK_SWAPPED);
+    pthread_cond_broadcast(&memory_changed);
+    return true;
+}
+
+/* The same, after a look. */
+static bool vanish_seen(struct block *block, bool zero)
+{
+    if (!vanish(block))
+        return false;
+    if (zero)
+        block_give_place(block);
+    block->zero = zero;
+    block->restless = false;
+    block->parted = true;
+    block->part = block->look.part;
+    return true;
+}
+
+/* Sends one block on its way. False: no more can go now. Lock held, may be released
+ * meanwhile. */
+static bool leave(struct departure *departure, struct block *block)
+{
+    if (block->doomed || departure->client->stays != NVSHARE_STAYS_NOT) {
+        victim_stays(block);
+        return true;
+    }
+    bool saved = block_presaved(block), gone;
+    enum verdict verdict = departure_judge(departure, block);
+    if (verdict == CHANGED)
+        return departure_copy(departure, block);
+    gone = saved ? vanish(block) : vanish_seen(block, verdict == EMPTY);
+    departure->progress.failed |= !gone;
+    return gone;
+}
+
+uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)
+{
+    uint64_t room = order->room, held_since = 0;
+    struct departure departing = departure(client, order, false);
+    bool ready = swap_enter_context(client);
+    LOCKED(memory_lock);
+    bool more = ready && client->stays == NVSHARE_STAYS_NOT;
+    struct nvshare_memory *memory = &client->memory;
+    /* From here on the program's own allocations keep to the new room. */
+    uint64_t before = memory->room;
+    memory->room = room;
+    departing.progress.failed = !ready;
+    uint64_t occupied = memory->resident + memory->pinned;
+    if (more && occupied > room) {
+        tier_host.room(client, occupied - room);
+        victims_survey(client, occupied - room);
+    }
+    struct block *block;
+    while (more && !departing.progress.failed
+           && (block = departure_next(&departing, surplus(&departing))) != NULL) {
+        if (order_yields(client, order)) {
+            departing.flags |= NVSHARE_YIELDED;
+            victim_stays(block);
+            break;
+        }
+        more = leave(&departing, block);
+        memory_lock_yields(&held_since);
+    }
+    departure_end(&departing);
+    if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
+        release_if_context_failed(client);
+    /* What could not leave still fills its room. */
+    uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
+    if (filled > before)
+        filled = before;             /* a wish is no room: nobody gave it any */
+    if (memory->room < filled)
+        memory->room = filled;
+    *flags = departing.flags;
+    return departing.progress.bytes;
+}
+
+/* False: no more can be saved now. */
+static bool save(struct departure *departure, struct block *block)
+{
+    if (!block->doomed) {
+        switch (departure_judge(departure, block)) {
+        case CHANGED:
+            return departure_copy(departure, block);
+        case UNCHANGED:
+            block->restless = false;
+            block_note_presaved(block);
+            break;
+        case EMPTY:
+            break;
+        }
+    }
+    victim_stays(block);
+    return true;
+}
+
+uint64_t swap_presave(struct client *client, const struct nvshare_order *order, unsigned *flags)
+{
+    struct departure departing = departure(client, order, true);
+    bool more = swap_enter_context(client);
+    LOCKED(memory_lock);
+    departing.progress.failed = !more;
+    more = more && !client->granted;
+    if (more)
+        victims_survey(client, order->presaved);
+    uint64_t ready = search_bytes(client, SEARCH_READY), held_since = 0;
+    while (more && ready < order->presaved) {
+        struct block *block = departure_next(&departing, order->presaved - ready);
+        if (block == NULL)
+            break;
+        ready += block->size;
+        bool yields = order_yields(client, order);
+        if (yields) {
+            departing.flags |= NVSHARE_YIELDED;
+            victim_stays(block);
+        }
+        more = !yields && save(&departing, block) && !departing.progress.failed;
+        memory_lock_yields(&held_since);
+    }
+    departure_end(&departing);
+    ready = search_bytes(client, SEARCH_READY);
+    *flags = departing.flags;
+    return ready;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tier of managed memory. The driver keeps its bytes, and a block of it comes and goes by being
+ * prefetched; what is here only counts the host memory that it takes meanwhile.
+ *
+ * What is mostly read is not sent away by a prefetch, only copied. So that advice is taken back for
+ * the time of its departure.
+ */
+
+#include "client/client.h"
+#include "interpose/log.h"
+#include "interpose/real.h"
+#include "tier/host_slabs.h"
+#include "tier/tier.h"
+
+/* Slabs that nobody uses make place for it. */
+static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
+                 struct place *place)
+{
+    (void)patient, (void)place;
+    if (allowance < size)
+        return false;
+    uint64_t most = allowance - size;
+    while (client->memory.host > most && client->providers > 0)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    host_trim(client, most);
+    if (client->memory.host > most)
+        return false;
+    client->memory.host += size;
+    client->managed_away += size;
+    return true;
+}
+
+static void give(struct client *client, size_t size, struct place *place)
+{
+    (void)place;
+    client->memory.host -= size;
+    client->managed_away -= size;
+}
+
+static CUresult prefetch(const struct place *place, CUdeviceptr address, CUdevice to,
+                         CUstream stream)
+{
+    size_t bytes = place->managed.bytes;
+    if (HAVE_REAL(cuMemPrefetchAsync))
+        return REAL(cuMemPrefetchAsync)(address, bytes, to, stream);
+    CUmemLocation location = { .type = CU_MEM_LOCATION_TYPE_HOST };
+    if (to != CU_DEVICE_CPU)
+        location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = to };
+    return REAL(cuMemPrefetchAsync_v2)(address, bytes, location, 0, stream);
+}
+
+static int said(const struct place *place, CUdeviceptr address, CUmem_range_attribute attribute,
+                int otherwise)
+{
+    int value;
+    return REAL(cuMemRangeGetAttribute)(&value, sizeof value, attribute, address,
+                                        place->managed.bytes) == CUDA_SUCCESS
+               ? value : otherwise;
+}
+
+static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_advise advice)
+{
+    CUresult result = REAL(cuMemAdvise)(address, place->managed.bytes, advice,
+                                        place->managed.device);
+    if (result != CUDA_SUCCESS)
+        debug("advice %d on managed memory failed: error %d", (int)advice, (int)result);
+    return result;
+}
+
+/* The driver may be done with the bus when a prefetch returns. */
+static CUresult out(struct place *place, CUdeviceptr address, size_t offset, size_t size,
+                    CUstream stream)
+{
+    (void)offset, (void)size;
+    place->managed.sent = true;
+    pthread_mutex_unlock(&memory_lock);
+    if (said(place, address, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0) == 1)
+        place->managed.mostly_read =
+            advise(place, address, CU_MEM_ADVISE_UNSET_READ_MOSTLY) == CUDA_SUCCESS;
+    CUresult result = prefetch(place, address, CU_DEVICE_CPU, stream);
+    pthread_mutex_lock(&memory_lock);
+    return result;
+}
+
+/* What the program prefers on the host stays there. */
+static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
+                   CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    (void)offset, (void)size;
+    place->managed.sent = true;
+    pthread_mutex_unlock(&memory_lock);
+    if (said(place, address, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_DEVICE_INVALID)
+        != CU_DEVICE_CPU)
+        result = prefetch(place, address, place->managed.device, stream);
+    pthread_mutex_lock(&memory_lock);
+    return result;
+}
+
+static void settle(struct place *place, CUdeviceptr address)
+{
+    if (place->managed.mostly_read)
+        advise(place, address, CU_MEM_ADVISE_SET_READ_MOSTLY);
+    place->managed.mostly_read = false;
+}
+
+const struct tier tier_managed = {
+    .take = take, .give = give, .out = out, .in = in, .settle = settle,
+};
