@@ -1,15 +1,1095 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for tenants: all programs of one together keep to it."""
+"""What is set for tenants and clients: shares of time, priorities, limits of time and of memory."""
 
-from nvshared.scheduler.actions import Limits
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvshared.quantity import HEAVIEST
+from nvshared.scheduler import queue
+from nvshared.scheduler.actions import (
+    Action,
+    ClientState,
+    Heed,
+    Limits,
+    Load,
+    Order,
+    Report,
+    Run,
+    Stop,
+    Tell,
+    TurnEnd,
+    TurnStarted,
+)
 from nvshared.scheduler.domains import Domains
-from nvshared.scheduler.events import TenantChanged
-from nvshared.scheduler.settings import TenantTerms
-from nvshared.units import GIB
-from tests.unit.scheduler_talk import Talk, limits
+from nvshared.scheduler.events import (
+    Joined,
+    Preempted,
+    Record,
+    Stopped,
+    TenantChanged,
+    TermsChanged,
+    Tick,
+)
+from nvshared.scheduler.quantum import LEAST
+from nvshared.scheduler.settings import (
+    Accounting,
+    AntiThrash,
+    Priority,
+    Settings,
+    TenantTerms,
+    Terms,
+)
+from nvshared.scheduler.snapshot import CardState
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.unit.scheduler_hookmodel import Hook
+from tests.unit.scheduler_talk import Talk, limits, runs, stops
+from tests.unit.scheduler_world import World
 
+SETTINGS = Settings(
+    capacity=4 * GIB, total=4 * GIB, host_budget=64 * GIB, step=256 * MIB, tq=SECOND // 2)
+TURNS = replace(SETTINGS, anti_thrash=AntiThrash.ON)    # all fits, and turns are taken nevertheless
+WINDOW = 2 * SECOND
+LIMITS = replace(SETTINGS, tq=SECOND, accounting=Accounting(window=WINDOW))
+DRAIN = 25 * MILLISECOND                # a kernel and two messages
+LARGE = 2600 * MIB                      # no two fit together
+SMALL = 32 * MIB
 ALICE = ("user:alice",)
+BOB = ("user:bob",)
 POD = ("user:alice", "pod:lab/train")
+MODES = pytest.mark.parametrize(("mode", "size"), [(TURNS, SMALL), (SETTINGS, LARGE)])
+
+
+class Tenancy(World):
+    """Programs of tenants, all with work for hours; what is set for them, and what then holds."""
+
+    def __init__(self, settings: Settings = SETTINGS, seed: int = 0) -> None:
+        self.terms: dict[int, Terms] = {}
+        self.tenants: dict[int, tuple[str, ...]] = {}
+        self.joining: tuple[str, ...] = ()
+        self.gone: Counter[int] = Counter()
+        super().__init__(settings, seed)
+
+    def say(self, hook: Hook, record: Record | Joined) -> None:
+        if isinstance(record, Joined):
+            record = replace(record, tenants=self.tenants.setdefault(hook.id, self.joining))
+        super().say(hook, record)
+
+    def program(self, *tenants: str, size: int = SMALL, work: int = 10_000 * SECOND) -> Hook:
+        self.joining = tenants
+        hook = self.join()
+        self.advance(SECOND // 100)
+        hook.kernel = SECOND // 20
+        hook.allocate(size)
+        hook.compute(work)
+        return hook
+
+    def put(self, hook: Hook, **changes: Any) -> None:
+        """Sets terms of a client. One that the daemon does not know has no object on the bus."""
+        if hook.id in self.scheduler.snapshot().clients:
+            self.terms[hook.id] = replace(self.terms.get(hook.id, Terms()), **changes)
+            self.tell(TermsChanged(hook.id, self.terms[hook.id]))
+            self.check()
+
+    def put_all(self, tenant: str, **terms: Any) -> None:
+        """Sets the terms of a tenant, for all its programs."""
+        self.put_tenant(tenant, TenantTerms(**terms))
+
+    def state(self, hook: Hook) -> ClientState:
+        return self.scheduler.snapshot().clients[hook.id].state
+
+    def held(self) -> Counter[int]:
+        """By each program, those that are gone included; us."""
+        views = self.scheduler.snapshot().clients
+        return self.gone + Counter({id: view.held_time for id, view in views.items()})
+
+    def shares(self, seconds: int) -> dict[str, float]:
+        """What the programs of each innermost tenant hold, of all that is held from now on."""
+        before = self.held()
+        self.advance(seconds * SECOND)
+        times: Counter[str] = Counter()
+        for id, time in (self.held() - before).items():
+            times[self.tenants[id][-1]] += time
+        return {tenants[-1]: times[tenants[-1]] / times.total()
+                for tenants in self.tenants.values()}
+
+    def computed(self, *hooks: Hook, time: int) -> list[float]:
+        """The part of this time, from now on, that the kernels of each run."""
+        before = [hook.computed for hook in hooks]
+        self.advance(time)
+        return [(hook.computed - was) / time for hook, was in zip(hooks, before, strict=True)]
+
+    def end(self, hook: Hook) -> None:
+        """The program ends."""
+        self.gone[hook.id] = self.held()[hook.id]
+        self.kill(hook)
+
+    def restart(self) -> None:
+        super().restart()
+        self.terms.clear()              # a daemon does not remember those of clients
+
+    def _check_action(self, action: Order | Report, starting: set[int]) -> None:
+        terms = self.terms.get(action.client, Terms())
+        of_tenants = [self.tenant_terms.get(name, TenantTerms())
+                      for name in self.tenants.get(action.client, ())]
+        suspended = terms.suspended or any(one.suspended for one in of_tenants)
+        limited = min([terms.compute_limit, *(one.compute_limit for one in of_tenants)]) < 100
+        if isinstance(action, Stop) and (suspended or limited):
+            return                      # needs no other reason
+        if isinstance(action, Run | TurnStarted):
+            running = action.client not in starting     # told what has changed, until it may stop
+            assert running or not suspended, "it is suspended, and started"
+        super()._check_action(action, starting)
+
+
+# Shares of the time.
+
+
+@pytest.mark.parametrize("inner", [(), ("job:0", "job:1", "job:2")])
+@MODES
+def test_user_with_many_programs_or_jobs_gets_no_more_than_user_with_one(
+    mode: Settings, size: int, inner: tuple[str, ...]
+) -> None:
+    world = Tenancy(mode)
+    for number in range(6):
+        world.program("user:alice", *inner[number % 3:][:1], size=size)
+    world.program("user:bob", "job:9", size=size)
+    world.advance(5 * SECOND)
+    assert world.shares(60)["job:9"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_programs_of_one_user_are_served_first_come_first_served() -> None:
+    world = Tenancy(TURNS)
+    hooks = [world.program("user:alice", size=4 * MIB) for _ in range(100)]
+    world.program("user:bob")
+    world.advance(65 * SECOND)
+    views = world.scheduler.snapshot().clients
+    assert max(views[hook.id].turns for hook in hooks) <= 2     # one ran before all had come
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_user_whose_programs_end_and_come_again_gets_no_more(inner: bool) -> None:
+    world = Tenancy(TURNS)
+    world.program("user:bob")
+
+    def alices(number: int) -> Hook:
+        return world.program("user:alice", *([f"job:{number}"] if inner else []))
+
+    hooks = [alices(number) for number in range(3)]
+    for number in range(3, 33):
+        world.advance(SECOND)
+        world.end(hooks.pop(0))
+        hooks.append(alices(number))
+    held = world.held()
+    assert held[1] / held.total() >= 0.45
+
+
+# Tenants and weight of each program; weights of tenants; shares by program.
+WEIGHTS: dict[str, tuple[list[tuple[str, int]], dict[str, int], list[float]]] = {
+    "clients": ([("user:a", 300), ("user:a", 100), ("user:a", 200)], {}, [3 / 6, 1 / 6, 2 / 6]),
+    "least": ([("user:a", 1000), ("user:a", 100)], {}, [10 / 11, 1 / 11]),
+    "tenants": (
+        [("user:a", 100), ("user:b", 100), ("user:c", 100)],
+        {"user:a": 100, "user:b": 200, "user:c": 400}, [1 / 7, 2 / 7, 4 / 7]),
+    "tenants of several": (
+        [("user:a", 100), ("user:a", 100), ("user:b", 100), ("user:b", 100), ("user:b", 100)],
+        {"user:b": 200}, [1 / 6, 1 / 6, 2 / 9, 2 / 9, 2 / 9]),
+    "clients in tenants": (
+        [("user:a", 300), ("user:a", 100), ("user:b", 100)], {}, [3 / 8, 1 / 8, 1 / 2]),
+    "jobs": (                           # a client in no job: as one job of weight 100
+        [("user:a job:1", 100), ("user:a job:2", 100), ("user:a", 100), ("user:b", 100)],
+        {"user:b": 300, "job:1": 400, "job:2": 200}, [1 / 7, 1 / 14, 1 / 28, 3 / 4]),
+    "users in units": (
+        [*[("unit:hub user:b", 100)] * 2, ("unit:hub user:a", 100), ("unit:x user:a", 100)],
+        {"user:a": 300}, [1 / 16, 1 / 16, 3 / 8, 1 / 2]),
+    "all levels": (
+        [("user:a job:1", 300), ("user:a job:1", 100), ("user:a job:2", 100), ("user:b", 100)],
+        {"job:2": 300}, [3 / 32, 1 / 32, 3 / 8, 1 / 2]),
+}
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
+    programs, weights, expected = WEIGHTS[case]
+    world = Tenancy(TURNS)
+    hooks = [world.program(*tenants.split()) for tenants, _ in programs]
+    for hook, (_, weight) in zip(hooks, programs, strict=True):
+        world.put(hook, weight=weight)
+    for tenant, weight in weights.items():
+        world.put_all(tenant, weight=weight)        # while they run
+    world.advance(5 * SECOND)
+    shares = world.computed(*hooks, time=112 * SECOND)
+    assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
+
+
+def test_tenant_that_would_be_the_next_again_goes_on() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("user:alice", weight=300)
+    alice, bob = world.program("user:alice"), world.program("user:bob")
+    world.advance(5 * SECOND)
+    before = world.scheduler.snapshot().clients
+    assert world.shares(60)["user:alice"] == pytest.approx(0.75, abs=0.02)
+    after = world.scheduler.snapshot().clients
+    turns = [after[one.id].turns - before[one.id].turns for one in (alice, bob)]
+    assert abs(turns[0] - turns[1]) <= 1        # one of three quanta, one of one
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 1000), weight=st.integers(1, 1000))
+def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
+    seed: int, weight: int
+) -> None:
+    plain, weighed, divided = (Tenancy(TURNS, seed) for _ in range(3))
+    for world in (plain, weighed, divided):
+        for number in range(5):
+            tenant = f"user:{number}" if world is divided else "user:0"
+            hook = world.program(tenant, work=SECOND + number * SECOND // 3)
+            hook.kernel = SECOND // (10 + number)
+            if world is weighed:
+                world.put(hook, weight=weight)
+        world.advance(15 * SECOND)
+    assert plain.turns == weighed.turns == divided.turns
+    assert len(plain.turns) > 5
+
+
+def test_programs_of_one_tenant_that_run_together_hold_the_card_once() -> None:
+    world = Tenancy()
+    hooks = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
+    hooks.append(world.program("user:bob", size=3600 * MIB))
+    world.advance(5 * SECOND)
+    together, beside, alone = world.computed(*hooks, time=60 * SECOND)
+    assert together == pytest.approx(alone, rel=0.15)
+    assert beside == pytest.approx(alone, rel=0.15)
+
+
+# The program that idles and those that do not; weight of the first and request of the idler's
+# tenant; its share then.
+IDLERS: dict[str, tuple[list[str], dict[str, Any], float]] = {
+    "tenant": (["user:b", "user:a", "user:a"], {}, 1 / 2),
+    "job": (["user:a job:2", "user:a job:1", "user:b"], {}, 1 / 4),
+    "client": (["user:a", "user:a", "user:a"], {"weight": 200}, 1 / 4),
+    "request": (["user:b", "user:0", "user:1", "user:2"], {"compute_request": 50}, 1 / 2),
+}
+
+
+@pytest.mark.parametrize("case", IDLERS)
+def test_node_that_idled_has_saved_nothing_up(case: str) -> None:
+    programs, terms, share = IDLERS[case]
+    world = Tenancy(TURNS)
+    if "compute_request" in terms:
+        world.put_all(programs[0], **terms)
+    idler, first, *_ = (world.program(*one.split()) for one in programs)
+    if "weight" in terms:
+        world.put(first, **terms)
+    world.advance(2 * SECOND)
+    idler.work = 0
+    world.advance(SECOND)
+    assert world.computed(idler, time=30 * SECOND) == [0]
+    idler.compute(1000 * SECOND)
+    world.advance(SECOND)
+    assert world.computed(idler, time=20 * SECOND) == pytest.approx([share], abs=0.05)
+
+
+def test_tenant_that_left_still_owes_what_it_had_too_much() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("user:bob", weight=10)
+    world.program("user:alice")
+    for _ in range(40):                 # a new program as soon as one has had its turn
+        hook = world.program("user:bob")
+        for _ in range(100):
+            if hook.open:
+                break
+            world.advance(SECOND // 10)
+        world.advance(SECOND // 2)
+        world.end(hook)
+    held = world.held()
+    assert held[1] / held.total() > 0.8
+
+
+def test_queue_that_people_see_takes_turns_among_tenants() -> None:
+    world = Tenancy(TURNS)
+    for tenant in ("user:alice", "user:alice", "user:alice", "user:bob", "job:1"):
+        world.program(tenant)
+    world.advance(20 * SECOND)
+    queue = [world.tenants[id] for id in world.scheduler.snapshot().queue]
+    assert set(queue[:2]) != {ALICE}
+
+
+def test_tenant_without_programs_is_forgotten() -> None:
+    world = Tenancy(TURNS)
+    hooks = [world.program("user:alice", f"job:{number % 3}") for number in range(6)]
+    hooks += [world.program(f"unit:{number % 3}.service") for number in range(6)]
+    world.advance(5 * SECOND)
+    for hook in hooks:
+        world.kill(hook)
+    world.advance(SECOND)
+    tenants = world.scheduler._card.tenants
+    assert not any(root.children for root in tenants.roots.values())
+    assert not tenants.accounts
+
+
+def test_of_very_many_tenants_that_owe_something_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "GONE_KNOWN", 3)
+    world = Tenancy(TURNS)
+    world.program("user:alice", "job:0")
+    for number in range(1, 8):
+        job = world.program("user:alice", f"job:{number}")
+        world.advance(2 * SECOND)
+        world.kill(job)
+        world.advance(SECOND // 10)
+    (alice,) = world.scheduler._card.tenants.roots[Priority.NORMAL].children.values()
+    assert "job:0" in alice.children
+    assert len(alice.children) <= 4
+
+
+# Requests.
+
+
+def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
+    """Four others that are busy, of the greatest weight."""
+    for number in range(4):
+        world.put_all(f"user:{number}", weight=HEAVIEST)
+    return [world.program(f"user:{number}", size=size) for number in range(4)]
+
+
+@MODES
+def test_request_is_met_against_four_of_the_greatest_weight(mode: Settings, size: int) -> None:
+    world = Tenancy(mode)
+    world.put_all("user:alice", compute_request=30)
+    others = crowd(world, size)
+    hook = world.program("user:alice", size=size)
+    world.advance(5 * SECOND)
+    shares = world.computed(hook, *others, time=80 * SECOND)
+    assert 0.29 <= shares[0] / sum(shares) <= 0.33
+    assert shares[1:] == pytest.approx([sum(shares) * 0.175] * 4, abs=0.03)
+
+
+def test_all_requests_are_met_and_a_weight_may_give_more() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("user:alice", compute_request=40)
+    world.put_all("user:bob", compute_request=20)
+    world.put_all("user:carol", compute_request=2, weight=HEAVIEST)
+    crowd(world)
+    for tenant in ("user:alice", "user:bob", "user:carol"):
+        world.program(tenant)
+    world.advance(5 * SECOND)
+    shares = world.shares(100)
+    assert shares["user:alice"] >= 0.39
+    assert shares["user:bob"] >= 0.19
+    assert shares["user:carol"] == pytest.approx(0.08, abs=0.01)
+
+
+def test_request_within_a_tenant_is_of_the_card_and_nothing_while_it_idles() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("job:0", compute_request=30)
+    crowd(world)
+    asking, *_ = (world.program("user:alice", f"job:{number}") for number in range(3))
+    world.advance(5 * SECOND)
+    assert world.shares(80)["job:0"] >= 0.29
+    world.put_all("user:alice", weight=HEAVIEST)    # others have a part of it
+    world.advance(5 * SECOND)
+    shares = world.shares(80)
+    assert shares["job:0"] >= 0.29
+    assert shares["job:1"] == pytest.approx(shares["job:2"], abs=0.02)
+    world.put_all("user:alice")
+    asking.work = 0
+    world.advance(40 * SECOND)
+    assert world.shares(82)["job:1"] == pytest.approx(1 / 82, abs=0.02)
+
+
+def test_requests_of_too_much_are_met_in_part_and_end() -> None:
+    world = Tenancy(TURNS)
+    for tenant in ("user:alice", "user:bob"):
+        world.put_all(tenant, compute_request=80)
+        world.program(tenant)
+    crowd(world)
+    world.advance(5 * SECOND)
+    shares = world.shares(60)
+    assert min(shares["user:alice"], shares["user:bob"]) >= 0.45
+    for tenant in ("user:alice", "user:bob"):
+        world.put_all(tenant)
+    world.advance(5 * SECOND)
+    assert world.shares(84)["user:alice"] == pytest.approx(1 / 42, abs=0.02)
+
+
+# Priority.
+
+
+@MODES
+def test_background_has_nothing_while_others_are_busy(mode: Settings, size: int) -> None:
+    world = Tenancy(mode)
+    world.put_all("user:alice", priority=Priority.BACKGROUND, weight=1000)
+    behind = world.program("user:alice", size=size)
+    others = [world.program(f"user:{number}", size=size) for number in range(2)]
+    world.advance(3 * SECOND)
+    first, *rest = world.computed(behind, *others, time=10 * SECOND)
+    assert first == 0
+    assert rest == pytest.approx([0.5, 0.5], abs=0.15)
+    for hook in others:
+        hook.work = 0
+    world.advance(2 * SECOND)
+    shares = world.computed(behind, *others, time=10 * SECOND)
+    assert shares == pytest.approx([1, 0, 0], abs=0.01)
+
+
+@MODES
+def test_high_goes_before_all_others_that_wait(mode: Settings, size: int) -> None:
+    world = Tenancy(mode)
+    world.put_all("user:alice", priority=Priority.HIGH)
+    for number in range(3):
+        world.program(f"user:{number}", size=size)
+    world.advance(5 * SECOND)
+    for _ in range(3):
+        hook = world.program("user:alice", size=size, work=SECOND // 5)
+        before = len(world.turns)
+        while hook.work:
+            assert world.step()
+        assert world.turns[before:].index(hook.id) <= 1     # one was chosen already, perhaps
+        world.kill(hook)
+
+
+def test_priority_is_the_lowest_of_background_tenants_and_changes_live() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("user:alice", priority=Priority.HIGH)
+    world.put_all("job:1", priority=Priority.BACKGROUND)
+    world.program("user:alice", "job:1")
+    ahead = world.program("user:alice", "job:2")
+    world.program("user:bob")
+    world.advance(5 * SECOND)
+    assert world.computed(ahead, time=10 * SECOND) == pytest.approx([1], abs=0.01)
+    world.put_all("user:alice")
+    world.advance(5 * SECOND)
+    assert world.shares(20) == pytest.approx({"job:2": 0.5, "job:1": 0, "user:bob": 0.5}, abs=0.03)
+    world.put_all("job:1")
+    world.advance(5 * SECOND)
+    assert world.shares(20)["job:1"] == pytest.approx(0.25, abs=0.03)
+
+
+def test_background_turn_that_ends_for_another_is_shown_as_over() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("user:alice", priority=Priority.BACKGROUND)
+    world.program("user:alice")
+    world.advance(5 * SECOND)
+    world.program("user:bob")
+    world.advance(SECOND)
+    assert [end.reason for end in world.ends] == [TurnEnd.QUANTUM]
+
+
+def test_weight_counts_among_tenants_of_one_priority() -> None:
+    world = Tenancy(TURNS)
+    world.put_all("user:alice", priority=Priority.BACKGROUND, weight=300)
+    world.put_all("user:bob", priority=Priority.BACKGROUND)
+    for tenant in ("user:alice", "user:bob"):
+        world.program(tenant)
+    world.advance(5 * SECOND)
+    assert world.shares(40)["user:alice"] == pytest.approx(0.75, abs=0.03)
+
+
+class Ranked(Talk):
+    """Tenants of several priorities; their programs have 60 GiB of a card of 100."""
+
+    def rank(self, tenant: str, priority: Priority) -> list[Action]:
+        return self.obey(self.tell(TenantChanged(tenant, TenantTerms(priority=priority))))
+
+    def come(self, client: int, tenant: str, size: float = 60) -> list[Action]:
+        self.join(client, size, tenants=(tenant,))
+        return self.obey(self.want(client))
+
+
+def test_background_holder_is_asked_to_leave_at_once() -> None:
+    talk = Ranked(100)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    assert runs(talk.come(1, "user:alice")) == [1]
+    talk.wait(1)
+    assert stops(talk.come(2, "user:bob")) == [1]
+    talk.obey(talk.stopped(1))
+    assert talk.view(2).turns == 1
+    talk.wait(60)                       # and then it waits, however long that is
+    assert talk.view(1).turns == 1
+    assert stops(talk.idle(2)) == [2]
+    assert runs(talk.obey(talk.stopped(2, wants=False))) == [1]
+    assert stops(talk.obey(talk.want(2))) == []
+    assert stops(talk.wait(LEAST / SECOND)) == [1]  # its turn lasts as long as the shortest
+
+
+def test_background_client_that_is_loading_goes_back_at_once() -> None:
+    talk = Ranked(100)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    talk.come(1, "user:carol")
+    talk.idle(1)
+    talk.join(2, 60, tenants=("user:alice",))
+    talk.want(2)
+    talk.stopped(1, wants=False)        # and nothing of it has left yet
+    assert talk.view(2).state == "loading"
+    talk.join(3, 60, tenants=("user:bob",))
+    talk.obey(talk.want(3))
+    assert talk.view(2).state == "waiting"
+
+
+def test_high_does_not_end_the_turn_of_a_normal_client() -> None:
+    talk = Ranked(100)
+    talk.rank("user:alice", Priority.HIGH)
+    talk.come(1, "user:bob")
+    talk.come(2, "user:carol")
+    talk.wait(1)
+    assert stops(talk.come(3, "user:alice")) == []
+    assert stops(talk.wait(29)) == [1]
+    assert runs(talk.obey(talk.stopped(1))) == [3]
+
+
+def test_background_does_not_overtake_a_client_that_waits_for_room() -> None:
+    talk = Ranked(100)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    talk.come(1, "user:bob")
+    talk.come(2, "user:carol")
+    assert runs(talk.come(3, "user:alice", 10)) == []
+    assert 4 in runs(talk.come(4, "user:dave", 10))     # others do
+
+
+def test_clients_that_fit_run_together_whatever_their_priorities() -> None:
+    talk = Ranked(200)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    talk.rank("user:bob", Priority.HIGH)
+    for client, tenant in ((1, "user:alice"), (2, "user:bob"), (3, "user:carol")):
+        assert client in runs(talk.come(client, tenant))
+
+
+def heeding(orders: list[Action]) -> list[tuple[int, ...]]:
+    """Who is to tell (1) or not (0), and who is to heed whom or not."""
+    return [
+        (order.client, order.on) if isinstance(order, Tell)
+        else (order.client, order.whom, order.on)
+        for order in orders if isinstance(order, Tell | Heed)]
+
+
+def test_background_heeds_all_others_while_it_holds_the_card_with_them() -> None:
+    talk = Ranked(200)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    assert heeding(talk.come(1, "user:bob")) == []
+    assert heeding(talk.come(2, "user:alice")) == [(1, True), (2, 1, True)]
+    assert heeding(talk.join(3, 0, tenants=("user:carol",))) == [(3, True), (2, 3, True)]
+    assert heeding(talk.join(4, 0, tenants=("user:alice",))) == []     # it holds nothing yet
+    assert heeding(talk.leave(3)) == [(2, 3, False)]
+    assert heeding(talk.rank("user:alice", Priority.NORMAL)) == [(2, 1, False), (1, False)]
+    assert heeding(talk.rank("user:bob", Priority.BACKGROUND)) == [(2, True), (4, True),
+                                                               (1, 2, True), (1, 4, True)]
+    assert heeding(talk.leave(1)) == [(2, False), (4, False)]
+
+
+def test_client_that_has_to_wait_for_memory_is_not_heeded() -> None:
+    talk = Ranked(100)
+    talk.rank("user:alice", Priority.BACKGROUND)
+    assert heeding(talk.come(1, "user:alice")) == []
+    talk.wait(1)
+    assert heeding(talk.come(2, "user:bob")) == []
+
+
+# Limits of time.
+
+
+@pytest.mark.parametrize("percent", [1, 10, 25, 50, 80, 99])
+def test_limited_client_has_its_share_of_each_window_and_no_more(percent: int) -> None:
+    world = Tenancy(LIMITS)
+    one = world.program("user:alice")
+    one.kernel = 10 * MILLISECOND
+    world.put(one, compute_limit=percent)
+    for _ in range(20):
+        assert world.computed(one, time=WINDOW)[0] <= percent / 100 + DRAIN / WINDOW
+    share = world.computed(one, time=100 * WINDOW)
+    assert share == pytest.approx([percent / 100], rel=0.05, abs=0.01)
+    assert {end.reason for end in world.ends} == {TurnEnd.LIMIT}
+
+
+def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tuple[Tenancy, Hook]:
+    """A busy program with a limit."""
+    world = Tenancy(settings)
+    one = world.program("user:alice", size=size)
+    one.kernel = 10 * MILLISECOND
+    world.put(one, compute_limit=percent)
+    return world, one
+
+
+def test_limited_client_waits_until_the_next_window_begins() -> None:
+    world, one = limited(50)
+    world.advance(WINDOW * 3 // 4)
+    assert world.state(one) is ClientState.LIMITED
+    now = world.scheduler.snapshot()
+    assert not now.queue
+    assert now.state is CardState.IDLE
+    world.advance(WINDOW // 2)
+    assert one.open
+
+
+@pytest.mark.parametrize(("tail", "carryover", "least", "most"), [
+    (100, 100, 0.095, 0.105),           # what is owed is taken off later windows
+    (100, 25, 0.095, 0.12),             # in parts,
+    (100, 0, 0.5, 1),                   # or not at all
+    (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
+])
+def test_long_kernels_have_what_their_accounting_says(
+    tail: int, carryover: int, least: float, most: float
+) -> None:
+    accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
+    world, one = limited(10, replace(LIMITS, accounting=accounting))
+    one.kernel = 3 * SECOND
+    (share,) = world.computed(one, time=600 * SECOND)
+    assert least < share <= most
+
+
+@pytest.mark.parametrize("percent", [25, 50, 75])
+@pytest.mark.parametrize("kernel", [10 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
+def test_where_nothing_moves_a_limit_is_exact_and_in_small_grains(
+    percent: int, kernel: int
+) -> None:
+    world, one = limited(percent, SETTINGS)
+    one.kernel = kernel
+    world.advance(2 * kernel)
+    parts = [world.computed(one, time=5 * SECOND)[0] for _ in range(12)]
+    assert sum(parts[:6]) / 6 == pytest.approx(percent / 100, abs=max(0.01, kernel / (30 * SECOND)))
+    grain = max(0.03, kernel / (5 * SECOND))        # computed is counted when a kernel ends
+    assert all(part == pytest.approx(percent / 100, abs=grain) for part in parts)
+    assert sum(parts) / 12 == pytest.approx(percent / 100, abs=max(0.005, kernel / (60 * SECOND)))
+    if kernel < 50 * MILLISECOND:
+        world.advance(SECOND)
+        for _ in range(10):             # it never stutters for long
+            assert world.computed(one, time=200 * MILLISECOND) != [0]
+
+
+@pytest.mark.parametrize(
+    ("used", "answered", "after"),
+    [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)],
+)
+def test_billed_is_what_the_hook_says_that_the_card_worked(
+    used: int | None, answered: int, after: int
+) -> None:
+    """Messages may take as long as the turn, where the daemon is busy. But half of it is billed,
+    whatever the hook says: it is its user's."""
+    talk = Talk()
+    talk.join(1, 1, 1)
+    talk.tell(TermsChanged(1, Terms(compute_limit=50)))
+    talk.obey(talk.want(1))
+    talk.now = 50 * MILLISECOND
+    assert [type(action) for action in talk.tell(Tick())] == [Stop]
+    talk.now = answered * MILLISECOND
+    said = used and used * MILLISECOND
+    actions = talk.tell(Stopped(1, talk.memory[1], True, 1, said))
+    while not any(isinstance(action, Run) for action in actions):
+        deadline = talk.scheduler.deadline()
+        assert deadline is not None
+        talk.now = deadline
+        actions = talk.tell(Tick())
+    assert talk.now == after * MILLISECOND
+
+
+@pytest.mark.parametrize("percent", [20, 50])
+def test_limited_client_that_takes_turns_keeps_what_it_waited_for(percent: int) -> None:
+    world, one = limited(percent, replace(LIMITS, tq=10 * SECOND), LARGE)
+    other = world.program("user:bob", size=LARGE)
+    world.advance(60 * SECOND)
+    share, beside = world.computed(one, other, time=400 * SECOND)
+    assert percent / 100 * 0.8 <= share <= percent / 100 + 0.01
+    assert beside >= 0.9 - percent / 100
+
+
+def test_card_is_not_kept_for_a_limited_client() -> None:
+    world, one = limited(10, replace(LIMITS, tq=3600 * SECOND), LARGE)
+    world.advance(SECOND)
+    other = world.program("user:bob", size=LARGE)
+    world.advance(SECOND)
+    assert other.open
+    assert not one.open
+
+
+def test_open_gate_that_is_not_used_is_not_billed() -> None:
+    world, one = limited(10)
+    one.work = 0
+    world.advance(WINDOW)
+    assert not one.open                 # it said it was idle
+    world.advance(10 * WINDOW)
+    one.compute(100 * MILLISECOND)
+    world.advance(150 * MILLISECOND)
+    assert one.work == 0                # at once, as its share was unused
+
+
+def test_limited_client_that_idled_for_years_has_one_window() -> None:
+    world, one = limited(10)
+    one.work = 0
+    world.advance(WINDOW)
+    world.now += 10 * 365 * 86400 * SECOND
+    world.tell(Tick())                  # it does not go through the windows
+    one.compute(1000 * SECOND)
+    assert world.computed(one, time=WINDOW)[0] <= 0.2 + DRAIN / WINDOW
+
+
+def test_limit_is_raised_and_taken_away_at_any_time() -> None:
+    world, one = limited(1)
+    world.advance(WINDOW // 2)
+    assert world.state(one) is ClientState.LIMITED
+    for percent, state in (
+        (50, ClientState.RUNNING), (1, ClientState.LIMITED), (100, ClientState.RUNNING),
+    ):
+        world.put(one, compute_limit=percent)
+        world.advance(WINDOW // 4)
+        assert world.state(one) is state
+    assert not one.paced
+    runs = one.runs
+    world.advance(20 * WINDOW)
+    assert one.runs == runs
+
+
+@pytest.mark.parametrize("pause", [10, 100, 700])
+def test_limit_that_changes_again_and_again_gives_no_more(pause: int) -> None:
+    """Users may lower and raise what their own programs get, up to the administrator's limit."""
+    world, one = limited(10)
+    before = one.computed
+    changes = 20 * WINDOW // (pause * MILLISECOND)
+    for change in range(changes):
+        world.put(one, compute_limit=9 + change % 2)
+        world.advance(pause * MILLISECOND)
+    share = (one.computed - before) / (changes * pause * MILLISECOND)
+    assert 0.08 < share <= 0.10 + DRAIN / WINDOW
+
+
+def test_suspended_while_limited_it_stays_away() -> None:
+    world, one = limited(10)
+    world.advance(WINDOW // 2)
+    world.put(one, suspended=True)
+    assert world.computed(one, time=10 * WINDOW) == [0]
+    assert one.resident == 0
+    world.put(one, suspended=False)
+    assert world.computed(one, time=20 * WINDOW) == pytest.approx([0.1], abs=0.02)
+
+
+def test_no_turn_of_a_limited_client_is_shorter_than_the_grain() -> None:
+    world, one = limited(50)
+    one.kernel = MILLISECOND
+    world.advance(60 * SECOND)
+    # The first is cut by whatever was left of its window.
+    assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
+
+
+@pytest.mark.parametrize("percent", [10, 50, 80])
+def test_programs_that_run_together_use_the_account_of_their_tenant_once(percent: int) -> None:
+    world = Tenancy()
+    world.put_all("user:alice", compute_limit=percent)
+    hooks = [world.program("user:alice") for _ in range(3)]
+    other = world.program("user:bob")
+    for hook in (*hooks, other):
+        hook.kernel = 10 * MILLISECOND
+    *shares, beside = world.computed(*hooks, other, time=40 * SECOND)
+    assert shares == pytest.approx([percent / 100] * 3, rel=0.06, abs=0.01)
+    assert beside > 0.9
+
+
+# Tenants of the programs; limits of tenants, and of the first program; what each has at most, and
+# all have.
+LIMITED: dict[str, tuple[Settings, list[str], dict[str, int], int, list[float], float]] = {
+    "in turns": (TURNS, ["user:a"] * 4, {"user:a": 40}, 100, [0.4] * 4, 0.4),
+    "and its own": (SETTINGS, ["user:a"] * 2, {"user:a": 60}, 20, [0.2, 0.6], 0.8),
+    "all levels": (
+        TURNS, ["user:a job:1", "user:a"], {"user:a": 50, "job:1": 20}, 100, [0.2, 0.5], 0.5),
+}
+
+
+@pytest.mark.parametrize("case", LIMITED)
+def test_limits_of_all_levels_hold(case: str) -> None:
+    mode, programs, tenants, own, each, together = LIMITED[case]
+    world = Tenancy(mode)
+    for tenant, percent in tenants.items():
+        world.put_all(tenant, compute_limit=percent)
+    hooks = [world.program(*one.split()) for one in programs]
+    for hook in hooks:
+        hook.kernel = 10 * MILLISECOND
+    world.put(hooks[0], compute_limit=own)
+    shares = world.computed(*hooks, time=60 * SECOND)
+    assert all(share <= most + 0.03 for share, most in zip(shares, each, strict=True))
+    assert sum(shares) == pytest.approx(together, abs=0.05)
+
+
+def test_limit_of_a_tenant_holds_for_programs_that_come_and_ends() -> None:
+    world = Tenancy()
+    hook = world.program("user:alice")
+    assert world.computed(hook, time=4 * SECOND) > [0.9]
+    world.put_all("user:alice", compute_limit=30)
+    world.advance(2 * SECOND)
+    for _ in range(10):                 # new programs, the same account
+        world.kill(hook)
+        hook = world.program("user:alice")
+        assert world.computed(hook, time=4 * SECOND) <= [0.3 + 0.08]
+    world.put_all("user:alice")
+    assert world.computed(hook, time=4 * SECOND) > [0.9]
+
+
+# Suspension and preemption.
+
+
+def test_a_suspended_holder_leaves_the_card_and_another_comes() -> None:
+    world = Tenancy()
+    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
+    world.advance(5 * SECOND)
+    holder, waiter = (one, two) if one.granted else (two, one)
+    world.put(holder, suspended=True)
+    world.advance(2 * SECOND)
+    assert waiter.open
+    assert holder.resident == 0
+    assert world.state(holder) is ClientState.SUSPENDED
+    assert world.ends[-1].reason is TurnEnd.SUSPENDED
+    runs = holder.runs
+    world.advance(20 * SECOND)
+    assert holder.runs == runs
+    assert not waiter.paced         # nobody waits for it
+    world.put(holder, suspended=False)
+    world.advance(5 * SECOND)
+    assert holder.runs > runs
+
+
+def test_a_suspended_client_leaves_although_nobody_needs_the_room() -> None:
+    world = Tenancy()
+    alone = world.program("user:alice", size=LARGE)
+    alone.pin(64 * MIB)
+    world.advance(SECOND)
+    assert alone.open
+    world.put(alone, suspended=True)
+    world.advance(SECOND)
+    assert (alone.resident, alone.filled) == (0, 64 * MIB)
+    assert not world.scheduler.snapshot().queue
+    computed = alone.computed
+    world.advance(10 * SECOND)
+    assert alone.computed == computed
+    assert not world.stuck
+    world.put(alone, suspended=False)
+    world.advance(SECOND)
+    assert alone.open
+
+
+@pytest.mark.parametrize("moment", range(0, 400_000, 50_000))
+def test_suspending_at_any_moment_of_a_hand_over(moment: int) -> None:
+    world = Tenancy(seed=moment)
+    hooks = [world.program("user:alice", size=LARGE) for _ in range(3)]
+    world.advance(3 * SECOND + moment)
+    for hook in hooks[:2]:
+        world.put(hook, suspended=True)
+    world.advance(3 * SECOND)
+    assert [hook.open for hook in hooks] == [False, False, True]
+    assert hooks[0].resident == hooks[1].resident == 0
+
+
+def test_who_cannot_drain_is_suspended_when_it_can() -> None:
+    world = Tenancy()
+    stubborn = world.program("user:alice", size=LARGE)
+    world.advance(SECOND)
+    stubborn.undrainable = 1
+    stubborn.kernel = 3 * SECOND
+    world.put(stubborn, suspended=True)
+    world.advance(60 * SECOND)
+    assert stubborn.resident == 0
+    assert world.state(stubborn) is ClientState.SUSPENDED
+
+
+def test_suspended_without_host_memory_it_leaves_as_far_as_that_goes() -> None:
+    world = Tenancy(replace(SETTINGS, host_budget=GIB))
+    one = world.program("user:alice", size=2 * GIB)
+    world.advance(SECOND)
+    world.put(one, suspended=True)
+    world.advance(5 * SECOND)
+    assert not one.open
+    assert 0 < one.resident < 2 * GIB
+    assert one.host <= GIB
+    world.put(one, suspended=False)
+    world.advance(SECOND)
+    assert one.open
+
+
+def test_nothing_is_loaded_for_the_suspended() -> None:
+    world = Tenancy()
+    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
+    world.put(two, suspended=True)
+    world.advance(SECOND)
+    loads = [load for load in world.orders_of(Load) if load.client == two.id]
+    world.advance(30 * SECOND)
+    assert [load for load in world.orders_of(Load) if load.client == two.id] == loads
+    assert one.open
+
+
+def test_preempting_ends_the_turn_and_the_next_one_comes() -> None:
+    world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
+    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
+    world.advance(5 * SECOND)
+    assert one.open
+    world.tell(Preempted())
+    world.advance(SECOND)
+    assert two.open
+    assert world.ends[-1].reason is TurnEnd.PREEMPTED
+    runs, ends = one.runs, len(world.ends)
+    world.advance(60 * SECOND)
+    assert len(world.ends) == ends      # the new turn is a whole one
+    world.tell(Preempted())
+    world.advance(SECOND)
+    assert one.runs == runs + 1
+
+
+@pytest.mark.parametrize("mode", [AntiThrash.ON, AntiThrash.OFF])
+def test_preempting_works_in_every_mode_and_against_every_weight(mode: AntiThrash) -> None:
+    world = Tenancy(replace(SETTINGS, tq=3600 * SECOND, anti_thrash=mode))
+    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
+    world.advance(2 * SECOND)
+    world.put(one, weight=1000)
+    world.advance(SECOND)
+    world.tell(Preempted())
+    world.advance(SECOND)
+    assert two.open
+
+
+def test_preempting_for_nobody_does_nothing() -> None:
+    world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
+    one, two = world.program("user:alice"), world.program("user:alice")
+    world.advance(SECOND)
+    world.tell(Preempted())
+    late = world.program("user:alice", size=LARGE)
+    world.program("user:alice", size=LARGE)
+    world.advance(5 * SECOND)
+    assert late.paced
+    assert [one.runs, two.runs, late.runs] == [1, 1, 1]
+    assert not any(end.reason is TurnEnd.PREEMPTED for end in world.ends)
+
+
+def test_with_a_tenant_its_programs_are_suspended_and_those_to_come() -> None:
+    world = Tenancy()
+    inside = [world.program("user:alice", "job:1", size=LARGE // 2) for _ in range(2)]
+    outside = [world.program("user:alice", size=LARGE // 2), world.program("user:bob")]
+    world.advance(3 * SECOND)
+    world.put_all("job:1", suspended=True)
+    inside.append(world.program("user:alice", "job:1"))
+    world.put(inside[0], suspended=True)
+    world.advance(3 * SECOND)
+    runs = [hook.runs for hook in inside]
+    world.advance(10 * SECOND)
+    assert [hook.resident for hook in inside] == [0] * len(inside)
+    assert any(hook.open for hook in outside)   # or busy, by turns
+    world.restart()
+    world.advance(10 * SECOND)
+    assert [hook.runs for hook in inside] == runs
+    world.put(inside[0], suspended=True)
+    world.put_all("job:1")
+    world.advance(10 * SECOND)
+    assert inside[0].runs == runs[0]    # what is set for a program alone stays
+    assert all(hook.runs > before for hook, before in zip(inside[1:], runs[1:], strict=True))
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1 << 32), data=st.data())
+def test_whatever_is_set_the_invariants_hold_limits_are_kept_and_all_finish(
+    seed: int, data: st.DataObject
+) -> None:
+    mode = data.draw(st.sampled_from(AntiThrash))
+    world = Tenancy(
+        replace(LIMITS, gather=SECOND // 2, tq=SECOND // 4, anti_thrash=mode), seed)
+    world.advance(SECOND)
+    hooks = [world.program(f"user:{number % 2}", size=data.draw(
+        st.sampled_from([SMALL, LARGE // 2]))) for number in range(4)]
+    for _ in range(data.draw(st.integers(1, 12))):
+        hook = data.draw(st.sampled_from(hooks))
+        match data.draw(st.sampled_from([
+            "limit", "suspend", "resume", "weight", "memory", "tenant", "preempt", "idle", "grow",
+            "free", "restart", "wait",
+        ])):
+            case "limit":
+                world.put(hook, compute_limit=data.draw(st.integers(1, 100)))
+            case "suspend":
+                world.put(hook, suspended=True)
+            case "resume":
+                world.put(hook, suspended=False)
+            case "weight":
+                world.put(hook, weight=data.draw(st.integers(1, 1000)))
+            case "memory":
+                world.put(hook, memory_limit=data.draw(st.integers(0, 4)) * GIB)
+            case "tenant":
+                world.put_all("user:0", weight=data.draw(st.integers(1, 1000)),
+                          compute_limit=data.draw(st.integers(1, 100)),
+                          compute_request=data.draw(st.sampled_from([0, 30])),
+                          priority=data.draw(st.sampled_from(Priority)),
+                          suspended=data.draw(st.booleans()))
+            case "preempt":
+                world.tell(Preempted())
+            case "idle":
+                hook.work = 0
+            case "grow":
+                hook.allocate(64 * MIB)
+            case "free":
+                hook.free(data.draw(st.integers(0, 100)))
+            case "restart":
+                world.restart()
+            case "wait":
+                world.advance(SECOND)
+        world.advance(data.draw(st.integers(0, 500)) * MILLISECOND)
+    world.advance(SECOND)               # a new daemon knows them all
+    world.put_all("user:0")
+    for hook in hooks:
+        world.put(hook, suspended=False, compute_limit=20)
+        hook.kernel = 10 * MILLISECOND
+        hook.compute(1000 * SECOND)
+    assert max(world.computed(*hooks, time=40 * WINDOW)) <= 0.2 + 0.02
+    for hook in hooks:
+        world.put(hook, compute_limit=data.draw(st.sampled_from([5, 50, 100])))
+        hook.work = SECOND
+    world.settle(600 * SECOND)
+    assert [hook.work for hook in hooks] == [0] * len(hooks)
+    assert not world.stuck
+
+
+# Limits of memory.
+
+
+def test_a_memory_limit_is_the_size_of_the_card_for_that_client() -> None:
+    world = Tenancy()
+    one = world.join()
+    world.advance(SECOND // 10)
+    world.put(one, memory_limit=GIB)
+    world.advance(SECOND // 10)
+    assert one.limits is not None
+    assert (one.limits.total, one.limits.most) == (GIB, GIB)
+    one.allocate(GIB + MIB)
+    world.advance(SECOND // 10)
+    assert (one.allocated, one.refused) == (0, 1)
+    one.allocate(GIB - MIB)
+    world.advance(SECOND // 10)
+    assert one.allocated == GIB - MIB
+    world.put(one, memory_limit=0)
+    world.advance(SECOND // 10)
+    assert one.limits.total == 4 * GIB
+    one.allocate(GIB)
+    world.advance(SECOND // 10)
+    assert one.allocated == 2 * GIB - MIB
+
+
+def test_a_limit_below_what_is_allocated_takes_nothing_away_and_gives_nothing_more() -> None:
+    world = Tenancy()
+    one = world.program("user:alice", size=2 * GIB)
+    world.advance(SECOND)
+    world.put(one, memory_limit=GIB)
+    world.advance(2 * SECOND)
+    assert one.allocated == 2 * GIB
+    assert one.open
+    assert one.limits is not None
+    assert one.limits.total == GIB
+    one.allocate(MIB)
+    world.advance(SECOND // 10)
+    assert one.refused == 1
+    while one.allocated > GIB // 2:
+        one.free(0)
+    world.advance(2 * SECOND)
+    one.allocate(GIB)
+    world.advance(SECOND // 10)
+    assert one.refused == 2
+    one.allocate(GIB // 4)
+    world.advance(SECOND // 10)
+    assert one.allocated == 3 * GIB // 4
 
 
 def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
