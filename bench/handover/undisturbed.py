@@ -16,7 +16,7 @@ Only steps that lie in one turn as a whole count. `quiet` is there to tell what
 others that merely exist take from what their copies take.
 
 A program that copies itself shares the bus with those moves; they give way to it
-(nvshared/scheduler/bus_sharing.py). To see what that is worth it runs once so, and once with
+(nvshared/scheduler/ahead.py). To see what that is worth it runs once so, and once with
 moves that do not: it copies in each step for about a quarter of the time. There a step is
 `moving` if something moved in a third of it, for what gives way does not move all the time.
 """

@@ -15,14 +15,14 @@ from nvshared.scheduler.events import Standing, Stays
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.tenants import Division, Node, Tenants
-from nvshared.scheduler.yielding import Yielding
+from nvshared.units import MILLISECOND
 
 # Who is in which group; and those in a phase are one that is named like it.
 GROUPS = (
     "queued",                           # wants a turn and may have one
     "holding",                          # chosen, running or draining
     "moving",                           # an EVICT or LOAD is on its way
-    "presaving",                        # an EVICT that keeps is
+    "speculating",                      # one that no client waits for is
     "asking",                           # a COMMIT is unanswered
     "lent",                             # was promised more than it uses
     "pinning",                          # was allowed to pin some more, and may not know yet
@@ -57,6 +57,10 @@ SUMS = (
 )
 HEADS = 16                              # clients of one account, for which a margin is kept
 QUEUING = (Standing.FREE, Standing.CLAIMS)
+BURST = 500 * MILLISECOND               # that they may wait in a row,
+WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
+REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
+
 POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
@@ -101,8 +105,8 @@ def counted(client: ScheduledClient) -> Counted:
         groups.append("holding")
     if client.moves:
         groups.append("moving")
-        if any(move.presaves for move in client.moves):
-            groups.append("presaving")
+        if any(move.goal is not None for move in client.moves):
+            groups.append("speculating")
     if client.question is not None:
         groups.append("asking")
     if client.committed > client.need:
@@ -316,6 +320,41 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
+class BusPatience:
+    """How long moves in one direction may still wait for a program that copies; see ahead.py.
+
+    A store of time, as it was at a moment. It empties while moves wait and fills while they do
+    not, equally fast and up to BURST. So over any time they wait at most half of it plus BURST,
+    whatever is reported how often.
+    """
+
+    left: int = BURST
+    waits: bool = False                # they wait
+    at: int = 0                         # the moment
+    since: int = -REST                  # when `waits` became what it is
+
+    def until(self, now: int) -> "BusPatience":
+        """As it is now, if nothing else has changed."""
+        passed = now - self.at
+        left = self.left - passed if self.waits else self.left + passed
+        return replace(self, left=min(max(left, 0), BURST), at=now)
+
+    def turned(self) -> "BusPatience":
+        """They begin to wait, or end."""
+        return replace(self, waits=not self.waits, since=self.at)
+
+    @property
+    def begins(self) -> int:
+        """When, as things stand, they may begin to wait at the earliest."""
+        return max(self.since + REST, self.at + max(0, WORTH - self.left))
+
+    @property
+    def ends(self) -> int:
+        """When they must end it."""
+        return self.at + self.left
+
+
+@dataclass(frozen=True, slots=True)
 class BusyTurns:
     """Who takes short turns as all of them are busy, although they fit together; see turns.py."""
 
@@ -354,12 +393,12 @@ class Card:
     tell_next: int = 0                  # and when the next of them do
     domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
     conduct: Conduct | None = None      # see turns.py
-    watched: bool = False               # whoever runs is, see pauses.py
+    watched: bool = False               # whoever runs is, see ahead.py
     telling: set[int] = field(default_factory=set)  # who keeps a word, see background.py,
     heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose
     busy: BusyTurns = BusyTurns()
-    yielding: dict[Way, Yielding] = field(
-        default_factory=lambda: {way: Yielding() for way in Way})   # see bus_sharing.py
+    patience: dict[Way, BusPatience] = field(
+        default_factory=lambda: {way: BusPatience() for way in Way})
     counters: Counters = Counters()
     division: Division = field(default_factory=Division)        # of the time, see tenants.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))

@@ -8,7 +8,7 @@ what is on its way, promises.py the promises.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Presave, TurnEnd
+from nvshared.scheduler.actions import ClientState, Load, MoveOrder, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
 from nvshared.scheduler.settings import Priority, Terms
@@ -46,7 +46,7 @@ class Average:
 
 
 PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see quantum.py
-PAUSE = Average(0, SECOND)              # us, see pauses.py
+PAUSE = Average(0, SECOND)              # us, see ahead.py
 
 
 class Phase(Enum):
@@ -67,6 +67,14 @@ class Way(Enum):
     IN = "LOAD"
 
 
+class Goal(Enum):
+    """What a move is for that no client waits for yet; see ahead.py."""
+
+    HEAD = "head"
+    PREFETCH = "prefetch"
+    WRITEBACK = "writeback"
+
+
 @dataclass(slots=True)
 class Move:
     """An order to move memory that has not been answered."""
@@ -74,19 +82,14 @@ class Move:
     order: MoveOrder
     since: int                          # when it became the client's next order to carry out
     host: int                           # the host memory that it may have by it, as it counts
+    goal: Goal | None = None            # None: a client waits for it
     cut: bool = False                   # YIELD was sent
-    early: bool = False                 # for one that has not asked, see prefetch.py
     reported: bool = False              # as stuck
 
     @property
     def way(self) -> Way:
         """Which way it loads the bus."""
         return Way.IN if isinstance(self.order, Load) else Way.OUT
-
-    @property
-    def presaves(self) -> bool:
-        """It only copies: nothing leaves."""
-        return isinstance(self.order, Presave)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,9 @@ class Turn:
         return max(self.started or 0, self.renewed)
 
 
-# How long a client is idle before its memory is copied to the host; see presave.py.
-CALM = SECOND // 2
+# How long a client is idle before its memory is written back; see ahead.py.
+WRITEBACK_AFTER = SECOND // 2
+WRITEBACK_AFTER_MOST = 64 * SECOND
 
 # What counts in card.py.
 COUNTED = frozenset({
@@ -220,11 +224,11 @@ class ScheduledClient:
     busy_after: int = 0                 # no turns because all are busy before this; see turns.py
     busy_pause: int = 0                 # for so long they were put off last
 
-    presaved: int = 0                   # bytes that could leave without a copy
-    exhausted: bool = False             # no more can be presaved before its next turn
-    presave_pause: int = CALM              # how long it is to be idle before that
+    presaved: int = 0                   # bytes that are written back, and leave without a copy
+    exhausted: bool = False             # no more can be before its next turn
+    presave_pause: int = WRITEBACK_AFTER    # how long it is to be idle before that
     provided: int = 0                   # host memory that it may make until its next move, in all
-    pauses: Average = PAUSE             # between two uses of the card, see pauses.py,
+    pauses: Average = PAUSE             # between two uses of the card, see ahead.py,
     strays: Average = PAUSE             # and how far they are from that
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
     rests: int | None = None            # that time without them, if its last turn ended so
@@ -446,6 +450,40 @@ class ScheduledClient:
         """So much of the turn that has just ended was on the way, or idle: nobody is billed."""
         for node in self.nodes:
             node.credit(unused)
+
+    def begin_turn(self) -> None:
+        """What was written back is worth nothing any more."""
+        if self.presaved:
+            self.presave_pause = min(2 * self.presave_pause, WRITEBACK_AFTER_MOST)
+        self.presaved = 0
+        self.exhausted = False
+
+    def use_writeback(self) -> None:
+        """Some of its memory has been evicted. How much of the copy is left is not known."""
+        if self.presaved:
+            self.presave_pause = WRITEBACK_AFTER
+        self.presaved = 0
+
+    def wrote_back(self, size: int, wanted: int, *, cut_short: bool) -> None:
+        """So many bytes leave without a copy, of `wanted`; 0 for a running client."""
+        if self.turn is None:
+            self.presaved = min(size, self.memory.resident)
+        self.exhausted = not cut_short and size < wanted
+
+    def end_pause(self, now: int) -> None:
+        """It wants the card again."""
+        if not self.turns:
+            return                      # it had not used the card before
+        pause = now - self.since
+        if self.pauses.number:
+            self.strays = self.strays.after(abs(pause - self.pauses.value))
+        self.pauses = self.pauses.after(pause)
+
+    def pause_left(self, now: int) -> float:
+        """For how long it will probably not want the card; us. See ahead.py."""
+        usual = self.pauses.value
+        spread = self.strays.value if self.strays.number else usual
+        return max(abs(usual - (now - self.since)), spread)
 
     @property
     def nodes(self) -> tuple[Node, ...]:

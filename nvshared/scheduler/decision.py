@@ -6,7 +6,7 @@ All orders are written here, so that what is on its way is noted in one place.
 
 from nvshared.scheduler import actions
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Conduct, Move, Phase, ScheduledClient
+from nvshared.scheduler.client import Conduct, Goal, Move, Phase, ScheduledClient
 
 # Two orders to a client at a time: the next is there when one is done.
 DEPTH = 2
@@ -68,25 +68,33 @@ class Decision:
         if turn is not None and turn.started is not None:
             self.report(actions.TurnEnded(client.id, why, self.now - turn.started))
 
-    def evict(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
+    def evict(
+        self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
+    ) -> None:
         """Leaves a client less room, and allows it so much host memory in all."""
-        self._move(client, actions.Evict(client.id, self._number(), room, host, ahead))
+        number = next(self.card.numbers)
+        self._move(client, actions.Evict(client.id, number, room, host, goal is not None), goal)
 
-    def load(self, client: ScheduledClient, room: int, host: int, *, ahead: bool = False) -> None:
+    def load(
+        self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
+    ) -> None:
         """Gives a client room. The sum never exceeds the capacity: the scheduler's invariant."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
-        self._move(client, actions.Load(client.id, self._number(), room, host, ahead))
+        number = next(self.card.numbers)
+        self._move(client, actions.Load(client.id, number, room, host, goal is not None), goal)
 
     def load_unbounded(self, client: ScheduledClient) -> None:
         """On a lost card: loads everything, as far as the driver has memory."""
-        self._move(client, actions.Load(client.id, self._number(), client.need, client.memory.host))
+        number = next(self.card.numbers)
+        self._move(client, actions.Load(client.id, number, client.need, client.memory.host))
 
     def presave(self, client: ScheduledClient, size: int, host: int) -> None:
         """Has an idle client copy so much, and allows it so much host memory in all."""
-        self._move(
-            client, actions.Presave(client.id, self._number(), client.ordered, host, True, size))
+        number = next(self.card.numbers)
+        order = actions.Presave(client.id, number, client.ordered, host, True, size)
+        self._move(client, order, Goal.WRITEBACK)
 
     def provide(self, client: ScheduledClient, host: int) -> None:
         """Has a running client make host memory, until it has so much in all."""
@@ -107,13 +115,12 @@ class Decision:
         self.actions.append(
             actions.Limits(client.id, number, client.commit, most, client.last_total, beyond, why))
 
-    def _number(self) -> int:
-        return next(self.card.numbers)
-
-    def _move(self, client: ScheduledClient, order: actions.MoveOrder) -> None:
+    def _move(
+        self, client: ScheduledClient, order: actions.MoveOrder, goal: Goal | None = None
+    ) -> None:
         host = client.host_counted
         if not isinstance(order, actions.Load):
             host += max(0, order.host - client.host_charged)
-        client.moves = (*client.moves, Move(order, self.now, host))
+        client.moves = (*client.moves, Move(order, self.now, host, goal))
         client.provided = 0             # that ends with it, and counts with it
         self.actions.append(order)

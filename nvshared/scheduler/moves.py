@@ -24,15 +24,14 @@ up what is missing.
 from collections import Counter
 from collections.abc import Iterable
 
-from nvshared.scheduler import bus_sharing, pauses, presave, promises, queue, trust
+from nvshared.scheduler import promises, queue, trust
 from nvshared.scheduler.actions import Presave
 from nvshared.scheduler.card import QUEUING, Card
-from nvshared.scheduler.client import Move, Phase, ScheduledClient, Way
+from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Evicted, Loaded, Moved, Presaved, Standing
 from nvshared.units import GIB, SECOND
 
-CUSHION_PART = 128
 SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
 SLACK_PART = 8                          # is at most this part of what nobody needs,
 SLACK_REFILL = 4                        # and is filled up when it is down to this part
@@ -50,20 +49,19 @@ LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
 SHORTFALL = 10 * SECOND
 
 
-def plan(decision: Decision, blocked: ScheduledClient | None) -> None:
+def plan(decision: Decision) -> None:
     """Evicts what is in the way of holders and loads what there is room for."""
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
-    bus_sharing.plan(decision, blocked)
     # What one order leaves of the host's memory may allow for another.
     before = -1
     while before != len(decision.actions):
         before = len(decision.actions)
-        _move(decision, blocked)
+        _move(decision)
 
 
-def _move(decision: Decision, blocked: ScheduledClient | None) -> None:
+def _move(decision: Decision) -> None:
     card = decision.card
     lacking = card.groups.group("lacking")
     lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
@@ -79,8 +77,6 @@ def _move(decision: Decision, blocked: ScheduledClient | None) -> None:
     _trim(decision, _load(decision, lacking, host_short), evictions)
     _relieve(decision)
     _slacken(decision, lacking)
-    if blocked is not None and not any(wants(c) for c in lacking):
-        _load_ahead(decision, blocked)
     # The suspended leave the card, as far as host memory goes.
     suspended = [c for c in card.groups.group("suspended") if c.turn is None]
     if suspended:
@@ -117,12 +113,17 @@ def victims(card: Card) -> list[ScheduledClient]:
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
     away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
     idle = [c for c in away if not c.terms.suspended]
-    idle = pauses.latest_first(idle, card.now)
+    idle = latest_first(idle, card.now)
     wait = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
     waiting = [c for c in wait if c.standing in QUEUING]
     granted = [c for c in wait if c.standing is Standing.GRANTED]
     apart = [c for c in wait if c.standing not in (*QUEUING, Standing.GRANTED)]
     return suspended + idle + apart[::-1] + queue.ordered(card, waiting)[::-1] + granted[::-1]
+
+
+def latest_first(idle: Iterable[ScheduledClient], now: int) -> list[ScheduledClient]:
+    """The client that will probably stay idle longest comes first."""
+    return sorted(idle, key=lambda client: (-client.pause_left(now), client.since, client.id))
 
 
 class Evictions:
@@ -164,11 +165,8 @@ class Evictions:
             short -= self._note(victim, self._movable(victim, short))
         return max(0, short)
 
-    def order(self, *, ahead: bool = False) -> None:
-        """Sends the evictions, in steps; the rest is planned anew when they are answered.
-
-        `ahead`: nobody waits for them yet.
-        """
+    def order(self, goal: Goal | None = None) -> None:
+        """Sends the evictions, in steps; the rest is planned anew when they are answered."""
         card = self._decision.card
         for id, amount in self.amounts.items():
             client = card.clients[id]
@@ -187,7 +185,7 @@ class Evictions:
                                min(card.settings.step, free // HOST_PART))
                     host += min(free, max(0, moved - client.host_spare) + more)
                 self._decision.evict(
-                    client, client.ordered - unfilled - moved, host, ahead=ahead and moved > 0)
+                    client, client.ordered - unfilled - moved, host, goal if moved else None)
                 amount -= unfilled + moved
 
     def _note(self, client: ScheduledClient, amount: int) -> int:
@@ -254,31 +252,6 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
         if not client.moves and (client.cut or (want == 0 and not client.whole)):
             decision.load(client, client.ordered, client.host_charged)
     return host_short
-
-
-def _load_ahead(decision: Decision, client: ScheduledClient) -> None:
-    """Brings in what room can be had for the one that runs next, while others run.
-
-    Not in a direction in which the bus is left to a program that copies (bus_sharing.py).
-    """
-    card = decision.card
-    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
-    # Only for one that lacks something: the cushion alone is worth no eviction.
-    short = wants(client) + cushion - card.free - coming(card) if wants(client) else 0
-    if short > 0 and not card.yielding[Way.OUT].giving:
-        taking = Evictions(decision)
-        others = [c for c in victims(card) if c is not client]
-        # What a holder has freed, it may need again, but hardly all of it soon.
-        taking.plan(others, short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
-        taking.order(ahead=card.settings.bus_sharing)
-    if card.yielding[Way.IN].giving or client.moves or not decision.due(client.load_after):
-        return
-    piece = max(0, min(wants(client), card.free - cushion, card.settings.step))
-    if client.cut or (piece > 0 and (
-        piece >= min(wants(client), card.settings.step) or coming(card) == 0
-    )):
-        ahead = card.settings.bus_sharing
-        decision.load(client, client.ordered + piece, client.host_charged, ahead=ahead)
 
 
 def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
@@ -359,7 +332,7 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         case Loaded():
             failed = _loaded(card, client, answer, done) or failed
         case Presaved() if isinstance(done.order, Presave):
-            presave.answered(client, answer.bytes, done.order.size, cut_short=answer.yielded)
+            client.wrote_back(answer.bytes, done.order.size, cut_short=answer.yielded)
     if failed:
         client.failures += 1
         card.count(failures=1)
@@ -372,7 +345,7 @@ def _evicted(
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
-        presave.taken(client)
+        client.use_writeback()
     if client.room < before:
         client.kept = 0
     elif done.order.room < before and not (

@@ -57,16 +57,8 @@ could begin here, nobody is stopped before all its cards are to be had.
 **Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
 clients claim). What holders lack is evicted from others and loaded (moves.py).
 
-When all holders have what they need, the same is done ahead of time for the blocked head, out
-of free room and of clients that run after it; but not while that would take the bus from a
-running program that copies (bus_sharing.py). What nobody needs at all is lent to the running
-clients, so that they need not ask whenever they grow.
-
-When nobody waits for anything, but an idle client has memory that is not on the card, what
-would have to leave for it is copied to the host beforehand (presave.py). Only for that do turns
-end while nobody waits, and only turns of clients that say they are idle. Where the setting is on,
-memory of the client that will probably be asked for next is brought in meanwhile (prefetch.py).
-Clients that run make host memory meanwhile for what will be taken from them (presave.py).
+When holders have all they need, memory is moved before clients wait for it (ahead.py). Only for
+that do turns end while nobody waits, and only turns of clients that say they are idle.
 
 **A chosen client** for which no room is found for a while goes to the end of the queue, if others
 wait. One that does not answer at all, as it was stopped, is waited for until people are told of
@@ -85,10 +77,9 @@ of them is the deadline, at which the plan may change without an event.
 """
 
 from nvshared.scheduler import (
+    ahead,
     background,
     moves,
-    prefetch,
-    presave,
     promises,
     terms,
     turns,
@@ -104,16 +95,13 @@ def plan(decision: Decision) -> None:
     if not decision.due(card.gathered):
         return                          # what others hold and were promised is not known yet
     moves.ask_again(decision)
-    turns.report_stuck(decision)                # before, as others do not wait for who is
-    presave.cut(decision)
-    prefetch.cut(decision)
+    turns.report_stuck(decision)        # before, as others do not wait for who is
+    ahead.interrupt(decision)
     promises.plan(decision)
     terms.plan(decision)
     blocked = turns.plan(decision)
-    moves.plan(decision, blocked)
-    prefetch.plan(decision)
-    presave.plan(decision)
-    presave.provide(decision)
+    moves.plan(decision)
+    ahead.plan(decision, blocked)
     background.plan(decision)
     promises.tell(decision)
     turns.report_stuck(decision)                # again, for when to look after what was ordered now

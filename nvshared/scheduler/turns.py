@@ -47,7 +47,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from nvshared.scheduler import gang, pauses, presave, quantum, queue
+from nvshared.scheduler import ahead, gang, quantum, queue
 from nvshared.scheduler.actions import Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import BusyTurns, Card, crowd
 from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
@@ -98,7 +98,7 @@ def wanted(card: Card, client: ScheduledClient) -> None:
         turn.parked = replace(turn.parked, wants=True)
     client.invited = False
     if client.phase is Phase.IDLE:
-        pauses.ended(client, card.now)
+        client.end_pause(card.now)
         quantum.came_back(client, card.now)
         queue.arrive(card, client)
 
@@ -551,7 +551,7 @@ def _start(decision: Decision) -> bool:
         learnt = quantum.measure(decision.card, client) or learnt
         client.turns += 1
         client.load_pause = 0
-        presave.begins(client)
+        client.begin_turn()
         decision.card.count(turns=1)
         client.enter(Phase.RUNNING, decision.now)
         decision.report(TurnStarted(client.id))
@@ -561,7 +561,9 @@ def _start(decision: Decision) -> bool:
 def _rest(decision: Decision) -> None:
     """Shuts the gates of idle clients if their room may soon be needed, or turns without them."""
     card = decision.card
-    if card.contended or card.settings.draining or not (pauses.matter(card) or _others_idle(card)):
+    if card.contended or card.settings.draining:
+        return
+    if not (ahead.pauses_matter(card) or _others_idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
         assert client.turn is not None
@@ -579,10 +581,10 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     tq = 0 if endless else quantum.shown(card, blocked)
     idle_window = quantum.idle_window(card, blocked)
-    watched = not card.contended and pauses.matter(card)
+    watched = not card.contended and ahead.pauses_matter(card)
     paced = card.contended or bool(card.busy.members)
     moves = card.contended and not card.busy.members    # memory does, between turns
-    copies = (moves or presave.pays(card)) and card.settings.bus_sharing    # they are to say when
+    copies = (moves or ahead.writeback_pays(card)) and card.settings.bus_sharing
     busies = _busy_matters(card)
     hinders = _awaits_idle(card)
     conduct = Conduct(paced, tq, idle_window, moves or watched or hinders, copies, busies)

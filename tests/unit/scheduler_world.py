@@ -35,6 +35,7 @@ from nvshared.scheduler.actions import (
     TurnStarted,
     Yield,
 )
+from nvshared.scheduler.client import Goal
 from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
     CapacityChanged,
@@ -366,9 +367,9 @@ class World:
             assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
     def _early(self) -> set[int]:
-        """Numbers of orders for programs that have not asked yet."""
+        """Numbers of orders for programs that have not asked yet, nor stand in the queue."""
         moves = (move for c in self.scheduler._card.clients.values() for move in c.moves)
-        return {move.order.number for move in moves if move.early}
+        return {move.order.number for move in moves if move.goal is Goal.PREFETCH}
 
     def _check_action(self, action: Order | Report, starting: set[int]) -> None:
         views = self.scheduler.snapshot().clients

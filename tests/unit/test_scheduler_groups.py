@@ -78,7 +78,7 @@ BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": _waits,
     "holding": lambda client: client.turn is not None,
     "moving": lambda client: client.moves,
-    "presaving": lambda client: any(move.presaves for move in client.moves),
+    "speculating": lambda client: any(move.goal for move in client.moves),
     "asking": lambda client: client.question,
     "lent": lambda client: client.committed > client.need,
     "pinning": lambda client: client.pins,

@@ -25,7 +25,7 @@
  * again first, nothing is lost but the copy.
  *
  * The daemon orders it while the program is idle and so is the bus
- * (nvshared/scheduler/presave.py).
+ * (nvshared/scheduler/ahead.py).
  *
  * A copy is right until the program runs. A block notes the turn before which its place was made
  * equal to it (block_presaved()), and so does a block that was loaded. The next turn ends that,

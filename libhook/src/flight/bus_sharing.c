@@ -2,7 +2,7 @@
 /*
  * Reports when the program's own copies load the bus, so that the daemon's moves ahead of time
  * leave it to them. Each direction is reported by itself (COPIES), while the daemon asks for
- * it; nvshared/scheduler/bus_sharing.py says what follows.
+ * it; nvshared/scheduler/ahead.py says what follows.
  *
  * Only copies of BUS_COPY_LEAST and more count. Smaller ones, parameters and scalars, are over
  * before any move could stop. A larger copy costs a look at one word while nobody asks. While

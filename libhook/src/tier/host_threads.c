@@ -8,7 +8,7 @@
  * slab that is needed first. First they register what was preallocated, as far as it is needed.
  *
  * The program runs (host_preallocate()). The daemon knows before that programs will not fit together
- * (nvshared/scheduler/presave.py). The program is to notice nothing. These threads are few, and
+ * (nvshared/scheduler/ahead.py). The program is to notice nothing. These threads are few, and
  * others go first. They call nothing of the driver: its locks, contexts and captures are none of
  * their business, so a slab is registered when something is to leave, which takes a fraction of the
  * time. They take the lock of the process's mappings for one page at a time. Nobody waits for a

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speculative moves: memory that is moved before a client waits for it, and when that makes way.
+
+The goals, in order of priority:
+
+1. **Load for the head of the queue** while others run, into free room and room of clients that
+   will run after it.
+2. **Prefetch** for the idle client that will probably ask next, if the setting is on: that pays
+   where programs come back regularly, or some much more often than others. A client that has not
+   paused twice is not prefetched. Only clients that will stay idle more than twice as long make
+   room, so clients that are about alike do not exchange places.
+3. **Write back** memory of idle clients that will have to leave the card. Written back, it leaves
+   as fast as it can be unmapped, and the next client has the bus for its own memory. It pays only
+   if a client will come, so it is done only while an idle client has swapped memory; the client
+   that lacks most is taken for the next. What it lacks, less what is free, is written back where
+   it would be evicted: from the client that will run last.
+4. **Preallocate** host memory in running clients (PROVIDE) for what will be evicted from them.
+   Their memory changes, so it cannot be written back yet. PROVIDE has no answer, and any move
+   ends it.
+
+**Calm.** Prefetch and writeback need a calm: no client is queued, asks for memory, is chosen,
+drains or lacks memory. Prefetch also needs that no client holds the card, as all that could leave
+can be compared then; writeback, that no running program copies to the host. When that ends, the
+move is cut short (YIELD) before anything else is decided, and again behind a STOP that was decided
+meanwhile. Only a prefetch goes on if it loads the very client that now asks.
+
+**A writeback is wasted** if its client runs before it is evicted. Each time, the client is left
+alone for twice as long, from half a second to a minute, until some of a copy was used. A copy is
+right until its program runs again. So the gates of clients that do nothing are shut (turns.py)
+while memory does not fit together; this shows pauses as well. Of each client two running averages
+are kept: how long its pauses are, and by how much they differ from that. A pause that has lasted
+`since` will probably last max(|average - since|, deviation) more.
+
+**Sharing the bus.** Copies of other processes cost a running program nothing while it computes.
+When it copies itself in the same direction, it gets half of the bus. Hooks report when their
+program's copies load the bus (COPIES). Moves for the head of the queue in that direction wait, but
+no longer than until what is to be moved can still be moved at full speed before the turn is
+planned to end. Let the program copy for a part f of the time, and let the moves take m in a turn
+of length q: if m <= (1 - f) q, waiting costs nobody anything, and not waiting would cost the
+program up to f m. What does not fit there costs the same now or after the turn, but after it all
+who wait would pay. Turns may be minutes long, so moves also wait at most half of the time and half
+a second in a row (card.py: BusPatience), whatever a program reports. A hand-over is never delayed:
+while a client drains or a holder lacks something, no move waits.
+"""
+
+from collections.abc import Iterable
+
+from nvshared.scheduler import quantum
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Goal, Phase, ScheduledClient, Way
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims, wants
+from nvshared.scheduler.settings import AntiThrash
+from nvshared.units import GIB, SECOND
+
+CUSHION_PART = 128                      # of the card: left for holders to grow
+LATER = 2                               # times as long must a client stay idle to make room
+LOOKS = 4                               # while as much is left as now
+LOOKS_LEAST = SECOND // 10
+HOST_PART = 2                           # of the host memory that is left
+BLOCKS = 2                              # preallocated in addition, because blocks may be split
+
+
+def interrupt(decision: Decision) -> None:
+    """Cuts short speculative moves that are in the way. Called before and after all decisions."""
+    card = decision.card
+    if not card.groups.size("speculating"):
+        return
+    calm, copying = _calm(card), _copying(card)
+    for client in card.groups.group("speculating"):
+        rests = calm and client.phase is Phase.IDLE and not client.terms.suspended
+        for move in client.moves:
+            match move.goal:
+                case Goal.HEAD:
+                    goes_on = not card.patience[move.way].waits
+                case Goal.WRITEBACK:
+                    goes_on = rests and Way.OUT not in copying
+                case Goal.PREFETCH:
+                    comes_for_it = move.way is Way.IN and client.phase is not Phase.IDLE
+                    free = card.settings.prefetch and not card.groups.size("holding")
+                    goes_on = (rests and free) or comes_for_it
+                case None:
+                    continue
+            if not goes_on and not move.cut:
+                decision.cut(client, move)
+
+
+def plan(decision: Decision, head: ScheduledClient | None) -> None:
+    """Orders the next speculative moves, once the moves that clients wait for are ordered."""
+    card = decision.card
+    _share_bus(decision, head)
+    interrupt(decision)
+    if head is not None and not any(wants(c) for c in card.groups.group("lacking")):
+        others = [c for c in victims(card) if c is not head]
+        goal = Goal.HEAD if card.settings.bus_sharing else None
+        _bring_in(decision, head, wants(head), others, goal)
+    if _calm(card):
+        if card.settings.prefetch and not card.groups.size("holding"):
+            _prefetch(decision)
+        if writeback_pays(card) and Way.OUT not in _copying(card):
+            _write_back(decision)
+    if card.settings.presave and not _fit_together(card) and not card.groups.size("lacking"):
+        _preallocate(decision)
+
+
+def pauses_matter(card: Card) -> bool:
+    """An idle client has swapped memory, for which there is no place beside all others'."""
+    swapped, _ = card.groups.most_away()
+    return swapped > 0 and not _fit_together(card)
+
+
+def writeback_pays(card: Card) -> bool:
+    """A client may come that needs the room of idle clients."""
+    return card.settings.presave and not _fit_together(card) and _short(card) > 0
+
+
+def _calm(card: Card) -> bool:
+    groups = card.groups
+    busy = ("queued", "lacking", "asking", Phase.LOADING.value, Phase.DRAINING.value)
+    return not any(groups.size(name) for name in busy) and card.free >= 0
+
+
+def _fit_together(card: Card) -> bool:
+    return card.groups.total("need") <= card.settings.capacity
+
+
+def _copying(card: Card) -> frozenset[Way]:
+    """The directions in which running clients load the bus, while no client waits for a move."""
+    if card.groups.size("lacking") or card.groups.size(Phase.DRAINING.value):
+        return frozenset()
+    ways: frozenset[Way] = frozenset()
+    for client in card.in_phase(Phase.RUNNING):
+        assert client.turn is not None
+        ways |= client.turn.copying
+    return ways
+
+
+def _share_bus(decision: Decision, head: ScheduledClient | None) -> None:
+    """Decides in which directions moves for the head wait."""
+    card = decision.card
+    copying = _copying(card)
+    early = head is not None and bool(copying) and _is_early(decision, head)
+    for way in Way:
+        patience = card.patience[way].until(decision.now)
+        asked = early and way in copying
+        if patience.waits and (not asked or decision.due(patience.ends)):
+            patience = patience.turned()
+        # Not due at the moment at which it has ended.
+        if not patience.waits and asked and decision.due(patience.begins):
+            patience = patience.turned()
+            decision.due(patience.ends)
+        card.patience[way] = patience
+
+
+def _is_early(decision: Decision, head: ScheduledClient) -> bool:
+    """There is something to move ahead, and time enough for it after a wait."""
+    card = decision.card
+    room = card.beside(card.holders) - head.memory.resident
+    ahead = min(quantum.lacks(head), room)
+    if ahead <= 0:
+        return False
+    if card.settings.anti_thrash is AntiThrash.OFF:
+        return True                     # no turn has a planned end
+    started = min(
+        (c.turn.counted for c in card.in_phase(Phase.RUNNING)
+         if c.turn is not None and c.turn.started is not None),
+        default=decision.now,
+    )
+    return not decision.due(started + card.quantum - quantum.moving(card, head, ahead))
+
+
+def _bring_in(
+    decision: Decision, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
+    goal: Goal | None,
+) -> bool:
+    """Evicts and loads so much ahead of time, as far as room can be had. False: it orders nothing.
+    """
+    card = decision.card
+    before = len(decision.actions)
+    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
+    # Only for what is missing: the cushion alone is worth no eviction.
+    short = missing + cushion - card.free - coming(card) if missing else 0
+    if short > 0 and not card.patience[Way.OUT].waits:
+        evictions = Evictions(decision)
+        # What a holder has freed, it may need again, but hardly all of it soon.
+        evictions.plan(list(victims), short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
+        evictions.order(goal)
+    if not card.patience[Way.IN].waits and not client.moves and decision.due(client.load_after):
+        piece = max(0, min(missing, card.free - cushion, card.settings.step))
+        whole = min(missing, card.settings.step)
+        least = min(missing, card.settings.block) if coming(card) == 0 else whole
+        if client.cut or (piece > 0 and piece >= least):
+            decision.load(client, client.ordered + piece, client.host_charged, goal)
+    return len(decision.actions) > before
+
+
+def _prefetch(decision: Decision) -> None:
+    """Brings in one client at a time, a step at a time."""
+    card = decision.card
+    if any(move.goal is not Goal.WRITEBACK for c in card.moving for move in c.moves):
+        return
+    idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and not c.moves]
+    idle = latest_first(idle, card.now)
+    wanted = [c for c in reversed(idle) if c.strays.number and (wants(c) or c.need * c.cut)]
+    for client in wanted:
+        later = LATER * client.pause_left(card.now)
+        others = [c for c in idle if c.pause_left(card.now) > later]
+        missing = min(wants(client), card.settings.step)
+        if card.fits([client]) and decision.due(client.load_after) and _bring_in(
+            decision, client, missing, others, Goal.PREFETCH
+        ):
+            return
+    if wanted:
+        soonest = wanted[0].pause_left(card.now)
+        decision.due(card.now + max(LOOKS_LEAST, round(soonest / LOOKS)))
+
+
+def _short(card: Card) -> int:
+    """What the client with most swapped memory would lack if it came, beyond what is free.
+
+    By what hooks say, not by what is ordered: the result must not change with the orders of the
+    same moment.
+    """
+    lack, _ = card.groups.most_away()
+    return lack - max(0, card.settings.capacity - card.groups.total("filled")) if lack else 0
+
+
+def _write_back(decision: Decision) -> None:
+    """One client at a time, a step at a time."""
+    card = decision.card
+    short = _short(card)
+    if short <= card.groups.total("presaved") or any(
+        move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves
+    ):
+        return
+    _, comes = card.groups.most_away()
+    idle = [
+        c for c in card.groups.group("occupying")
+        if c.phase is Phase.IDLE and not c.terms.suspended and c.id != comes
+    ]
+    for client in latest_first(idle, card.now):
+        part = min(short, client.staying)
+        if client.presaved < part and _write_back_step(decision, client, part):
+            return
+        short -= part
+        if short <= 0:
+            return
+
+
+def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
+    """False if that cannot be, or not yet."""
+    card = decision.card
+    if client.moves or client.exhausted or not decision.due(client.refuse_until):
+        return False
+    if not decision.due(client.since + client.presave_pause):
+        return False
+    size = min(wanted, client.presaved + card.settings.step)
+    # Of what it has to spare, what is written back already has its part.
+    spare = max(0, client.host_spare - client.presaved)
+    more = max(0, size - client.presaved - spare) + card.settings.block
+    host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
+    if host < client.host_charged + card.settings.block and not spare:
+        return False
+    decision.presave(client, size, host)
+    return True
+
+
+def _preallocate(decision: Decision) -> None:
+    """What the next client lacks, less what is free and what clients without a turn give, will be
+    evicted from the running clients, first from the one with the oldest turn."""
+    card = decision.card
+    comes = card.clients.get(card.head or card.groups.most_away()[1])
+    if comes is None or comes.holds:
+        return
+    # Of the memory of all others, what is pinned stays. By what hooks say, as in `_short`.
+    staying = [comes, *card.holders]
+    pinned = card.pinned - sum(client.pinned for client in staying)
+    filled = sum(client.memory.filled for client in staying) + pinned
+    short = comes.need - comes.memory.filled - max(0, card.settings.capacity - filled)
+    block, step = card.settings.block, card.settings.step
+    for client in card.holders:
+        idle = not (client.moves or client.memory.stays or client.overclaims.host)
+        made = client.provided <= client.memory.host + step // 2    # most of what it may make
+        # In a domain that lacks host memory, what is not in use is taken back.
+        lacking = any(domain.lacking for domain in client.domains)
+        if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
+            wanted = min(short, client.staying) + BLOCKS * block
+            spare = max(0, client.host_charged - (client.memory.allocated - client.staying))
+            left = (card.host_free_for(client) - spare) // HOST_PART
+            more = min(wanted - spare, step, left)
+            if more >= block:
+                decision.provide(client, client.host_charged + more)
+        short -= client.staying

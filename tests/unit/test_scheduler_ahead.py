@@ -1,0 +1,800 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speculative moves: what they save, when they are made, and what they make way for."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from bench.models.demand import zipf
+from nvshared.scheduler import Scheduler
+from nvshared.scheduler.actions import (
+    Action,
+    Evict,
+    Load,
+    Presave,
+    Provide,
+    Run,
+    TurnEnd,
+    TurnEnded,
+)
+from nvshared.scheduler.card import BURST
+from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.events import SettingsChanged, TermsChanged
+from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.unit.scheduler_talk import Talk, evicts, loads, presaves, provides, runs, stops, yields
+from tests.unit.scheduler_world import World
+
+A, B, C = 1, 2, 3
+AFTER = {A: B, B: C, C: A}
+TQ = 30
+
+
+def talking(
+    step: float = 1000, host: float = 1000, capacity: float = 100, domains: Domains | None = None
+) -> Talk:
+    """With writeback, which other stories have off."""
+    talk = Talk(capacity=capacity, host=host, step=step)
+    talk.settings = replace(talk.settings, presave=True)
+    talk.scheduler = Scheduler(talk.settings, 0, domains)
+    return talk
+
+
+def programs(sizes: tuple[int, ...]) -> Talk:
+    """Of so many GiB, on a card of 100."""
+    talk = Talk(host=1000)
+    for client, size in enumerate(sizes, A):
+        talk.join(client, size)
+    return talk
+
+
+def regular(step: float = 1000) -> Talk:
+    """With prefetch, and three programs of 45 of 100 GiB."""
+    talk = Talk(step=step, host=1000)
+    talk.settings = replace(talk.settings, prefetch=True)
+    talk.scheduler = Scheduler(talk.settings, 0)
+    for client in (A, B, C):
+        talk.join(client, 45)
+    return talk
+
+
+def lacks(talk: Talk, client: int) -> float:
+    """GiB of it that are not on the card."""
+    return (talk.memory[client].allocated - talk.memory[client].resident) / GIB
+
+
+def ask(talk: Talk, client: int) -> float:
+    """A request to it, after which its gate is shut. Returns the GiB that had to be loaded."""
+    missing = lacks(talk, client)
+    assert client in runs(talk.obey(talk.want(client)))
+    talk.wait(0.1)
+    if stops(talk.idle(client)) == [client]:
+        talk.stopped(client, wants=False)
+    return missing
+
+
+def sizes(orders: list[Presave]) -> list[tuple[int, float]]:
+    """Who is to have how much ready, in GiB."""
+    return [(order.client, order.size / GIB) for order in orders]
+
+
+def one_is_away(talk: Talk, size: float = 60) -> list[Run]:
+    """B has made A go, and does nothing any more. Returns what it was told last."""
+    talk.run(A, 60)
+    talk.run(B, size)
+    talk.obey(talk.idle(A))
+    talk.obey(talk.stopped(A, wants=False))
+    assert B in talk.granted
+    return [action for action in talk.said if isinstance(action, Run) and action.client == B][-1:]
+
+
+def at_rest(talk: Talk) -> list[Action]:
+    """And its gate is shut."""
+    one_is_away(talk)
+    assert stops(talk.idle(B)) == [B]
+    return talk.stopped(B, wants=False)
+
+
+def test_writeback_of_an_idle_client_follows_its_stop_after_half_a_second() -> None:
+    talk = talking()
+    (told,) = one_is_away(talk)
+    assert isinstance(told, Run)
+    assert told.report_idle
+    assert not told.pace
+    assert told.idle_window == 125_000
+    assert stops(talk.idle(B)) == [B]
+    told_of_the_end = talk.stopped(B, wants=False)
+    assert [end.reason for end in told_of_the_end if isinstance(end, TurnEnded)] == [TurnEnd.IDLE]
+    assert not presaves(told_of_the_end)
+    # A lacks 20 GiB, and not before half a second has passed.
+    assert not presaves(talk.wait(0.4))
+    (order,) = presaves(talk.wait(0.2))
+    assert sizes([order]) == [(B, 20)]
+    assert order.host >= 20 * GIB
+    assert not presaves(talk.presaved(order))
+    assert not presaves(talk.wait(100))
+
+
+def test_writeback_that_is_done_leaves_only_an_evict_for_the_next_client() -> None:
+    talk = talking()
+    at_rest(talk)
+    (order,) = presaves(talk.wait(1))
+    talk.presaved(order)
+    said = talk.want(A)
+    assert evicts(said) == [(B, 40)]
+    assert not yields(said)
+    assert A in talk.granted or runs(talk.obey(said)) == [A]
+
+
+def test_writeback_is_cut_short_when_its_client_wants_the_card() -> None:
+    talk = talking()
+    at_rest(talk)
+    (order,) = presaves(talk.wait(1))
+    said = talk.want(B)
+    # Before it may run, or the hook would hear of it too late.
+    assert yields(said) == [B]
+    assert runs(said) == [B]
+    assert [type(action).__name__ for action in said][:1] == ["Yield"]
+    said = talk.presaved(order, 5, yielded=True)
+    assert not presaves(said)
+    assert not runs(said)
+
+
+def test_writeback_is_cut_short_when_another_client_wants_the_card() -> None:
+    talk = talking()
+    at_rest(talk)
+    (order,) = presaves(talk.wait(1))
+    said = talk.want(A)
+    assert yields(said) == [B]
+    assert [type(action).__name__ for action in said][:1] == ["Yield"]
+    talk.obey(said)
+    talk.presaved(order, 5, yielded=True)
+    assert A in talk.granted
+
+
+def test_writeback_is_cut_short_behind_a_stop_of_the_same_moment() -> None:
+    talk = talking()
+    at_rest(talk)
+    talk.run(C, 5)
+    presaves(talk.wait(1))
+    said = talk.idle(C)
+    assert stops(said) == [C]
+    assert yields(said) == [B]
+    assert not talk.wait(0)
+
+
+def test_writeback_proceeds_in_steps() -> None:
+    talk = talking(step=8)
+    at_rest(talk)
+    orders, ready = presaves(talk.wait(1)), []
+    while orders:
+        ready += sizes(orders)
+        orders = presaves(talk.presaved(orders[0]))
+    assert ready == [(B, 8), (B, 16), (B, 20)]
+
+
+def test_writeback_is_cut_short_by_a_question_for_memory() -> None:
+    talk = talking()
+    at_rest(talk)
+    presaves(talk.wait(1))
+    said = talk.ask(A, 1, 70)
+    assert [type(action).__name__ for action in said][:1] == ["Yield"]
+
+
+def test_writeback_that_was_wasted_doubles_the_pause_until_one_is_used() -> None:
+    talk = talking()
+    at_rest(talk)
+    pause = 0.5
+    for _ in range(3):
+        (order,) = presaves(talk.wait(pause + 0.01))
+        talk.presaved(order)
+        talk.want(B)
+        pause = 2 * pause
+        talk.idle(B)
+        talk.stopped(B, wants=False)
+        assert not presaves(talk.wait(pause - 0.01))
+    (order,) = presaves(talk.wait(0.02))
+    talk.presaved(order)
+    # Somebody comes for it: that was right.
+    talk.obey(talk.want(A))
+    talk.obey(talk.want(B))
+    talk.obey(talk.idle(A))
+    talk.obey(talk.stopped(A, wants=False))
+    talk.idle(B)
+    talk.stopped(B, wants=False)
+    assert presaves(talk.wait(0.51))
+
+
+def test_writeback_where_all_clients_fit_does_nothing() -> None:
+    talk = talking()
+    talk.run(A, 50)
+    talk.run(B, 50)
+    assert not any(action.report_idle for action in talk.said if isinstance(action, Run))
+    talk.idle(A)
+    assert not stops(talk.said)
+    assert not presaves(talk.wait(10))
+
+
+def test_writeback_that_is_turned_off_does_nothing() -> None:
+    talk = talking()
+    at_rest(talk)
+    talk.tell(SettingsChanged(replace(talk.settings, presave=False)))
+    assert not presaves(talk.wait(10))
+
+
+def test_writeback_begins_with_the_client_that_is_idle_longest() -> None:
+    talk = talking()
+    talk.run(A, 50)
+    talk.run(B, 30)
+    talk.run(C, 60)                     # comes for 40 GiB of A's
+    for client in (A, B):
+        talk.obey(talk.idle(client))
+        talk.obey(talk.stopped(client, wants=False))
+    # A lacks 40 GiB, and of those B has 30; also while C runs.
+    assert C in talk.granted
+    (order,) = presaves(talk.wait(1))
+    assert sizes([order]) == [(B, 30)]
+    talk.presaved(order)
+    talk.idle(C)
+    talk.stopped(C, wants=False)
+    (order,) = presaves(talk.wait(1))
+    assert sizes([order]) == [(C, 10)]
+    assert not presaves(talk.presaved(order))
+
+
+def test_writeback_without_host_memory_is_not_tried_again_before_the_next_turn() -> None:
+    talk = talking()
+    at_rest(talk)
+    (order,) = presaves(talk.wait(1))
+    assert not presaves(talk.presaved(order, 3, no_memory=True))
+    assert not presaves(talk.wait(100))
+    talk.want(B)                        # and after a turn it is
+    talk.idle(B)
+    talk.stopped(B, wants=False)
+    assert presaves(talk.wait(1.01))
+
+
+def test_writeback_leaves_half_of_the_free_host_memory() -> None:
+    talk = talking(host=30)
+    talk.run(A, 60)
+    talk.run(B, 60)
+    talk.obey(talk.idle(A))
+    talk.obey(talk.stopped(A, wants=False))
+    talk.idle(B)
+    talk.stopped(B, wants=False)
+    left = talk.scheduler.snapshot().host_free
+    (order,) = presaves(talk.wait(1))
+    assert order.host - provides(talk.said)[-1].host == left // 2
+
+
+def test_writeback_of_a_client_that_is_suspended_is_cut_short() -> None:
+    talk = talking()
+    at_rest(talk)
+    (order,) = presaves(talk.wait(1))
+    said = talk.tell(TermsChanged(B, Terms(suspended=True)))
+    assert yields(said) == [B]
+    talk.obey(talk.presaved(order, 1, yielded=True))
+    assert not presaves(talk.wait(10))
+
+
+@pytest.mark.parametrize("outward", [True, False])
+def test_writeback_gives_way_to_a_program_that_copies_to_the_host(outward: bool) -> None:
+    talk = talking()
+    talk.run(A, 60)
+    talk.run(B, 60)
+    talk.obey(talk.idle(A))
+    talk.obey(talk.stopped(A, wants=False))
+    talk.idle(B)
+    talk.stopped(B, wants=False)
+    talk.run(C, 10)                     # fits beside either
+    (order,) = presaves(talk.wait(1))
+    said = talk.copying(C, inward=not outward, outward=outward)
+    assert yields(said) == ([B] if outward else [])
+    said = talk.presaved(order, 1, yielded=True)
+    assert sizes(presaves(said)) == ([] if outward else sizes([order]))
+    if outward:
+        assert sizes(presaves(talk.copying(C))) == sizes([order])
+    assert not loads(said)
+
+
+def made(actions: list[Action]) -> list[tuple[int, int]]:
+    """Which clients are to have how many GiB of host memory, about."""
+    return [(order.client, order.host // GIB) for order in provides(actions)]
+
+
+def test_preallocate_gives_a_running_client_what_will_be_evicted_from_it() -> None:
+    talk = talking()
+    talk.run(A, 60)
+    # B is not there yet, and would lack 20 GiB; that it does not want to run does not matter.
+    assert made(talk.join(B, 60)) == [(A, 20)]
+    assert not provides(talk.changed(A, host=20.25))
+    assert not provides(talk.obey(talk.want(B)))
+    talk.obey(talk.wait(30))
+    assert stops(talk.said) == [A]
+    # B has 60 now, and A lacks 20: B makes as much in its turn, before that is over.
+    assert made(talk.obey(talk.stopped(A))) == [(B, 20)]
+
+
+def test_preallocate_where_all_fit_or_the_setting_is_off_does_nothing() -> None:
+    talk = talking()
+    talk.run(A, 60)
+    talk.run(B, 40)
+    talk.wait(100)
+    assert not provides(talk.said)
+    talk.settings = replace(talk.settings, presave=False)
+    talk.tell(SettingsChanged(talk.settings))
+    talk.obey(talk.join(C, 60))
+    assert not provides(talk.said)
+
+
+def test_preallocate_leaves_out_what_clients_without_a_turn_give() -> None:
+    talk = talking()
+    talk.run(A, 50)
+    talk.run(B, 50)
+    talk.obey(talk.idle(A))
+    # C needs 60. A has its turn still, as nobody waits.
+    assert made(talk.join(C, 60)) == [(A, 50), (B, 10)]
+
+    talk = talking()
+    talk.run(A, 60)
+    talk.run(B, 60)
+    talk.obey(talk.idle(A))
+    talk.obey(talk.stopped(A, wants=False))
+    talk.obey(talk.want(A))
+    # Now A lacks 20; C, which lacks more, waits behind it.
+    assert made(talk.said) == [(A, 20), (B, 20)]
+    assert not provides(talk.run(C, 90))
+
+
+def test_preallocate_proceeds_in_steps_and_leaves_as_much_free() -> None:
+    talk = talking(step=8)
+    talk.run(A, 60)
+    assert made(talk.join(B, 60)) == [(A, 8)]
+    assert not provides(talk.changed(A, host=3))
+    assert made(talk.changed(A, host=5)) == [(A, 16)]
+    assert made(talk.changed(A, host=13)) == [(A, 20)]
+    assert not provides(talk.changed(A, host=20))
+
+    talk = talking(host=24)
+    talk.run(A, 60)
+    assert made(talk.join(B, 60)) == [(A, 12)]
+    assert not provides(talk.changed(A, host=12))
+
+
+def test_preallocate_leaves_as_much_free_in_a_domain() -> None:
+    domains = Domains()
+    domains.resize("box", 62 * GIB)
+    talk = talking(domains=domains)
+    talk.run(A, 60, domains=("box",))
+    assert made(talk.join(B, 100)) == [(A, 31)]
+    # Of one that is too small for what may leave, what is not in use is taken back.
+    domains.resize("box", 59 * GIB)
+    talk.obey(talk.changed(A, host=31))
+    assert talk.memory[A].host < 31 * GIB
+    assert len(provides(talk.said)) == 1
+
+
+def test_preallocated_host_memory_counts_until_the_next_move() -> None:
+    talk = talking(host=100)
+    talk.run(A, 60)
+    (order,) = provides(talk.join(B, 60))
+    assert talk.scheduler.snapshot().host_free == 100 * GIB - order.host
+    talk.changed(A, host=5)
+    assert talk.scheduler.snapshot().host_free == 100 * GIB - order.host
+    talk.obey(talk.want(B))
+    talk.wait(30)
+    (evict,) = (order for order in talk.stopped(A) if isinstance(order, Evict))
+    talk.set(A, host=12)
+    talk.evicted(evict)
+    assert talk.scheduler.snapshot().host_free <= 100 * GIB - talk.memory[A].host
+
+
+def test_load_does_not_take_back_what_is_being_preallocated() -> None:
+    talk = talking()
+    talk.run(A, 60)
+    (order,) = provides(talk.join(B, 60))
+    said = talk.need_room(A, allocated=70)
+    (load,) = (order for order in said if isinstance(order, Load))
+    assert load.host == order.host
+    # That ended it. It goes on, as it needs more now.
+    assert made(talk.obey([load])) == [(A, 30)]
+
+
+def test_preallocated_host_memory_goes_back_first_when_it_is_short() -> None:
+    talk = talking(host=60)
+    talk.run(A, 40)
+    talk.run(B, 60)
+    assert made(talk.join(C, 60)) == [(A, 30), (B, 15)]
+    talk.changed(A, host=30)
+    talk.changed(B, host=15)
+    talk.obey(talk.idle(B))
+    talk.obey(talk.want(C))
+    assert stops(talk.said) == [B]
+    said = talk.obey(talk.stopped(B, wants=False))
+    # B needs 60 of host memory, so A gives what it made for itself.
+    assert A in dict(loads(said))
+    assert talk.memory[A].host == 0
+    assert C in talk.granted
+
+
+def test_preallocate_in_random_worlds_keeps_all_invariants() -> None:
+    """No budget is exceeded, and nothing is ordered and taken back: World looks."""
+    assert sum(len(_play(seed).orders_of(Provide)) for seed in range(20)) > 20
+
+
+def _play(seed: int) -> World:
+    random = Random(seed)
+    card = random.choice([1024, 4096, 16384]) * MIB
+    settings = Settings(
+        capacity=card, total=card, host_budget=card * random.choice([2, 3, 8]),
+        step=random.choice([64, 256, 1024]) * MIB, tq=random.choice([SECOND // 10, SECOND]),
+        anti_thrash=random.choice([AntiThrash.AUTO, AntiThrash.ON]), gather=5 * SECOND,
+        prefetch=random.random() < 0.5,
+    )
+    world = World(settings, seed, jobs=True)
+    world.advance(5 * SECOND)
+    for _ in range(3):
+        hook = world.join()
+        world.advance(SECOND // 10)
+        hook.allocate(card * random.randint(3, 6) // 7)
+        hook.compute(2 * SECOND)
+    for _ in range(30):
+        hook = random.choice([*world.hooks.values()])
+        what = random.random()
+        if what < 0.1:
+            hook.free(random.randint(0, 30))
+        elif what < 0.15 and len(world.hooks) > 2:
+            world.kill(hook)
+            world.join().allocate(card // 2)
+        elif what < 0.2 and not world.scheduler.orders_unanswered():
+            world.resize(card * random.randint(1, 14) // 7 if random.random() < 0.7 else None)
+        elif what < 0.25:
+            world.restart()
+        elif what < 0.3:
+            hook.fail_out = random.choice(["host", "driver"])
+        elif what < 0.7:
+            hook.compute(random.randint(1, 4) * SECOND)
+        world.advance(random.choice([1, 100, 1000]) * MILLISECOND)
+    return world
+
+
+def unanswered(talk: Talk) -> list[Evict | Load]:
+    """Orders to move that a hook still has."""
+    return [a for a in talk.said if isinstance(a, Evict | Load)
+            and talk.scheduler.unanswered(a.client, a.number) is not None]
+
+
+def early(talk: Talk) -> list[Evict | Load]:
+    """Those of them for one that has not asked."""
+    return [order for order in unanswered(talk) if order.ahead]
+
+
+def pause(talk: Talk, seconds: float) -> None:
+    """Whatever is ordered meanwhile is done."""
+    for _ in range(round(10 * seconds)):
+        talk.wait(0.1)
+        talk.obey([*unanswered(talk)])
+
+
+def by_turns(talk: Talk, rounds: int) -> list[float]:
+    """Requests by turns, one a second. Returns what each had to wait for, GiB."""
+    waited = []
+    for client in (A, B, C) * rounds:
+        pause(talk, 0.9)
+        waited.append(lacks(talk, client))
+        ask(talk, client)
+    return waited
+
+
+def on_its_way(talk: Talk) -> int:
+    """Memory moves for the one that comes next. Returns who that is."""
+    by_turns(talk, 6)
+    for client in (A, B, C) * 2:
+        if early(talk):
+            return client
+        pause(talk, 0.9)
+        ask(talk, client)
+    raise AssertionError("nothing moves ahead")
+
+
+def test_prefetch_of_regular_clients_loads_all_before_they_ask() -> None:
+    assert sum(by_turns(regular(), 10)[12:]) == 0
+    without = regular()
+    without.tell(SettingsChanged(replace(without.settings, prefetch=False)))
+    assert sum(by_turns(without, 10)[12:]) > 0
+
+
+def test_prefetch_comes_to_rest_when_no_client_asks() -> None:
+    talk = regular()
+    by_turns(talk, 6)
+    pause(talk, 10)
+    before = len(talk.said)
+    pause(talk, 1000)
+    assert not [a for a in talk.said[before:] if isinstance(a, Evict | Load)]
+
+
+def test_prefetch_leaves_out_clients_that_asked_once() -> None:
+    talk = regular()
+    for client in (A, B, C):
+        ask(talk, client)
+    pause(talk, 100)
+    assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
+
+
+def test_prefetch_is_cut_short_when_another_client_asks() -> None:
+    talk = regular(step=2)
+    coming = on_its_way(talk)
+    (order,) = early(talk)
+    assert yields(talk.want(AFTER[coming])) == [order.client]
+
+
+def test_prefetch_goes_on_when_its_own_client_asks() -> None:
+    talk = regular(step=2)
+    coming = on_its_way(talk)
+    while not isinstance((order := early(talk)[0]), Load):
+        talk.obey([one for one in unanswered(talk) if not one.ahead])
+        talk.evicted(order)
+    assert order.client == coming
+    assert not yields(talk.want(coming))
+    talk.obey([*unanswered(talk)])
+    assert coming in talk.granted
+
+
+def test_prefetch_stops_evicting_a_client_that_asks() -> None:
+    talk = regular(step=2)
+    on_its_way(talk)
+    (order,) = early(talk)
+    said = talk.want(order.client)
+    assert yields(said) == [order.client]
+    assert order.client not in {client for client, _ in evicts(said)}
+
+
+def test_prefetch_while_a_client_runs_does_nothing() -> None:
+    talk = regular(step=2)
+    talk.run(4, 2)                      # beside all others, and goes on
+    by_turns(talk, 6)
+    assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
+
+
+def test_prefetch_that_is_turned_off_is_cut_short() -> None:
+    talk = regular(step=2)
+    on_its_way(talk)
+    (order,) = early(talk)
+    said = talk.tell(SettingsChanged(replace(talk.settings, prefetch=False)))
+    assert yields(said) == [order.client]
+    talk.obey([*unanswered(talk)])
+    assert loads(talk.wait(10)) == []
+
+
+def test_prefetch_with_skewed_requests_finds_more_clients_resident() -> None:
+    found = []
+    for prefetch in (False, True):
+        settings = Settings(
+            capacity=16 * GIB, total=16 * GIB, host_budget=64 * GIB, step=GIB, prefetch=prefetch)
+        world = World(settings, seed=1, delay=200)
+        hooks = [world.join() for _ in range(4)]
+        for hook in hooks:
+            world.advance(SECOND)
+            hook.allocate(6 * GIB)
+            hook.compute(MILLISECOND)
+        whole = 0
+        for request in zipf(4, 1, 2.0)(60):
+            world.advance(2 * SECOND)
+            whole += hooks[request.model].resident == 6 * GIB
+            hooks[request.model].compute(MILLISECOND)
+        world.advance(10 * SECOND)
+        assert not any(hook.work for hook in hooks)
+        found.append(whole)
+    assert found[1] > found[0]
+
+
+def test_evict_among_models_asked_in_turn_takes_the_one_that_has_just_answered() -> None:
+    talk = programs((45, 45, 45))
+    came = []
+    for _ in range(12):
+        for client in (A, B, C):
+            talk.wait(0.65)
+            came.append(ask(talk, client))
+    # Of 135 GiB, 35 have no place. By turns, each request would find them missing.
+    assert sum(came[18:]) / 18 < 20
+
+
+def test_evict_without_known_pauses_takes_the_client_idle_longest() -> None:
+    talk = programs((30, 30, 60))
+    ask(talk, A)
+    ask(talk, B)
+    talk.wait(10)
+    talk.obey(talk.want(C))
+    assert lacks(talk, A) > 0
+    assert lacks(talk, B) == 0
+
+
+def test_evict_takes_the_client_in_a_pause_longer_than_all_before() -> None:
+    talk = programs((40, 40, 20, 60))
+    for _ in range(6):                  # A every second, B every 20
+        for _ in range(20):
+            talk.wait(0.9)
+            ask(talk, A)
+        ask(talk, B)
+    talk.wait(5)
+    ask(talk, A)
+    talk.wait(120)                      # nobody needs A any more
+    ask(talk, B)
+    talk.obey(talk.want(4))
+    assert lacks(talk, A) == 40
+    assert lacks(talk, B) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_evict_with_random_pauses_takes_the_client_asked_rarely(seed: int) -> None:
+    talk, chance = programs((45, 45, 45)), random.Random(seed)
+    came = {A: 0.0, B: 0.0, C: 0.0}
+    for _ in range(200):
+        talk.wait(chance.expovariate(1))
+        client = chance.choices((A, B, C), (10, 10, 1))[0]
+        came[client] += ask(talk, client)
+    assert came[A] + came[B] < 6 * came[C]
+
+
+def three(*, capacity: float = 75, size: float = 30, bus_sharing: bool = True) -> Talk:
+    """1 runs and 2 is next, none of it on the card; 3 lies there in its stead, as far as it can."""
+    talk = Talk(capacity, step=5, mode=AntiThrash.ON, stuck_after=1000)
+    talk.settings = replace(talk.settings, bus_sharing=bus_sharing)
+    talk.scheduler = Scheduler(talk.settings, 0)
+    talk.join(3, size, size)
+    talk.join(1, size, size)
+    talk.obey(talk.want(1))
+    talk.join(2, size)
+    return talk
+
+
+def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
+    """Answers so many moves; returns those that are under way then."""
+    waiting = [action for action in actions if isinstance(action, Evict | Load)]
+    for _ in range(rounds):
+        order = waiting.pop(0)
+        more = talk.evicted(order) if isinstance(order, Evict) else talk.loaded(order)
+        waiting += [action for action in more if isinstance(action, Evict | Load)]
+    return list(waiting)
+
+
+def test_running_client_reports_copies_only_while_others_wait() -> None:
+    talk = three()
+    assert not any(action.report_copies for action in talk.said if isinstance(action, Run))
+    told = [action for action in talk.want(2) if isinstance(action, Run)]
+    assert [(action.client, action.report_copies) for action in told] == [(1, True)]
+    told = [action for action in talk.leave(2) if isinstance(action, Run)]
+    assert [(action.client, action.report_copies) for action in told] == [(1, False)]
+
+
+def test_load_for_the_head_waits_while_a_program_copies_to_the_card() -> None:
+    talk = three()
+    under_way = answered(talk, talk.want(2), 1)
+    assert {type(order) for order in under_way} == {Evict, Load}
+    assert all(order.ahead for order in under_way if isinstance(order, Evict | Load))
+    assert yields(talk.copying(1, inward=True)) == [2]
+    load = next(order for order in under_way if isinstance(order, Load))
+    eviction = next(order for order in under_way if isinstance(order, Evict))
+    # It is cut short with 2 of 5 GiB; the other direction goes on.
+    rest = [order for order in under_way if order not in (load, eviction)]
+    actions = talk.loaded(load, lacking=3, yielded=True)
+    assert loads(actions) == []
+    actions += talk.evicted(eviction)
+    assert evicts(actions)
+    assert loads(actions) == []
+    actions += talk.copying(1)
+    assert loads(actions)
+    talk.obey([*rest, *actions])
+    assert talk.memory[2].resident == talk.memory[2].allocated
+
+
+def test_evict_for_the_head_waits_while_a_program_copies_to_the_host() -> None:
+    talk = three()
+    under_way = talk.want(2)
+    evictions = [order for order in under_way if isinstance(order, Evict)]
+    assert [order.ahead for order in evictions] == [True, True]
+    assert yields(talk.copying(1, outward=True)) == [3, 3]
+    moved = talk.memory[3].resident
+    actions = [*talk.evicted(evictions[0]), *talk.evicted(evictions[1])]
+    assert talk.memory[3].resident < moved
+    assert evicts(actions) == []
+    load = next(order for order in under_way if isinstance(order, Load))
+    assert loads(talk.loaded(load))     # the other direction goes on
+    assert evicts(talk.copying(1))
+
+
+def test_evict_that_was_cut_short_before_it_moved_anything_is_no_failure() -> None:
+    talk = three()
+    evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
+    talk.copying(1, outward=True)
+    for order in evictions:
+        assert evicts(talk.evicted(order, yielded=True)) == []
+    assert {client for client, _ in evicts(talk.copying(1))} == {3}
+
+
+def test_evict_that_ended_without_yield_is_a_failure() -> None:
+    talk = three()
+    evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
+    for order in evictions:
+        assert 3 not in dict(evicts(talk.evicted(order, yielded=True)))
+
+
+def test_hand_over_while_a_program_copies_is_not_delayed() -> None:
+    talk = three()
+    under_way = talk.want(2)
+    talk.copying(1, inward=True, outward=True)
+    evictions = [order for order in under_way if isinstance(order, Evict)]
+    for order in evictions:
+        talk.evicted(order, yielded=True)
+    # It is idle, and stops: what was withheld is ordered at once.
+    actions = talk.idle(1)
+    assert stops(actions) == [1]
+    assert evicts(actions)
+    assert yields(actions) == []
+    assert yields(talk.copying(1, inward=True, outward=True)) == []
+
+
+def test_load_for_the_head_goes_on_in_the_last_part_of_a_turn() -> None:
+    talk = three(size=30)
+    (load,) = (order for order in talk.want(2) if isinstance(order, Load))
+    assert yields(talk.copying(1, inward=True)) == [2]
+    assert not loads(talk.loaded(load, lacking=4, yielded=True))
+    # 30 GiB at the pace it starts with, 25 bytes in a nanosecond.
+    needed = 30 * (1 << 30) / 25_000 / SECOND
+    talk.wait(TQ - needed + 0.01)
+    assert loads(talk.said)[-1][0] == 2
+    before = len(talk.said)
+    talk.wait(needed / 2)
+    assert yields(talk.said[before:]) == []
+
+
+def test_program_that_copies_all_the_time_has_the_bus_alone_for_half_of_it() -> None:
+    talk = three()
+    (load,) = (order for order in talk.want(2) if isinstance(order, Load))
+    said = talk.copying(1, inward=True)
+    changes = [talk.now]                # moves wait and go on by turns
+    while talk.now < 20 * SECOND:
+        if yields(said):
+            changes.append(talk.now)
+            said = talk.loaded(load, lacking=5, yielded=True)
+        for order in said:
+            if isinstance(order, Load):
+                load = order
+                changes.append(talk.now)
+        deadline = talk.scheduler.deadline()
+        assert deadline is not None
+        said = talk.wait((deadline - talk.now) / SECOND)
+    spans = [end - start for start, end in pairwise(changes[1:])]
+    waited, moved = sum(spans[::2]), sum(spans[1::2])
+    assert waited <= moved + BURST
+    assert waited > 0.9 * moved
+    assert len(changes) < 20 * 12       # a handful of orders in a second
+
+
+def test_bus_sharing_that_is_turned_off_cuts_nothing_short() -> None:
+    talk = three(bus_sharing=False)
+    actions = talk.want(2)
+    assert not any(action.report_copies for action in actions if isinstance(action, Run))
+    assert not any(action.ahead for action in actions if isinstance(action, Evict | Load))
+    assert yields(talk.copying(1, inward=True, outward=True)) == []
+    assert loads(talk.obey(actions))
+
+
+@pytest.mark.parametrize("how", ["leaves", "stops", "reopens"])
+def test_copies_of_a_client_that_stopped_running_delay_nothing(how: str) -> None:
+    talk = three()
+    under_way = talk.want(2)
+    assert yields(talk.copying(1, inward=True, outward=True))
+    said = talk.leave(1) if how == "leaves" else talk.idle(1)
+    if how != "leaves":
+        said += talk.stopped(1) if how == "stops" else talk.reopened(1)
+    for order in under_way:
+        if isinstance(order, Evict):
+            said += talk.evicted(order, yielded=True)
+        if isinstance(order, Load):
+            said += talk.loaded(order, yielded=True)
+    assert not yields(said)
+    assert evicts(said) or loads(said)
