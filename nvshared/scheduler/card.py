@@ -14,7 +14,7 @@ from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.snapshot import Counters
-from nvshared.scheduler.tenants import Division, Node, Tenants
+from nvshared.scheduler.tenants import Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 
 # Who is in which group; and those in a phase are one that is named like it.
@@ -421,7 +421,7 @@ class Card:
         path[2].children[client.id] = own
         client.limits = (own, *[
             self.tenants.accounts.setdefault(name, Node(name)) for name in client.tenants])
-        client.tally.division = self.division
+        client.history = History(self.division, client.since)
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
@@ -573,5 +573,5 @@ class Card:
 def crowd(members: Iterable[ScheduledClient]) -> int:
     """How many these are, where they take turns: a gang is one."""
     return len({
-        (client.gang, 0) if client.standing else (0, client.id)
+        (client.membership.gang, 0) if client.standing else (0, client.id)
         for client in members if not (client.settled or client.mute)})

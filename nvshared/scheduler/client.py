@@ -10,9 +10,9 @@ from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
-from nvshared.scheduler.events import Evidence, Memory, Standing, Stopped
+from nvshared.scheduler.events import Evidence, Ganged, Memory, Standing, Stopped
 from nvshared.scheduler.settings import Priority, Terms
-from nvshared.scheduler.tenants import Division, Node, Path, Tally
+from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
 RECENT = 4                              # a new measurement is this part of the average, or more
@@ -165,11 +165,13 @@ class Turn:
 WRITEBACK_AFTER = SECOND // 2
 WRITEBACK_AFTER_MOST = 64 * SECOND
 
+NO_GANG = Ganged((), 0, Standing.FREE)
+
 # What counts in card.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
-    "overclaims", "silenced", "path", "standing", "provided",
+    "overclaims", "silenced", "path", "membership", "provided",
 })
 
 
@@ -192,12 +194,9 @@ class ScheduledClient:
     silenced: bool = False              # it is mute, and has what its evidence says
     own: Terms = Terms()                # what is set for it,
     terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
-    gang: int = 0                       # see gang.py
-    standing: Standing = Standing.FREE  # in it
+    membership: Ganged = NO_GANG        # the last event of its gang, see gang.py
     ready: bool = False                 # its turn could begin
     invited: bool = False               # it waits because its gang does
-    pause: int = 0
-    paced: bool = False                 # somebody waits for one of its gang's cards
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,
     wanted: int = 0                     # and of its waiting, where it waits
@@ -243,22 +242,18 @@ class ScheduledClient:
     last_most: int = 0
     last_total: int = 0
 
-    waited_before: int = 0              # in past phases
-    turns: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    reopened: int = 0
     reopened_in_row: int = 0
-    failures: int = 0
-    tally: Tally = field(init=False)    # for the history
-
-    def __post_init__(self) -> None:
-        self.tally = Tally(Division(), self.since)
+    history: History = field(init=False)
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in COUNTED:
             self.touched.add(self.id)
+
+    @property
+    def standing(self) -> Standing:
+        """In its gang."""
+        return self.membership.standing
 
     @property
     def need(self) -> int:
@@ -438,8 +433,8 @@ class ScheduledClient:
         for node in self.nodes if runs or drains else ():
             node.turn(now, runs, drains)
         if runs + drains:
-            self.tally.hold(now, runs + drains)
-        self.waited_before = self.time_waited(now)
+            self.history.hold(now, runs + drains)
+        self.history.waited = self.time_waited(now)
         if not self.waits:
             self.wanted = now
         self.phase = phase
@@ -472,7 +467,7 @@ class ScheduledClient:
 
     def end_pause(self, now: int) -> None:
         """It wants the card again."""
-        if not self.turns:
+        if not self.history.turns:
             return                      # it had not used the card before
         pause = now - self.since
         if self.pauses.number:
@@ -511,7 +506,7 @@ class ScheduledClient:
 
     def time_waited(self, now: int) -> int:
         """How long it wanted its gate open in all."""
-        return self.waited_before + (now - self.since if self.waits else 0)
+        return self.history.waited + (now - self.since if self.waits else 0)
 
     @property
     def waits(self) -> bool:

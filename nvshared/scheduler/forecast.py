@@ -73,7 +73,7 @@ def _usual(card: Card, client: ScheduledClient) -> int:
     """How long its turns last; at most a quantum, as others wait."""
     turn = client.turn
     now = turn is not None and turn.started is not None
-    before = client.turns - now
+    before = client.history.turns - now
     held = client.time_held(card.now) - (_lasted(card, client) if now else 0)
     most = quantum.in_force(card)
     return min(held // before, most) if before > 0 else most

@@ -96,7 +96,7 @@ def claim(card: Card) -> ScheduledClient | None:
 def may_claim(card: Card, client: ScheduledClient) -> bool:
     """Nobody of another gang has a claim."""
     other = claim(card)
-    return other is None or other.gang == client.gang
+    return other is None or other.membership.gang == client.membership.gang
 
 
 def gets_ready(client: ScheduledClient | None) -> bool:
@@ -108,7 +108,8 @@ def gets_ready(client: ScheduledClient | None) -> bool:
 
 def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
     """How many of them are of the same gang."""
-    return sum(bool(client.standing) and one.gang == client.gang for one in holders)
+    return sum(
+        bool(client.standing) and one.membership.gang == client.membership.gang for one in holders)
 
 
 def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
@@ -116,7 +117,7 @@ def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
     the head is of the same gang."""
     if holder.standing is Standing.FREE:
         return False
-    if head is not None and head.standing is not Standing.FREE and head.gang == holder.gang:
+    if head is not None and siblings([holder], head):
         return True
     begins = holder.phase is Phase.LOADING and holder.standing in (Standing.GRANTED, Standing.OPEN)
     return begins or holder.standing is Standing.STEPS

@@ -334,14 +334,14 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         case Presaved() if isinstance(done.order, Presave):
             client.wrote_back(answer.bytes, done.order.size, cut_short=answer.yielded)
     if failed:
-        client.failures += 1
+        client.history.failures += 1
         card.count(failures=1)
 
 
 def _evicted(
     card: Card, client: ScheduledClient, answer: Evicted, done: Move, before: int
 ) -> None:
-    client.bytes_out += answer.bytes
+    client.history.bytes_out += answer.bytes
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
@@ -363,7 +363,7 @@ def _evicted(
 
 def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
     """True: it has failed."""
-    client.bytes_in += answer.bytes
+    client.history.bytes_in += answer.bytes
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:
         client.progress = card.now

@@ -93,8 +93,8 @@ def measure(card: Card, client: ScheduledClient) -> bool:
         client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
     client.cost = moving(card, client, turn.lacked)
     card.count(handover=took)
-    client.tally.handovers += 1
-    client.tally.handover += took
+    client.history.handovers += 1
+    client.history.handover += took
     return True
 
 

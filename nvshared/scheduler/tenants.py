@@ -370,28 +370,43 @@ class Division:
 
 
 @dataclass(slots=True)
-class Tally:
-    """A client's figures for `Usage` that nothing else needs."""
+class History:
+    """What a client has done since it joined, in all; microseconds and bytes."""
 
     division: Division
     since: int                          # of its present figures of memory
-    gpu: float = 0
-    began: float = 0                    # `each`, when its gate opened
-    taken_over: int = 0                 # turns that an earlier daemon began
+    turns: int = 0
+    taken_over: int = 0                 # the part of them that an earlier daemon began
+    waited: int = 0                     # for turns, until its present phase
     handovers: int = 0
     handover: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    reopened: int = 0
+    failures: int = 0
+    gpu: float = 0                      # until its gate opened,
+    began: float | None = None          # and `each` then; None: it is shut
     card: int = 0                       # byte-microseconds
     host: int = 0
 
     def hold(self, now: int, more: int) -> None:
         """Its gate opens (1) or shuts (-1)."""
         each = self.division.turn(now, more)
-        if more < 0:
+        if self.began is not None:
             self.gpu += each - self.began
-        self.began = each
+        self.began = each if more > 0 else None
 
     def fill(self, memory: Memory, now: int) -> None:
         """It has had this much until now."""
         passed, self.since = now - self.since, now
         self.card += passed * (memory.resident + memory.pinned)
         self.host += passed * memory.host
+
+    def usage(self, memory: Memory, now: int, held: int, waited: int) -> Usage:
+        """All of it until now; it has `memory`."""
+        self.fill(memory, now)
+        running = 0 if self.began is None else self.division.at(now) - self.began
+        return Usage(
+            int(self.gpu + running), held, waited, self.turns - self.taken_over,
+            self.handovers, self.handover, self.bytes_in, self.bytes_out,
+            self.card // MIB_SECOND, self.host // MIB_SECOND)

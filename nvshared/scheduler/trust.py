@@ -96,7 +96,7 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     before, overclaims = client.memory, client.overclaims
     room, host = client.charged, client.host_counted
     client.silenced = False
-    client.tally.fill(before, now)
+    client.history.fill(before, now)
     client.memory = said
     if client.account:
         client.overclaims = Overclaims(

@@ -85,8 +85,8 @@ BUSY_WELL = 60 * SECOND
 def take_over(card: Card, client: ScheduledClient) -> None:
     """An earlier daemon let it run: it has a turn, from now on."""
     client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
-    client.turns += 1
-    client.tally.taken_over = 1
+    client.history.turns += 1
+    client.history.taken_over = 1
     card.count(turns=1)
     client.enter(Phase.RUNNING, card.now)
 
@@ -157,7 +157,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
         return
     patience = card.settings.drain_patience << min(client.reopened_in_row, DOUBLINGS)
     turn.stop_after = card.now + patience
-    client.reopened += 1
+    client.history.reopened += 1
     client.reopened_in_row += 1
     card.count(reopened=1)
     _go_on(card, client, turn)
@@ -179,8 +179,7 @@ def ganged(decision: Decision, event: Ganged) -> None:
     both grows with the number of clients.
     """
     for client in filter(None, map(decision.card.clients.get, event.clients)):
-        standing = client.standing = event.standing
-        client.gang, client.pause, client.paced = event.gang, event.pause, event.paced
+        client.membership, standing = event, event.standing
         client.ready = client.ready and standing is Standing.CLAIMS
         turn = client.turn
         if turn is not None:
@@ -549,7 +548,7 @@ def _start(decision: Decision) -> bool:
             continue
         turn.started = decision.now
         learnt = quantum.measure(decision.card, client) or learnt
-        client.turns += 1
+        client.history.turns += 1
         client.load_pause = 0
         client.begin_turn()
         decision.card.count(turns=1)
@@ -599,7 +598,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if not endless:
             # A gate that opened just now will shut then.
             decision.due(turn.counted + card.quantum)
-        pace = paced or client.rationed or client.paced
+        pace = paced or client.rationed or client.membership.paced
         rests = moves or client.rationed
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
         if rests:
@@ -610,7 +609,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
         if client.settled and not client.rationed:
             news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
         if client.standing is Standing.STEPS:
-            news = Conduct(True, 0, 0, False, False, pause=client.pause)
+            news = Conduct(True, 0, 0, False, False, pause=client.membership.pause)
         if turn.conduct == news:
             continue
         if not copies:

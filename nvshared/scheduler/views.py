@@ -14,7 +14,7 @@ from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.snapshot import ClientView
-from nvshared.scheduler.tenants import MIB_SECOND, Usage
+from nvshared.scheduler.tenants import Usage
 
 
 class Views(Mapping[int, ClientView]):
@@ -75,23 +75,15 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         waited=client.time_waited(card.now),
         waiting=card.now - client.wanted if client.waits else None,
         idle=card.now - client.since if client.phase is Phase.IDLE else None,
-        turns=client.turns,
-        bytes_in=client.bytes_in,
-        bytes_out=client.bytes_out,
-        reopened=client.reopened,
-        failures=client.failures,
+        turns=client.history.turns,
+        bytes_in=client.history.bytes_in,
+        bytes_out=client.history.bytes_out,
+        reopened=client.history.reopened,
+        failures=client.history.failures,
         terms=client.terms,
     )
 
 
 def usage(client: ScheduledClient, now: int) -> Usage:
     """All that a client has used until now."""
-    tally = client.tally
-    tally.fill(client.memory, now)
-    running = tally.division.at(now) - tally.began if client.open else 0
-    return Usage(
-        int(tally.gpu + running), client.time_held(now), client.time_waited(now),
-        client.turns - tally.taken_over, tally.handovers, tally.handover,
-        client.bytes_in, client.bytes_out,
-        tally.card // MIB_SECOND, tally.host // MIB_SECOND,
-    )
+    return client.history.usage(client.memory, now, client.time_held(now), client.time_waited(now))
