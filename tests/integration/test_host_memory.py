@@ -26,6 +26,21 @@ for turn in range(3):
     assert get(address.value + size - 1, 1) == bytes([turn + 1])
 '''
 
+ALONE = '''
+size = 512 * MIB
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), size)
+call("cuMemsetD8_v2", address.value, 1, size)
+away()
+call("cuMemsetD8_v2", address.value, 2, size)
+call("cuCtxSynchronize")
+print(json.dumps("back"), flush=True)
+sys.stdin.readline()
+call("cuMemFree_v2", address)
+print(json.dumps("freed"), flush=True)
+sys.stdin.readline()
+'''
+
 NEAR = '''
 size = 64 * MIB
 address = c_uint64()
@@ -92,6 +107,25 @@ def test_what_leaves_again_needs_no_more_host_memory(site: Site) -> None:
         give_it_back(hook)
     program.ends_well()
     assert held == [held[0]] * 3
+
+
+def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(
+    site: Site, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
+    program = Program(site, ALONE)
+    assert program.hears() == "away"
+    hook = take_the_card(site, 700 * MIB)
+    program.go_on()
+    give_it_back(hook)
+    hook.close()
+    assert program.hears() == "back"
+    assert counted(site)[-1] > 0
+    program.go_on()
+    assert program.hears() == "freed"
+    eventually(lambda: counted(site)[-1] == 0)
+    program.go_on()
+    program.ends_well()
 
 
 @pytest.mark.skipif(not may_choose_nodes(), reason="nobody here may say where memory lies")
