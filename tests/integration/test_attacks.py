@@ -190,7 +190,8 @@ def test_ten_thousand_connections(
 
 
 @another_user
-def test_a_program_beyond_the_limit_of_its_user_is_told_so(
+@pytest.mark.other_user
+def test_program_beyond_the_connections_of_its_user_runs_unshared_and_says_so(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
     daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
@@ -253,6 +254,7 @@ def test_others_hand_over_while_one_attacks(
 
 
 @another_user
+@pytest.mark.other_user
 @pytest.mark.parametrize(
     "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"])
 )

@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 Eventually = Callable[[Callable[[], bool]], None]
+pytestmark = pytest.mark.other_user
 
 SOMEBODY = 65534                        # a user that every system has
 

@@ -196,7 +196,8 @@ def test_more_than_the_limit_are_refused_until_one_leaves(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_one_user_cannot_take_all_connections(public_site: Site) -> None:
+@pytest.mark.other_user
+def test_connections_of_one_user_beyond_its_limit_are_refused(public_site: Site) -> None:
     site = public_site
     site.start("--max-clients-per-user", "2")
     script = (

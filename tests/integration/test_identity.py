@@ -25,6 +25,7 @@ from tests.integration.test_kills import BUILD
 from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 
 Eventually = Callable[[Callable[[], bool]], None]
+pytestmark = pytest.mark.other_user
 
 ALICE, BOB = 1000, 1001
 PATHS = 30                              # of those that a user makes up
@@ -111,18 +112,21 @@ def manager(groups: Path, uid: int) -> Path:
 def inside(
     site: Site, group: Path, uid: int, command: list[str], **environment: str
 ) -> "subprocess.Popen[str]":
-    """A program of a user in a group where root has put it."""
+    """A program of a user in a group where root has put it. The user may read all files and write
+    no others: the checkout may lie where other users may not enter, as below /root."""
 
     def enter() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
 
+    become = [
+        "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups",
+        "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--",
+    ]
     process = subprocess.Popen(
-        command, preexec_fn=enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=ROOT, env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                       "NVSHARE_SOCKET": str(site.socket), **environment},
+        [*(become if uid else []), *command], preexec_fn=enter, text=True, cwd=ROOT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+             "NVSHARE_SOCKET": str(site.socket), **environment},
     )
     site.started.append(process)
     return process
@@ -292,7 +296,7 @@ input()
 '''
 
 
-def test_a_job_is_what_slurmstepd_says_and_not_its_programs(
+def test_job_is_taken_from_slurmstepd_and_not_from_its_programs(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -337,7 +341,7 @@ exec unshare --cgroup --mount sh -euc '
 
 
 @pytest.mark.parametrize("mounts_the_hosts", [True, False])
-def test_tenants_are_known_from_inside_a_pod(
+def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
     site: Site, groups: Path, eventually: Eventually, mounts_the_hosts: bool
 ) -> None:
     host = made(site.folder / "host")
@@ -377,29 +381,28 @@ hook.hello()
 '''
 
 
-def test_only_root_of_the_host_has_no_account(
+def test_account_is_empty_for_root_of_the_host_alone(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
     unit = made(groups / "train.service")
     hello = [sys.executable, "-c", HELLO, str(site.socket), site.uuids[0].hex()]
     accounts = [
-        (unit, [], ""), (pod(groups), [], f"pod:{UID}"),
-        (unit, ["unshare", "--user", "-r"], "user:0"),
-        (unit, ["unshare", "--user", "-r", "--pid", "--fork"], "user:0"),
-        (unit, ["unshare", "--pid", "--fork"], "user:0"),
-        (unit, ["setpriv", f"--reuid={ALICE}", "--clear-groups"], f"user:{ALICE}"),
-        (pod(groups), ["setpriv", f"--reuid={ALICE}", "--clear-groups"], f"pod:{UID}"),
+        (unit, 0, [], ""), (pod(groups), 0, [], f"pod:{UID}"),
+        (unit, 0, ["unshare", "--user", "-r"], "user:0"),
+        (unit, 0, ["unshare", "--user", "-r", "--pid", "--fork"], "user:0"),
+        (unit, 0, ["unshare", "--pid", "--fork"], "user:0"),
+        (unit, ALICE, [], f"user:{ALICE}"), (pod(groups), ALICE, [], f"pod:{UID}"),
     ]
-    for number, (group, before, account) in enumerate(accounts, 1):
-        process = inside(site, group, 0, [*before, *hello], LD_PRELOAD="")
+    for number, (group, uid, before, account) in enumerate(accounts, 1):
+        process = inside(site, group, uid, [*before, *hello], LD_PRELOAD="")
         process.communicate()
         assert process.returncode == 0, before
         eventually(lambda number=number: len(joined(site)) == number)  # type: ignore[misc]
         assert joined(site)[-1]["account"] == account, before
 
 
-def test_a_path_that_tells_nothing_is_named_once_in_the_journal(
+def test_cgroup_path_of_no_known_form_is_logged_once(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))

@@ -229,7 +229,8 @@ def test_a_machine_without_kubelet_is_named(node: Node) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not")
-def test_who_may_not_is_told_so(node: Node) -> None:
+@pytest.mark.other_user
+def test_nvshare_kubelet_without_permission_exits_and_names_it(node: Node) -> None:
     node.kubelet.folder.parent.chmod(0o755)
     # The user may read all files but write none: the checkout may lie below /root.
     done = subprocess.run(

@@ -210,7 +210,8 @@ def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBu
 
 @needs_root
 @needs_bus
-def test_another_user_learns_on_any_bus_that_it_is_not_permitted(
+@pytest.mark.other_user
+def test_set_tq_by_another_user_is_refused_on_any_bus(
     site: Site, bus: PrivateBus
 ) -> None:
     site.start("--bus", bus.address)

@@ -258,7 +258,8 @@ def test_a_path_that_cannot_stand_in_the_list(system: System, path: str) -> None
 
 
 @as_root
-def test_no_permission(system: System) -> None:
+@pytest.mark.other_user
+def test_preload_enable_without_permission_exits_as_not_permitted(system: System) -> None:
     for path in [*system.top.parents, system.top]:
         if path.stat().st_uid == 0 and path != Path("/"):
             path.chmod(path.stat().st_mode | 0o005)
