@@ -13,7 +13,6 @@ from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
-from nvshared.scheduler.snapshot import Counters
 from nvshared.scheduler.tenants import Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 
@@ -317,6 +316,20 @@ class Groups:
                 self._accounts.pop(counted.account, Account()), counted.parts, strict=True)])
         if any(sums):
             self._accounts[counted.account] = sums
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Of all clients since the scheduler started, those that left included."""
+
+    turns: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    reopened: int = 0
+    failures: int = 0
+    stuck: int = 0
+    gave_way: int = 0                   # chosen clients for which no room was to be had
+    handover: int = 0                   # us from the end of drains until who waited for them ran
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU's scheduler as the daemon sees it: events in, actions out.
+"""One GPU's scheduler as the daemon sees it: one event in, ordered steps, actions out.
 
-What it does with them is told in plan.py.
+An event only changes what is known. Then the plan looks at everything that is known and orders
+what is missing. The same state gives the same orders, so nothing depends on which of two messages
+that crossed came first, and an order lost with a client simply shows as missing. Time comes in
+with each event. Each comparison with a future moment notes it; the earliest is the deadline, at
+which the plan may change without an event.
+
+**Holders** are the clients that have been chosen: loading, running, draining. They run together
+because the sum of what they need (allocated + pinned + pending), with all others evicted as far
+as possible, fits the card. Other clients are idle or wait in a queue (queue.py), in which tenants
+get equal time (tenants.py) and clients of one tenant are first come, first served.
+
+**Admission** (turns.py). The head of the queue is chosen if it fits beside the holders; with
+anti-thrash `on`, only if there are none. So when all clients fit, all run and none is stopped. A
+head that does not fit is *blocked*, and turns begin. A client behind it is chosen if it fits
+beside the holders, but its turn ends with the first of theirs, so the head loses nothing. A client
+that could not run even alone holds up no other.
+
+**Turns end** only for a blocked head: those of holders that report idleness, and those whose
+quantum (quantum.py), counted from RUN, is over. Holders are stopped when that is enough for the
+head to fit, and no more of them than needed. So the head waits at most one quantum and a
+hand-over, or several quanta where by its weight the holder would be the next again. A drain that
+does not end opens the gate again, and is asked for ever more rarely. Background clients wait
+behind all others and leave first; where all hold the card together they give way launch by launch
+(background.py). Clients of a gang (gang.py) have their turns on several cards at once.
+
+**What fits may cease to:** a holder grows, the card shrinks. Then chosen clients that do not run
+yet go back to their place in the queue; then holders that ask for more room wait for it there;
+last, the oldest turns end. A holder that is alone and has all it needs keeps its turn.
+
+**Undrainable clients** (client.py: `settled`) cannot be stopped: their work never ends, or their
+hook does not see it. Their hooks say so, evict nothing any more and count what is on the card as
+pinned. Once such a client is whole it runs beside whichever client has the turn, and only its own
+terms (terms.py) stop it. What it may grow to counts as pinned.
+
+**Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
+clients claim). What holders lack is evicted from others and loaded (moves.py). When they have all
+they need, memory is moved before clients wait for it (ahead.py).
+
+**A client that does not answer**, as it may have been stopped, is waited for until people are told
+of it, and not from then on. A chosen client for which no room is found for a while goes to the end
+of the queue, if others wait.
+
+**Before its end** (`draining`) the daemon has all clients chosen that fit beside the holders,
+because after it turns do not change. **After a restart** of the daemon the scheduler only listens
+until all clients have said what they hold. A client that drains or moves memory cannot say so
+yet, and is waited for somewhat longer.
+
+**A card that is lost** shares nothing. Every gate opens, every question is granted, and each
+program goes on to the driver's error. A hook whose memory is not all on the card keeps its program
+waiting by itself, so it is told to load all of it. That fails on a lost card; the hook sees that
+its context has failed, and lets its program go on. If NVML was wrong and the card is there, what
+was swapped is loaded as soon as the driver has memory for it. No program works on memory that is
+not there.
 """
 
 from collections.abc import Iterable
 
 from nvshared.scheduler import (
+    ahead,
+    background,
     events,
     gang,
-    lost,
     moves,
     promises,
-    quantum,
     queue,
+    snapshot,
     terms,
     trust,
     turns,
 )
-from nvshared.scheduler.actions import Action, MoveOrder, Stayed, TurnEnd
+from nvshared.scheduler.actions import Action, MoveOrder, Run, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import Domains, HostBudget
-from nvshared.scheduler.forecast import Forecast
-from nvshared.scheduler.plan import plan
 from nvshared.scheduler.settings import Settings
-from nvshared.scheduler.snapshot import CardState, Snapshot
+from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage
-from nvshared.scheduler.views import Queue, Views, usage
+from nvshared.units import SECOND
+
+AGAIN = SECOND                          # between two tries to load memory on a lost card
 
 
 class Scheduler:
@@ -48,7 +101,7 @@ class Scheduler:
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Takes note of an event and returns what is to be done, in that queue.
+        """Takes note of an event and returns what is to be done, in that order.
 
         A client's first action is its Limits, which are the answer to HELLO.
         """
@@ -56,14 +109,12 @@ class Scheduler:
         card.now = now = max(now, card.now)
         decision = Decision(card, now)
         if card.lost:
-            lost.hear(decision, event)
-            card.host.needs = promises.host_needs(card)
-            self._deadline = decision.deadline
-            return decision.actions
-        terms.account(card)
-        _note(decision, event)
-        queue.account(card)
-        plan(decision)
+            _hear_lost(decision, event)
+        else:
+            terms.account(card)
+            _note(decision, event)
+            queue.account(card)
+            _plan(decision)
         card.groups.settle()            # other cards may look at the domains next,
         card.host.needs = promises.host_needs(card)     # and at the host budget
         self._deadline = decision.deadline
@@ -95,7 +146,11 @@ class Scheduler:
     def usage(self, client: int, now: int) -> Usage:
         """What a client has used of the card; nothing, if it is gone."""
         found = self._card.clients.get(client)
-        return Usage() if found is None else usage(found, max(now, self._card.now))
+        if found is None:
+            return Usage()
+        now = max(now, self._card.now)
+        return found.history.usage(
+            found.memory, now, found.time_held(now), found.time_waited(now))
 
     def stopping(self, client: int) -> bool:
         """Whether it owes an answer to STOP."""
@@ -127,21 +182,7 @@ class Scheduler:
 
     def snapshot(self) -> Snapshot:
         """How things stand since the last event."""
-        card = self._card
-        return Snapshot(
-            now=card.now,
-            state=_state(card),
-            capacity=card.capacity,
-            free=card.free,
-            host_free=card.host_free,
-            host_budget=max(0, card.host.takeable),
-            holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
-            queue=Queue(card),
-            clients=Views(card),
-            counters=card.counters,
-            waits=Forecast(card),
-            quantum=quantum.in_force(card),
-        )
+        return snapshot.take(self._card)
 
 
 def _note(decision: Decision, event: events.Event) -> None:
@@ -163,7 +204,7 @@ def _note(decision: Decision, event: events.Event) -> None:
         case events.BudgetChanged():
             card.change_settings(events.settings_after(event, card.settings))
         case events.GPULost():
-            lost.lose(decision)
+            _lose(decision)
         case events.TermsChanged():
             client = card.clients.get(event.client)
             if client is not None:
@@ -231,13 +272,83 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             return
 
 
-def _state(card: Card) -> CardState:
+def _plan(decision: Decision) -> None:
+    """Adds to the decision what has to be done now."""
+    card = decision.card
     if card.lost:
-        return CardState.LOST
-    if card.now < card.gathered:
-        return CardState.GATHERING
-    if not card.holders:
-        return CardState.IDLE
-    if card.busy.members:
-        return CardState.BUSY
-    return CardState.TURNS if card.contended else CardState.SHARED
+        return
+    if not decision.due(card.gathered):
+        return                          # what others hold and were promised is not known yet
+    moves.ask_again(decision)
+    turns.report_stuck(decision)        # before, as others do not wait for who is
+    ahead.interrupt(decision)
+    promises.plan(decision)
+    terms.plan(decision)
+    blocked = turns.plan(decision)
+    moves.plan(decision)
+    ahead.plan(decision, blocked)
+    background.plan(decision)
+    promises.tell(decision)
+    turns.report_stuck(decision)        # again, for when to look after what was ordered now
+
+
+def _lose(decision: Decision) -> None:
+    """Ends all turns, the queue and what is under way, and lets everybody go on."""
+    card = decision.card
+    card.lost = card.host.lost = True
+    card.contended, card.head = False, None
+    for client in card.everyone:
+        decision.end(client, TurnEnd.LOST)
+        client.enter(Phase.IDLE, decision.now)
+        client.moves = ()
+        if client.question is not None:
+            _allow(decision, client, client.question.number, client.question.bytes)
+            client.question = None
+        client.load_after = 0
+        _bring_back(decision, client)
+        decision.order(Run(client.id))
+
+
+def _hear_lost(decision: Decision, event: events.Event) -> None:
+    """An event on a card that is gone."""
+    card = decision.card
+    match event:
+        case events.Left():
+            card.remove(event.client)
+        case events.CapacityChanged() | events.BudgetChanged() | events.SettingsChanged():
+            card.change_settings(events.settings_after(event, card.settings))
+        case events.Said() | events.TermsChanged():
+            client = card.clients.get(event.client)
+            if client is not None:
+                _hear_of_lost(decision, client, event)
+    for client in card.everyone:
+        _bring_back(decision, client)
+
+
+def _hear_of_lost(
+    decision: Decision, client: ScheduledClient, event: events.Said | events.TermsChanged
+) -> None:
+    if isinstance(event, events.TermsChanged):
+        client.terms = event.terms
+        return
+    trust.hear(client, event.memory, decision.now)
+    match event:
+        case events.Stopped() | events.MemoryChanged(wants=True):
+            decision.order(Run(client.id))  # it may have crossed with the RUN that all were sent
+        case events.Evicted() | events.Loaded():
+            client.room = client.memory.room
+            client.moves = tuple(move for move in client.moves if move.order.number > event.number)
+        case events.CommitAsked():
+            _allow(decision, client, event.number, event.bytes)
+
+
+def _bring_back(decision: Decision, client: ScheduledClient) -> None:
+    if client.moves or client.whole or not decision.due(client.load_after):
+        return
+    client.load_after = decision.now + AGAIN
+    decision.load_unbounded(client)
+
+
+def _allow(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:
+    client.commit = max(client.commit, size)
+    decision.limits(client, number, client.commit, client.memory.beyond)

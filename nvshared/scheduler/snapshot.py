@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things stand, for the bus, the metrics and people. Bytes and microseconds."""
+"""How things stand, for the bus, the metrics and people; it decides nothing. Bytes, microseconds.
 
-from collections.abc import Collection, Mapping
+A snapshot is taken hundreds of times a second. Its views of clients, the order of the queue and
+the forecast are computed only when they are read, which is to be before the next event.
+
+The forecast plays the queue on, as the scheduler would. Each turn is taken to last as its client's
+turns did on average, at most a quantum, after what a hand-over costs. What programs will do is not
+known, so the times are about right while they go on as before.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from nvshared.scheduler import quantum, queue, terms
 from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.card import Card, Counters
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms
 
@@ -52,20 +65,6 @@ class ClientView:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """Of all clients since the scheduler started, those that left included."""
-
-    turns: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    reopened: int = 0
-    failures: int = 0
-    stuck: int = 0
-    gave_way: int = 0                   # chosen clients for which no room was to be had
-    handover: int = 0                   # us from the end of drains until who waited for them ran
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One GPU and its clients."""
 
@@ -81,3 +80,175 @@ class Snapshot:
     waits: Mapping[int, Wait]           # of those who wait; before the next event, too
     host_budget: int = 0                # host memory that its clients may take in all
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last
+
+
+def take(card: Card) -> Snapshot:
+    """How things stand since the last event."""
+    return Snapshot(
+        now=card.now,
+        state=_state(card),
+        capacity=card.capacity,
+        free=card.free,
+        host_free=card.host_free,
+        host_budget=max(0, card.host.takeable),
+        holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
+        queue=_Queue(card),
+        clients=_Views(card),
+        counters=card.counters,
+        waits=_Forecast(card),
+        quantum=quantum.in_force(card),
+    )
+
+
+def _state(card: Card) -> CardState:
+    if card.lost:
+        return CardState.LOST
+    if card.now < card.gathered:
+        return CardState.GATHERING
+    if not card.holders:
+        return CardState.IDLE
+    if card.busy.members:
+        return CardState.BUSY
+    return CardState.TURNS if card.contended else CardState.SHARED
+
+
+class _Views(Mapping[int, ClientView]):
+    """Clients, each viewed when somebody looks."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._clients = card.clients.copy()
+        self._views: dict[int, ClientView] = {}
+
+    def __getitem__(self, id: int) -> ClientView:
+        view = self._views.get(id)
+        if view is None:
+            view = self._views[id] = _view(self._card, self._clients[id])
+        return view
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+class _Queue(Collection[int]):
+    """Ids of clients that want the card and do not have it: first the chosen, then the waiting."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def __len__(self) -> int:
+        groups = self._card.groups
+        return groups.size(Phase.LOADING.value) + groups.size("queued")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._ids
+
+    @cached_property
+    def _ids(self) -> dict[int, None]:
+        loading = [c for c in self._card.holders if c.phase is Phase.LOADING]
+        return dict.fromkeys([c.id for c in [*loading, *queue.sequence(self._card)]])
+
+
+def _view(card: Card, client: ScheduledClient) -> ClientView:
+    state, fits = client.state, card.fits([client])
+    if state is ClientState.WAITING and not fits:
+        state = ClientState.CROWDED
+    return ClientView(
+        client=client.id,
+        state=state,
+        memory=client.memory,
+        room=client.charged,
+        commit=client.commit,
+        fits=fits,
+        held_time=client.time_held(card.now),
+        waited=client.time_waited(card.now),
+        waiting=card.now - client.wanted if client.waits else None,
+        idle=card.now - client.since if client.phase is Phase.IDLE else None,
+        turns=client.history.turns,
+        bytes_in=client.history.bytes_in,
+        bytes_out=client.history.bytes_out,
+        reopened=client.history.reopened,
+        failures=client.history.failures,
+        terms=client.terms,
+    )
+
+
+class _Forecast(Mapping[int, Wait]):
+    """Of all that wait, made when somebody looks, which is to be before the next event."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def __getitem__(self, id: int) -> Wait:
+        return self._waits[id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._waits)
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    @cached_property
+    def _waits(self) -> dict[int, Wait]:
+        return _forecast(self._card)
+
+
+def _forecast(card: Card) -> dict[int, Wait]:
+    found: dict[int, Wait] = {}
+    one_at_a_time = card.one_at_a_time
+    alone = card.settings.capacity - card.pinned
+    taken, now = 0, 0                   # bytes of those who hold it then; us from now
+    ends: list[tuple[int, int, int]] = []       # of turns, with whose it is and what it takes
+    for client in card.holders:
+        if client.phase is Phase.LOADING:
+            come = quantum.moving(card, client, quantum.lacks(client))
+            found[client.id] = Wait(len(found) + 1, come)
+        elif client.settled or client.mute:
+            continue                    # it runs beside whoever has the turn
+        taken += client.takes
+        ends.append((_left(card, client), client.id, client.takes))
+    heapify(ends)
+    for client in queue.sequence(card):
+        position = len(found) + 1
+        if client.takes > alone or client.mute:
+            found[client.id] = Wait(position, None)
+            continue
+        while ends and (one_at_a_time or taken + client.takes > alone):
+            end, _, freed = heappop(ends)
+            now, taken = max(now, end), taken - freed
+        cost = quantum.moving(card, client, quantum.lacks(client))
+        found[client.id] = Wait(position, now + cost)
+        heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
+        taken += client.takes
+    for client in card.in_phase(Phase.LIMITED):
+        found[client.id] = Wait(0, max(0, terms.renewed(card, client) - card.now))
+    return found
+
+
+def _usual(card: Card, client: ScheduledClient) -> int:
+    """How long its turns last; at most a quantum, as others wait."""
+    turn = client.turn
+    now = turn is not None and turn.started is not None
+    before = client.history.turns - now
+    held = client.time_held(card.now) - (_lasted(card, client) if now else 0)
+    most = quantum.in_force(card)
+    return min(held // before, most) if before > 0 else most
+
+
+def _left(card: Card, client: ScheduledClient) -> int:
+    """How much longer a turn lasts: as long as usual, or, if it is that long already, a quantum."""
+    if client.phase is Phase.LOADING:
+        return quantum.moving(card, client, quantum.lacks(client)) + _usual(card, client)
+    lasted, usual = _lasted(card, client), _usual(card, client)
+    return max(0, (usual if lasted < usual else quantum.in_force(card)) - lasted)
+
+
+def _lasted(card: Card, client: ScheduledClient) -> int:
+    assert client.turn is not None
+    return card.now - (card.now if client.turn.started is None else client.turn.counted)

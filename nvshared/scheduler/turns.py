@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns: what hooks report of them, admission, the ends of turns, and clients that do not answer.
 
-The essay is in plan.py.
+The essay is in scheduler.py.
 
 **Reports** may cross an order. Then a report speaks of a phase that the client has left already for
 us, and its figures say what matters.

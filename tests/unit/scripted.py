@@ -12,6 +12,7 @@ from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
+from nvshared.scheduler.card import Counters
 from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.events import (
     BudgetChanged,
@@ -28,7 +29,7 @@ from nvshared.scheduler.events import (
     settings_after,
 )
 from nvshared.scheduler.settings import Settings
-from nvshared.scheduler.snapshot import CardState, ClientView, Counters, Snapshot, Wait
+from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
 from nvshared.scheduler.tenants import Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
