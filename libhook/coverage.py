@@ -5,8 +5,8 @@ tests it: python -m libhook.coverage writes COVERAGE.md.
 With the path of a libcuda.so.1 it lists instead what that driver exports and this table does not
 know: a newer driver's new functions, of which nobody has decided yet whether they need a hook.
 
-The table is made of what is there already: the hooks (src/interpose/hooks.def), the reasons for
-having none (src/interpose/unhooked.def), the entry points of a real driver
+The table is made of what is there already: the hooks (src/driver/hooks.def), the reasons for
+having none (src/driver/unhooked.def), the entry points of a real driver
 (tests/hook/entry_points.txt), the tests' own text, and the wrappers after the preprocessor, where
 it is seen which parts of the library each calls.
 """
@@ -101,7 +101,7 @@ def base(entry: str) -> str:
 @cache
 def reasons() -> dict[str, str]:
     """The patterns of unhooked.def with their reasons."""
-    lines = (SOURCE / "interpose" / "unhooked.def").read_text().splitlines()
+    lines = (SOURCE / "driver" / "unhooked.def").read_text().splitlines()
     pairs = [line.split(": ", 1) for line in lines if line and not line.startswith("#")]
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a pattern stands twice in unhooked.def")

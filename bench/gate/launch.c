@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../libhook/src/interpose/driver.h"
+#include "../../libhook/src/driver/driver.h"
 
 #define TIGHT_LAUNCHES 200000
 #define PACED_LAUNCHES 400

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "../../libhook/src/interpose/driver.h"
+#include "../../libhook/src/driver/driver.h"
 
 #define API __attribute__((visibility("default")))
 #define LAUNCH_PARAMETERS                                                                          \

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../src/interpose/driver.h"
+#include "../src/driver/driver.h"
 
 /* How the program ends. */
 enum { EXIT_RIGHT = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_MEMORY = 3, EXIT_NO_DRIVER = 5 };

@@ -7,7 +7,7 @@ in the environment, without the library, and until the program imports one of th
 
 Both frameworks keep the memory that the program frees. Memory that is given back before the
 program leaves the card need not be copied to the host. The library knows when to ask; see
-libhook/src/service/caches.c. This module knows how, and whether it was of use.
+libhook/src/daemon/caches.c. This module knows how, and whether it was of use.
 
 A thread of its own waits in the library. The frameworks' functions may be called there, as they
 lock what they need. No signal handler of the program runs in that thread, so no exception of the

@@ -2,7 +2,7 @@
 """Background clients give way launch by launch, while they hold the card with others.
 
 A background client submits nothing while one of higher priority has work under way. The hooks tell
-each other so through shared memory, as the daemon would be too slow (libhook/src/client/telling.c).
+each other so through shared memory, as the daemon would be too slow (libhook/src/gate/telling.c).
 Here it is decided which clients tell, and which heeds whose word: no client can hold up another by
 saying that it has work, unless the administrator put it above the other.
 

@@ -3,7 +3,7 @@
 
 The client may write there, and those who are to heed it may read. Nobody can make it longer or
 shorter, which would break a reader, nor open it anew to write. What is written there is between
-the hooks (libhook/src/client/telling.c).
+the hooks (libhook/src/gate/telling.c).
 """
 
 import fcntl

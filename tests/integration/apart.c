@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "interpose/driver.h"
-#include "interpose/real.h"
+#include "driver/driver.h"
+#include "driver/real.h"
 
 #define PITCH 64
 #define SIZE (4u << 20)

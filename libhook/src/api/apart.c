@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/apart.h"
 
-#include "interpose/real.h"
+#include "driver/real.h"
 #include "memory/peers.h"
 
 static bool is_on_device(CUmemorytype type)

@@ -12,16 +12,16 @@
 #include <stdlib.h>
 
 #include "api/wrapper.h"
-#include "client/client.h"
-#include "client/contexts.h"
-#include "client/process_end.h"
-#include "client/stay.h"
+#include "daemon/attach.h"
+#include "daemon/context_end.h"
+#include "driver/setting.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
-#include "interpose/setting.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
+#include "gate/process_end.h"
+#include "gate/stay.h"
 #include "memory/peers.h"
-#include "service/attach.h"
-#include "service/context_end.h"
 
 #define DEVICES 64
 

@@ -17,9 +17,8 @@
 #include "api/newer_calls.h"
 
 #include "api/wrapper.h"
-#include "client/stay.h"
-
-#include "interpose/log.h"
+#include "driver/log.h"
+#include "gate/stay.h"
 
 #define WORDS                                                                              \
     uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,    \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "interpose/newer.h"
+#include "driver/newer.h"
 
 /* What a program gets in place of a newer driver's functions, for each of the places that
  * hook_for() gives. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Functions of other libraries to which a program gives its memory, or which work on it past us
- * (interpose/others.def). Where it is known which memory that is, that memory stays on the card
+ * (driver/others.def). Where it is known which memory that is, that memory stays on the card
  * from then on; else all of the program's does.
  *
  * What does not have to be here: NVDEC decodes into memory of its own, of which programs copy.
@@ -9,7 +9,7 @@
  * that were not registered.
  */
 #include "api/wrapper.h"
-#include "client/stay.h"
+#include "gate/stay.h"
 #include "ipc/ipc_export.h"
 #include "memory/memory.h"
 #include "memory/vmm_allocation.h"

@@ -16,7 +16,7 @@
 
 #include "api/counted.h"
 #include "block/region.h"
-#include "client/client.h"
+#include "gate/client.h"
 #include "memory/memory.h"
 #include "memory/reservation.h"
 #include "memory/vmm_allocation.h"

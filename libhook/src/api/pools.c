@@ -7,7 +7,7 @@
  * graph, and graph memory is the driver's.
  */
 #include "api/counted.h"
-#include "client/client.h"
+#include "gate/client.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "pool/driver_pools.h"

@@ -7,14 +7,14 @@
  * Only the pointer says which of the versions and default streams of a name
  * the program will call, so the name decides nothing, unless the driver is
  * newer than we are. If it returns an entry point that we do not know, the
- * name tells what it does (interpose/newer.c). If that is nothing that passes
+ * name tells what it does (driver/newer.c). If that is nothing that passes
  * the gate but we hook others of the name, it deals with memory in a way that
  * we do not know, and no client may be attached.
  */
 #include <string.h>
 
 #include "api/wrapper.h"
-#include "client/unknown_entry.h"
+#include "gate/unknown_entry.h"
 
 /* The name of a hook that is a version of `symbol`, or NULL. */
 static const char *hook_of_base(const char *symbol)

@@ -4,8 +4,8 @@
  */
 #pragma once
 
-#include "client/gate.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/gate.h"
 
 /* Seen by programs; and our own references, such as the list of wrappers,
  * mean this definition, whoever else defines the name. */

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "client/client.h"
+#include "gate/client.h"
 #include "tier/tier.h"
 
 enum block_state {

@@ -44,10 +44,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "client/client.h"
+#include "driver/log.h"
+#include "driver/setting.h"
 #include "flight/capture.h"
-#include "interpose/log.h"
-#include "interpose/setting.h"
+#include "gate/client.h"
 
 #define GRID 264                     /* blocks of the kernel: two for each of an H200's 132 */
 #define THREADS 256

@@ -20,10 +20,10 @@
 #include "block/context_failed.h"
 
 #include "block/block.h"
-#include "client/client.h"
-#include "client/contexts.h"
+#include "driver/log.h"
 #include "flight/drain.h"
-#include "interpose/log.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
 
 /* All of the device's have, as far as they are known. */
 static CUresult error_of_all(const struct client *client)

@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "block/pipeline.h"
-#include "client/commit.h"
-#include "client/gate.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/drain.h"
+#include "gate/commit.h"
+#include "gate/gate.h"
 
 #define TRIES 10                     /* as a STOP may come again and again */
 #define CAPTURE_LOOK_US 1000

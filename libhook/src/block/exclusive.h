@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "client/client.h"
+#include "gate/client.h"
 
 /*
  * Runs `action` while nothing of the program runs on the card or may be

@@ -12,8 +12,8 @@
 #include "block/context_failed.h"
 #include "block/pipeline.h"
 #include "block/search.h"
-#include "client/client.h"
-#include "client/connection.h"
+#include "gate/client.h"
+#include "gate/connection.h"
 
 /* One order under way. */
 struct load {

@@ -2,9 +2,9 @@
 #include "block/mapped.h"
 
 #include "block/region.h"
-#include "client/client.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "gate/client.h"
 
 size_t mapped_access(const struct client *client, CUmemAccessDesc *access)
 {

@@ -45,7 +45,7 @@
 #include "block/pipeline.h"
 #include "block/search.h"
 #include "block/victim.h"
-#include "client/client.h"
+#include "gate/client.h"
 
 /* One order under way. */
 struct departure {

@@ -7,12 +7,12 @@
 #include <time.h>
 
 #include "block/contents.h"
-#include "client/client.h"
-#include "client/connection.h"
-#include "client/contexts.h"
+#include "driver/log.h"
+#include "driver/real.h"
 #include "flight/bus_sharing.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "gate/client.h"
+#include "gate/connection.h"
+#include "gate/contexts.h"
 #include "tier/host_slabs.h"
 
 #define HELD_MOST_US 2000

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* Runs of pages that lie side by side, by address, of which each was
  * prefetched to one place. What no run contains never was. */

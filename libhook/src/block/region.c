@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "interpose/real.h"
+#include "driver/real.h"
 
 #define REGION_SIZE ((size_t)1 << 40)
 #define BUCKETS 48

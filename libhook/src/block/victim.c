@@ -21,7 +21,7 @@
 
 #include "block/contents.h"
 #include "block/search.h"
-#include "client/client.h"
+#include "gate/client.h"
 
 struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
 {

@@ -32,10 +32,10 @@
 
 #include <string.h>
 
-#include "client/client.h"
-#include "client/gate.h"
-#include "client/telling.h"
 #include "flight/capture.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
 
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000

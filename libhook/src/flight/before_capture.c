@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "client/client.h"
-#include "client/contexts.h"
-#include "client/gate.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
 
 #define INSIDE_LOOKS 100
 #define INSIDE_LOOK_US 10

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* No capture goes on, and one is about to begin. May take a millisecond. */
 void before_capture_record(void);

@@ -35,8 +35,8 @@
  */
 #include "flight/bus_sharing.h"
 
-#include "client/client.h"
 #include "flight/capture.h"
+#include "gate/client.h"
 
 #define HEAVY ((uint64_t)8 << 20)
 #define WINDOW_US 5000

@@ -4,8 +4,8 @@
  */
 #pragma once
 
-#include "interpose/locked.h"
-#include "interpose/real.h"
+#include "driver/locked.h"
+#include "driver/real.h"
 
 /* A capture begins: before the driver's begin; undone by capture_ends() if that failed. Waits
  * for who forbids it, a few microseconds. */

@@ -20,10 +20,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "client/contexts.h"
+#include "driver/glibc.h"
 #include "flight/capture.h"
-#include "interpose/glibc.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
 
 struct capture {
     CUstream stream;

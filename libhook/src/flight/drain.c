@@ -26,12 +26,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "client/contexts.h"
-#include "client/gate.h"
+#include "driver/log.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
-#include "interpose/log.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
 
 #define CAPTURE_PATIENCE_US 50000
 #define CAPTURE_LONGEST_US 30000000    /* of one that is to end by itself */

@@ -5,8 +5,8 @@
  */
 #pragma once
 
-#include "client/client.h"
-#include "interpose/driver.h"
+#include "driver/driver.h"
+#include "gate/client.h"
 
 #define DRAIN_PATIENCE_US 2000000
 

@@ -29,7 +29,7 @@
  * is never far ahead, as it launches no faster than the card works. With four to a limit, such a
  * program kept the first limit, and every third launch paid for a marker.
  *
- * In the background, beside somebody urgent who does not wait for a turn (client/telling.c), the
+ * In the background, beside somebody urgent who does not wait for a turn (gate/telling.c), the
  * target is much shorter, as what is in flight delays him; and one is the least, so that after each
  * pass which takes as long as that the card rests for a moment. The service thread looks more often
  * then. The limit follows the dearest passes of late: between small ones it must not grow to what
@@ -50,13 +50,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "client/client.h"
-#include "client/gate.h"
-#include "client/telling.h"
+#include "driver/log.h"
+#include "driver/setting.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
-#include "interpose/log.h"
-#include "interpose/setting.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000

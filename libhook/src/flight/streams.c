@@ -19,9 +19,9 @@
 
 #include <stdlib.h>
 
-#include "client/contexts.h"
+#include "driver/locked.h"
 #include "flight/capture.h"
-#include "interpose/locked.h"
+#include "gate/contexts.h"
 
 struct listed_stream {
     CUstream stream;                 /* NULL: destroyed */

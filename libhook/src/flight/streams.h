@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/real.h"
+#include "driver/real.h"
 
 /* The driver can be asked for all work of a context at once. */
 static inline bool streams_need_no_list(void)

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "block/region.h"
-#include "client/client.h"
-#include "interpose/forked.h"
-#include "interpose/own_file.h"
+#include "driver/forked.h"
+#include "driver/own_file.h"
+#include "gate/client.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_socket.h"
 

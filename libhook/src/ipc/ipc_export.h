@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 struct ipc_part;
 struct ipc_request;

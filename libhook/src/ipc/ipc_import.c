@@ -14,13 +14,13 @@
 #include <string.h>
 
 #include "block/region.h"
-#include "client/client.h"
-#include "client/contexts.h"
+#include "driver/forked.h"
+#include "driver/own_file.h"
+#include "driver/real.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
-#include "interpose/forked.h"
-#include "interpose/own_file.h"
-#include "interpose/real.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_client.h"
 #include "ipc/ipc_server.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* cuIpcOpenMemHandle and cuIpcCloseMemHandle. False: not ours, call the driver. */
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result);

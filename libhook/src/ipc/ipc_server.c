@@ -19,11 +19,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "client/client.h"
-#include "interpose/forked.h"
-#include "interpose/log.h"
-#include "interpose/own_file.h"
-#include "interpose/own_thread.h"
+#include "driver/forked.h"
+#include "driver/log.h"
+#include "driver/own_file.h"
+#include "driver/own_thread.h"
+#include "gate/client.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_export.h"
 #include "ipc/ipc_socket.h"

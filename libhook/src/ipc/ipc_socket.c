@@ -23,9 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/forked.h"
-#include "interpose/log.h"
-#include "interpose/own_file.h"
+#include "driver/forked.h"
+#include "driver/log.h"
+#include "driver/own_file.h"
 
 #define FOLDER "/dev/shm/"
 #define PREFIX "nvshare-"

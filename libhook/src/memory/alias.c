@@ -14,7 +14,7 @@
 
 #include "block/block.h"
 #include "block/region.h"
-#include "interpose/real.h"
+#include "driver/real.h"
 #include "memory/large.h"
 #include "memory/reservation.h"
 

@@ -3,7 +3,7 @@
 
 #include "block/block.h"
 #include "block/region.h"
-#include "client/client.h"
+#include "gate/client.h"
 
 bool allocation_describe(CUdeviceptr address, struct memory_description *description)
 {

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 #define SMALL_MAX ((size_t)1 << 20)
 

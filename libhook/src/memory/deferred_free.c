@@ -10,10 +10,10 @@
 #include <stdlib.h>
 
 #include "block/region.h"
-#include "client/client.h"
-#include "client/gate.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
+#include "gate/client.h"
+#include "gate/gate.h"
 #include "memory/allocation.h"
 
 #define SLICE_US 1000                /* of a wait: a context that ends must not wait for its work */

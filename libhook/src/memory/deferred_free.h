@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 struct client;
 
@@ -17,6 +17,6 @@ uint64_t deferred_frees_so_far(void);             /* how many there ever were */
 void deferred_frees_waited(CUcontext context, uint64_t number);
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* With `until`, waits for the oldest and releases it: client/client.h. False: there is none, or
+/* With `until`, waits for the oldest and releases it: gate/client.h. False: there is none, or
  * a capture goes on still. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);

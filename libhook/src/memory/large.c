@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "block/block.h"
-#include "client/client.h"
-#include "client/commit.h"
+#include "gate/client.h"
+#include "gate/commit.h"
 #include "memory/allocation.h"
 #include "memory/spare.h"
 

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "block/region.h"
-#include "interpose/driver.h"
-#include "interpose/ring.h"
+#include "driver/driver.h"
+#include "driver/ring.h"
 
 struct block;
 

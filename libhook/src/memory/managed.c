@@ -27,12 +27,12 @@
 #include "block/block.h"
 #include "block/managed_table.h"
 #include "block/prefetches.h"
-#include "client/client.h"
-#include "client/commit.h"
-#include "client/contexts.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
-#include "interpose/setting.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "driver/setting.h"
+#include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/contexts.h"
 #include "memory/allocation.h"
 
 #define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */

@@ -10,10 +10,10 @@
 #include "memory/memory.h"
 
 #include "block/region.h"
-#include "client/client.h"
-#include "client/contexts.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
 #include "memory/alias.h"
 #include "memory/allocation.h"
 #include "memory/deferred_free.h"

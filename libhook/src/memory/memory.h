@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 struct memory_description;
 

@@ -18,8 +18,8 @@
 
 #include "block/block.h"
 #include "block/mapped.h"
-#include "client/client.h"
-#include "client/contexts.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
 #include "memory/allocation.h"
 #include "memory/memory.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* Memory of another process is mapped, on whatever card. */
 void memory_imported(void);

@@ -14,12 +14,12 @@
 
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "client/commit.h"
-#include "client/contexts.h"
-#include "client/gate.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
 
 /* The driver takes a few MiB for code, but gigabytes for stacks; and more may be missing than that,
  * where the daemon has not seen yet what others took outside. */

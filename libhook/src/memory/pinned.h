@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* Memory that cannot be swapped (arrays, pools, the program's own physical
  * allocations). Begin returns when the card has room for `bytes` more, inside the gate

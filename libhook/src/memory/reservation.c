@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
 
 struct reservation {
     CUdeviceptr base;

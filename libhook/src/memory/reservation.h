@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 void reservation_add(CUdeviceptr base, size_t size);
 /* cuMemAddressFree: calls the driver. */

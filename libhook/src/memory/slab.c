@@ -14,8 +14,8 @@
 
 #include "block/block.h"
 #include "block/region.h"
-#include "client/client.h"
-#include "client/commit.h"
+#include "gate/client.h"
+#include "gate/commit.h"
 #include "memory/allocation.h"
 
 #define GRAIN 512

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 struct client;
 struct large;
@@ -21,7 +21,7 @@ bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdevice
 /* One that is being released is none any more; nothing happens to any other memory. */
 void spare_leave(struct large *large);
 
-/* Releases the oldest until `bytes` bytes or all are gone: client/client.h. */
+/* Releases the oldest until `bytes` bytes or all are gone: gate/client.h. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Service thread: releases those that are too old, or some of them if they are many. Returns us until
  * that is due again. */

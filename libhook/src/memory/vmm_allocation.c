@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "block/region.h"
-#include "client/client.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
 #include "memory/alias.h"
 #include "memory/large.h"
 #include "memory/pin_in_place.h"

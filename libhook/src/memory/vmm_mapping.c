@@ -15,9 +15,9 @@
 #include "memory/vmm_mapping.h"
 
 #include "block/region.h"
-#include "client/client.h"
-#include "client/gate.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
+#include "gate/gate.h"
 #include "memory/alias.h"
 #include "memory/reservation.h"
 #include "memory/vmm_allocation.h"

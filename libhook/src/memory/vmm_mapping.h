@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* False: nothing of ours is concerned. */
 bool vmm_map(CUdeviceptr address, size_t size, size_t offset,

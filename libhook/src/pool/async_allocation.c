@@ -5,8 +5,8 @@
 
 #include "block/block.h"
 #include "block/region.h"
-#include "client/client.h"
 #include "flight/capture.h"
+#include "gate/client.h"
 #include "memory/allocation.h"
 #include "memory/large.h"
 #include "memory/slab.h"

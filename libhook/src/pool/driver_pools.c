@@ -19,9 +19,9 @@
 
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "client/gate.h"
 #include "flight/capture.h"
+#include "gate/client.h"
+#include "gate/gate.h"
 #include "memory/pinned.h"
 #include "pool/pool.h"
 

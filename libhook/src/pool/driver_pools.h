@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* Begin and end as pinned_begin()
  * and pinned_end() do, around an allocation from `handle` (NULL: the device's

@@ -10,9 +10,9 @@
  */
 #include "pool/graph_memory.h"
 
+#include "driver/log.h"
+#include "driver/real.h"
 #include "flight/capture.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
 
 static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)
 {

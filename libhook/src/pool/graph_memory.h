@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* Nothing is in flight: graphs give back what they hold of the card and do not use. */
 void graph_memory_trim(CUdevice device);

@@ -28,8 +28,8 @@
  */
 #include "pool/ordered.h"
 
-#include "client/client.h"
 #include "flight/capture.h"
+#include "gate/client.h"
 #include "memory/memory.h"
 #include "pool/async_allocation.h"
 #include "pool/pending_frees.h"

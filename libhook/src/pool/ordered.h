@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* cuMemAllocFromPoolAsync; NULL: the pool that is current on the stream's device. */
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,

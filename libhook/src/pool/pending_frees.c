@@ -14,11 +14,11 @@
 #include <stdlib.h>
 
 #include "block/region.h"
-#include "client/client.h"
-#include "client/contexts.h"
+#include "driver/ring.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
-#include "interpose/ring.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
 #include "pool/async_allocation.h"
 #include "pool/pool.h"
 #include "pool/stream.h"

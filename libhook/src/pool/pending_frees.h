@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 struct async_allocation;
 

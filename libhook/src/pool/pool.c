@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
 #include "memory/peers.h"
 #include "pool/async_allocation.h"
 #include "pool/pending_frees.h"

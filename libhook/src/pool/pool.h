@@ -4,8 +4,8 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
-#include "interpose/ring.h"
+#include "driver/driver.h"
+#include "driver/ring.h"
 #include "memory/slab.h"
 
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
@@ -65,5 +65,5 @@ void pool_leave(struct pool *pool);               /* one user less */
 /* The client needs memory more than what is free in pools does. True if any went. Waits for no work,
  * as the driver does not. */
 bool pools_yield(const struct client *client);
-/* With `until` the same: client/client.h. Otherwise the program may keep what it has asked to. */
+/* With `until` the same: gate/client.h. Otherwise the program may keep what it has asked to. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);

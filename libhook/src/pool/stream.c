@@ -8,8 +8,8 @@
 
 #include <stdatomic.h>
 
-#include "client/contexts.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/contexts.h"
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */
 

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* What a stream is known by among all there ever are in its context; 0: by nothing. */
 uint64_t stream_name(CUstream stream);

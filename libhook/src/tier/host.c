@@ -4,8 +4,8 @@
  * again: if the block has not changed when it leaves, it is not copied again.
  */
 
-#include "client/client.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
 #include "tier/host_slabs.h"
 #include "tier/host_threads.h"
 #include "tier/tier.h"

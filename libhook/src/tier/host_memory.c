@@ -25,8 +25,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "driver/log.h"
+#include "driver/real.h"
 #include "tier/tier.h"
 
 #ifndef MADV_POPULATE_WRITE

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 /* The node of the host's memory that is nearest to a GPU; -1: there is no such thing. */
 int host_memory_nearest(CUdevice device);

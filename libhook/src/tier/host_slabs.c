@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
-#include "interpose/real.h"
+#include "driver/real.h"
+#include "gate/client.h"
 #include "tier/host_memory.h"
 
 #define DEFAULT_SLAB ((uint64_t)128 << 20)

@@ -23,10 +23,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "driver/log.h"
+#include "driver/own_thread.h"
+#include "driver/real.h"
 #include "flight/capture.h"
-#include "interpose/log.h"
-#include "interpose/own_thread.h"
-#include "interpose/real.h"
 #include "tier/host_memory.h"
 #include "tier/host_slabs.h"
 #include "tier/tier.h"

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "client/client.h"
+#include "gate/client.h"
 
 /* So many bytes are about to leave, and somebody waits for that. */
 void host_expect(struct client *client, uint64_t bytes);

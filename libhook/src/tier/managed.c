@@ -7,9 +7,9 @@
  * the time of its departure.
  */
 
-#include "client/client.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "gate/client.h"
 #include "tier/host_slabs.h"
 #include "tier/tier.h"
 

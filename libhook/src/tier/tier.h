@@ -16,7 +16,7 @@
  */
 #pragma once
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 #define PAGE ((size_t)2 << 20)       /* in which the driver maps, and places are given */
 #define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)

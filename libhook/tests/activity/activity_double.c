@@ -3,9 +3,9 @@
  * What activity.c stands on, in figures alone: a clock, a card, a gate, one client. The program
  * submits a piece of work, waits for its end, does something else for a while, and goes on.
  */
-#include "client/client.h"
-#include "client/gate.h"
-#include "client/telling.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
 #include "flight/activity.h"
 #include "flight/capture.h"
 #include "flight/drain.h"

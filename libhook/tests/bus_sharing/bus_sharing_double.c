@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "client/client.h"
+#include "gate/client.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
 

@@ -3,11 +3,11 @@
  * What commit.c stands on: one client, a clock, and a daemon that is a test. Threads that
  * sleep go on when the test has answered, as in the program.
  */
-#include "client/client.h"
-#include "client/commit.h"
-#include "client/gate.h"
-#include "interpose/bell.h"
-#include "interpose/log.h"
+#include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/gate.h"
+#include "driver/bell.h"
+#include "driver/log.h"
 
 #include <stdarg.h>
 #include <stdio.h>

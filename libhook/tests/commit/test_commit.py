@@ -95,7 +95,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
          "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
          HERE / "commit_double.c",
-         SOURCE / "client" / "commit.c", "-o", library, "-pthread"], check=True)
+         SOURCE / "gate" / "commit.c", "-o", library, "-pthread"], check=True)
     return library
 
 

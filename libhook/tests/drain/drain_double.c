@@ -3,15 +3,15 @@
  * What drain.c and contexts.c stand on: a driver whose work never ends and that counts the events
  * of each context. A context is its number.
  */
-#include "client/client.h"
-#include "client/contexts.h"
-#include "client/gate.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/drain.h"
 #include "flight/streams.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "driver/log.h"
+#include "driver/real.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define CONTEXTS 8

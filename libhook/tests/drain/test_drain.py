@@ -9,7 +9,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
-FILES = ["flight/drain.c", "client/contexts.c"]
+FILES = ["flight/drain.c", "gate/contexts.c"]
 
 
 @pytest.fixture(name="c")

@@ -10,8 +10,8 @@
 
 #include "block/region.h"
 #include "fuzz.h"
-#include "interpose/driver.h"
-#include "interpose/real.h"
+#include "driver/driver.h"
+#include "driver/real.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_server.h"
 #include "ipc/ipc_socket.h"

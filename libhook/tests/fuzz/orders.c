@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "client/client.h"
+#include "gate/client.h"
 #include "fuzz.h"
 
 #define STEPS 48

@@ -6,9 +6,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 #include "fuzz.h"
-#include "interpose/real.h"
+#include "driver/real.h"
 
 #define PIECES 8
 #define QUEUE 32

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "block/region.h"
-#include "client/client.h"
+#include "gate/client.h"
 #include "fuzz.h"
-#include "interpose/driver.h"
-#include "interpose/real.h"
+#include "driver/driver.h"
+#include "driver/real.h"
 #include "ipc/ipc.h"
 
 #define STEPS 48

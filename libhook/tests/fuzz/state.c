@@ -5,10 +5,10 @@
  * gate is shut unless it may run and is whole.
  */
 #include "block/block.h"
-#include "client/client.h"
-#include "client/gate.h"
+#include "gate/client.h"
+#include "gate/gate.h"
 #include "fuzz.h"
-#include "interpose/real.h"
+#include "driver/real.h"
 
 static size_t before;                /* bytes of the card in use when nothing was allocated */
 

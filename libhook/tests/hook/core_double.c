@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
-#include "client/gate.h"
-#include "client/process_end.h"
-#include "client/stay.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+#include "gate/process_end.h"
+#include "gate/stay.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
@@ -23,8 +23,8 @@
 #include "memory/reservation.h"
 #include "memory/vmm_allocation.h"
 #include "memory/vmm_mapping.h"
-#include "service/attach.h"
-#include "service/context_end.h"
+#include "daemon/attach.h"
+#include "daemon/context_end.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */

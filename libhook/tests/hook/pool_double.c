@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stands for the library's pools: of all pools, one is ours. What it gives is core_double.c's. */
-#include "interpose/real.h"
+#include "driver/real.h"
 #include "memory/memory.h"
 #include "pool/ordered.h"
 #include "pool/pool.h"

@@ -167,7 +167,7 @@ def build(
     return directory
 
 
-HOOKS = Path(__file__).parents[2] / "src" / "interpose" / "hooks.def"
+HOOKS = Path(__file__).parents[2] / "src" / "driver" / "hooks.def"
 WIDTHS = {
     "unsigned char": 8,
     "unsigned short": 16,

@@ -34,7 +34,7 @@ OTHER = [
 KIND = """
 #include <stdio.h>
 #include <stdlib.h>
-#include "interpose/newer.h"
+#include "driver/newer.h"
 int main(int count, char **names)
 {
     for (int i = 2; i < count; i++)
@@ -46,7 +46,7 @@ int main(int count, char **names)
 def kinds(folder: Path, names: list[str], takes_stream: bool = False) -> dict[str, int]:
     program = folder / "kind"
     command = ["gcc", "-Wall", "-Werror", f"-I{SOURCE}", "-x", "c", "-", "-x", "none"]
-    command += [str(SOURCE / "interpose" / "newer.c"), "-o", str(program)]
+    command += [str(SOURCE / "driver" / "newer.c"), "-o", str(program)]
     subprocess.run(command, input=KIND, text=True, check=True)
     asked = [str(program), str(int(takes_stream)), *names]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)

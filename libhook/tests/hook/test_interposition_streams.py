@@ -9,7 +9,7 @@ PROGRAM = """
 #include <assert.h>
 #include <pthread.h>
 
-#include "interpose/real.h"
+#include "driver/real.h"
 #include "pool/stream.h"
 
 _Atomic(void *) real_functions[REAL_COUNT];
@@ -51,8 +51,8 @@ def test_a_handle_that_is_given_out_again_is_another_stream(tmp_path: Path) -> N
     program = tmp_path / "streams"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]
-    sources = ("pool/stream.c", "client/contexts.c", "interpose/log.c",
-               "interpose/process_start.c", "interpose/setting.c")
+    sources = ("pool/stream.c", "gate/contexts.c", "driver/log.c",
+               "driver/process_start.c", "driver/setting.c")
     command += [*(str(SOURCE / source) for source in sources), "-o", str(program)]
     subprocess.run(command, input=PROGRAM, text=True, check=True)
     subprocess.run([program], check=True)

@@ -219,7 +219,7 @@ def test_a_program_without_a_key_to_spare_keeps_the_values_of_its_own(
 def test_a_program_without_libpthread_works(library: Path, driver: Path, tmp_path: Path) -> None:
     """As with glibc before 2.34, where some functions are in a library that it may not have."""
     content = library.read_bytes()
-    listed = Path("libhook/src/interpose/glibc.h").read_text()
+    listed = Path("libhook/src/driver/glibc.h").read_text()
     for name in re.findall(r"OLDEST\((pthread_\w+)", listed):
         missing = b"\0" + name.replace("pthread", "nothing").encode() + b"\0"
         content = content.replace(b"\0" + name.encode() + b"\0", missing)

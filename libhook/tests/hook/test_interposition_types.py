@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
-TYPES = (SOURCE / "interpose" / "driver_types.h", SOURCE / "interpose" / "copy_types.h")
+TYPES = (SOURCE / "driver" / "driver_types.h", SOURCE / "driver" / "copy_types.h")
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(
@@ -45,7 +45,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     program = directory / "values"
     subprocess.run(
         ["gcc", "-x", "c", "-", f"-I{SOURCE}", *flags, "-o", program],
-        input=f'#include <stdio.h>\n#include "interpose/driver.h"\nint main(void)\n{{\n{lines}}}\n',
+        input=f'#include <stdio.h>\n#include "driver/driver.h"\nint main(void)\n{{\n{lines}}}\n',
         text=True,
         check=True,
     )

@@ -16,10 +16,10 @@ LIBHOOK = Path(__file__).parents[2]
 SOURCE, OBJECTS = LIBHOOK / "src", LIBHOOK / "build" / "src"
 
 ROOMS = Rooms(
-    ["api", "service", "ipc", "pool", "memory", "block", "tier", "flight", "client", "interpose"],
+    ["api", "daemon", "ipc", "pool", "memory", "block", "tier", "flight", "gate", "driver"],
     sources=SOURCE,
     objects=OBJECTS,
-    exceptions={"interpose/real": "its table of hooks.def names all wrappers, which are in api/"},
+    exceptions={"driver/real": "its table of hooks.def names all wrappers, which are in api/"},
 )
 
 # The wrappers in api/ are declared by hooks.def.

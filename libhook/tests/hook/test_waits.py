@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of every place where a thread can block inside the library: interpose/waits.def."""
+"""The list of every place where a thread can block inside the library: driver/waits.def."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "libhook" / "src"
-LIST = (SOURCE / "interpose" / "waits.def").read_text()
+LIST = (SOURCE / "driver" / "waits.def").read_text()
 # What may put a thread to sleep. Sockets are read, and pipes written, without waiting: but for
 # `transmit`, each such call must say so.
 BLOCKING = re.compile(
@@ -45,7 +45,7 @@ def waits() -> set[tuple[str, str, str]]:
 
 def test_every_wait_is_listed_with_its_bound() -> None:
     listed = {entry[:3] for entry in ENTRY.findall(LIST)} - {
-        ("client/connection.c", "transmit", "sendmsg")}
+        ("gate/connection.c", "transmit", "sendmsg")}
     assert len(listed) + 1 == LIST.count("\nWAIT(")
     assert sorted(waits() - listed) == []
     assert sorted(listed - waits()) == []
@@ -57,7 +57,7 @@ def test_socket_transfers_except_one_pass_msg_dontwait() -> None:
         for path in SOURCE.rglob("*.c") for call in TRANSFER.finditer(code(path))
         if "MSG_DONTWAIT" not in call[2]
     }
-    assert waiting == {"client/connection.c: sendmsg"}
+    assert waiting == {"gate/connection.c: sendmsg"}
 
 
 def test_every_lock_is_listed_with_its_bound() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
 # Beside api/, what the wrappers need that is no double.
-REAL = ["client/contexts.c", "client/unknown_entry.c", "flight/capture_list.c", "flight/streams.c",
-        "interpose/log.c", "interpose/newer.c", "interpose/others.c", "interpose/process_start.c",
-        "interpose/real.c", "interpose/setting.c", "interpose/symbols.c", "pool/driver_pools.c"]
+REAL = ["gate/contexts.c", "gate/unknown_entry.c", "flight/capture_list.c", "flight/streams.c",
+        "driver/log.c", "driver/newer.c", "driver/others.c", "driver/process_start.c",
+        "driver/real.c", "driver/setting.c", "driver/symbols.c", "pool/driver_pools.c"]
 
 PRELUDE = """
 import ctypes, sys, threading

@@ -7,15 +7,15 @@
  * began, and is over when the card has come so far. The program is one thread,
  * which never waits: it is asked beforehand whether the gate would let it pass.
  */
-#include "client/client.h"
-#include "client/gate.h"
-#include "client/telling.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "flight/pace.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
-#include "interpose/setting.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "driver/setting.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000

@@ -12,7 +12,7 @@ struct driver cu;
 
 static const char *const names[] = {
 #define HOOK(name, parameters) #name,
-#include "../../src/interpose/hooks.def"
+#include "../../src/driver/hooks.def"
 #undef HOOK
 #define CALL(name, parameters) #name,
     OTHERS(CALL)

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "driver/abi.h"
-#include "../../src/interpose/newer_types.h"
+#include "../../src/driver/newer_types.h"
 #include "dice.h"
 
 /* What the simulator has no structure for; passed on by pointer only, and here never. */
@@ -74,7 +74,7 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
 struct driver {
 #define HOOK(name, parameters) CUresult (*name) parameters;
-#include "../../src/interpose/hooks.def"
+#include "../../src/driver/hooks.def"
 #undef HOOK
 #define CALL(name, parameters) CUresult (*name) parameters;
     OTHERS(CALL)

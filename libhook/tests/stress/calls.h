@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "interpose/driver.h"
+#include "driver/driver.h"
 
 extern const char kernels_ptx[];     /* libhook/demo/kernels.ptx */
 __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS_PTX "\"\n"

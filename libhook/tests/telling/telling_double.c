@@ -13,14 +13,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/client.h"
-#include "client/contexts.h"
-#include "client/gate.h"
-#include "client/telling.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
 #include "flight/activity.h"
 #include "flight/capture.h"
-#include "interpose/log.h"
-#include "interpose/real.h"
+#include "driver/log.h"
+#include "driver/real.h"
 
 #define SEEN __attribute__((visibility("default")))
 

@@ -16,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
          f"-I{SOURCE.parent}/include", "-pthread"]
-SOURCES = [str(HERE / "telling_double.c"), str(SOURCE / "client" / "gate.c"),
-           str(SOURCE / "client" / "telling.c"), str(SOURCE / "flight" / "activity.c")]
+SOURCES = [str(HERE / "telling_double.c"), str(SOURCE / "gate" / "gate.c"),
+           str(SOURCE / "gate" / "telling.c"), str(SOURCE / "flight" / "activity.c")]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attaching to the daemon, when a program makes its first context on a GPU.
+ * Whatever goes wrong here, the program runs, unshared, and is told why.
+ */
+#define _GNU_SOURCE
+#include "daemon/attach.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/service.h"
+#include "daemon/waiting.h"
+#include "driver/glibc.h"
+#include "driver/injection.h"
+#include "driver/log.h"
+#include "driver/own_file.h"
+#include "driver/own_thread.h"
+#include "driver/real.h"
+#include "driver/rebind.h"
+#include "driver/setting.h"
+#include "flight/drain.h"
+#include "gate/client.h"
+#include "gate/connection.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
+#include "gate/stay.h"
+#include "gate/unknown_entry.h"
+#include "memory/deferred_free.h"
+#include "memory/spare.h"
+#include "pool/pool.h"
+#include "tier/host_memory.h"
+
+/* How long a program waits for a daemon that is just being started. */
+#define CONNECT_PATIENCE_US 1000000
+#define BUSY_PATIENCE_US 20000000
+/* One that hangs is replaced within half of that, by systemd's watchdog. Who has no place with it
+ * uses what others have been promised. */
+#define WELCOME_PATIENCE_MS 60000
+#define WELCOME_SILENT_MS 5000
+#define DEFAULT_IDLE_WINDOW_US 50000
+#define CONTEXT_RETRY_MS 50
+#define CONTEXT_TRIES 1200
+
+static reclaimer *const RECLAIMERS[] = {
+    spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
+};
+
+/* Protects attaching: one thread at a time. memory_lock may be taken inside. */
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int open_patiently(void)
+{
+    uint64_t began = now_microseconds();
+    for (;;) {
+        int fd = connection_open();
+        /* A socket nobody listens on yet: a daemon that is being restarted. One
+         * whose queue is full (EAGAIN, after seconds): a daemon that is busy. */
+        uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
+        if (fd >= 0 || errno == ENAMETOOLONG)
+            return fd;
+        if ((errno == ECONNREFUSED || errno == EAGAIN) && now_microseconds() - began <= patience)
+            nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        else if (!waiting_for_daemon("is not running"))
+            return fd;
+    }
+}
+
+static const char *refusal_text(unsigned reason)
+{
+    switch (reason) {
+    case NVSHARE_REFUSED_VERSION:
+        return "refuses this program: it speaks another version of the protocol; update nvshared "
+               "and libnvshare together";
+    case NVSHARE_REFUSED_NO_SUCH_GPU:
+        return "refuses this program: it does not manage this GPU";
+    case NVSHARE_REFUSED_TOO_MANY_CLIENTS:
+        return "refuses this program: it has too many clients";
+    default:
+        return "refuses this program for a reason this library does not know";
+    }
+}
+
+/* HELLO and its answer, before there is a service thread. NULL, or what nvshared does instead of
+ * sharing. */
+static const char *introduce(struct client *client)
+{
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
+    struct nvshare_order answer;
+    uint64_t began = now_microseconds();
+    int got = 0;
+    while (client->socket >= 0 && got == 0
+           && now_microseconds() - began < WELCOME_PATIENCE_MS * 1000) {
+        got = connection_receive(client->socket, &answer, NULL, WELCOME_SILENT_MS);
+        if (got == 0)
+            waiting_for_answer();
+        if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
+            /* The daemon has changed before it could answer. */
+            client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO,
+                                                         .number = answer.number });
+            got = 0;
+        }
+    }
+    if (got == 1 && answer.type == NVSHARE_LIMITS) {
+        client->limits = answer.limits;
+        return NULL;
+    }
+    return got == 1 && answer.type == NVSHARE_REFUSED ? refusal_text(answer.refusal)
+                                                      : "does not answer";
+}
+
+/* True: it is welcome. */
+static bool introduce_patiently(struct client *client)
+{
+    const char *trouble;
+    while ((trouble = introduce(client)) != NULL && waiting_for_daemon(trouble)) {
+        own_file_close(client->socket);
+        client->socket = open_patiently();
+    }
+    if (trouble != NULL)
+        complain("nvshared %s. The GPU is used unshared.", trouble);
+    else
+        waiting_for_daemon_ends();
+    return trouble == NULL;
+}
+
+/* clients[] has it only if there is a thread. That waits until then. */
+static bool start_service(struct client *client)
+{
+    LOCKED(memory_lock);
+    int error = own_thread_start(&client->thread, service_run, client);
+    if (error != 0)
+        complain("no thread for sharing: %s. The GPU is used unshared.", error_text(error));
+    else
+        client_enter(client);
+    return error == 0;
+}
+
+static void discard(struct client *client)
+{
+    own_file_close(client->socket);
+    own_file_close(client->wakes);
+    own_file_close(client->wake);
+    free(client);
+}
+
+/* glibc before 2.34 has them in a library of their own; see glibc.h. */
+static bool can_start_threads(void)
+{
+    if (pthread_create != NULL)
+        return true;
+    complain("this program was started without libpthread. The GPU is used unshared; link it "
+             "with -pthread.");
+    return false;
+}
+
+/* Memory that can leave and come back at the same address. */
+static bool can_map(CUdevice device)
+{
+    int supported = 0;
+    if (REAL(cuDeviceGetAttribute)(&supported,
+            CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == CUDA_SUCCESS
+        && supported)
+        return true;
+    complain("this GPU or its driver has no virtual memory management. It is used unshared.");
+    return false;
+}
+
+/* torchrun knows how many it has started. */
+static void name_gang(struct client *client)
+{
+    const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
+    size_t length = name != NULL ? strlen(name) : 0;
+    bool open = length > 0 && name[length - 1] == ':' && ranks != NULL;
+    snprintf(client->gang, sizeof client->gang, "%s%s", name != NULL ? name : "",
+             open ? ranks : "");
+}
+
+static struct client *new_client(CUdevice device)
+{
+    struct client *client = calloc(1, sizeof *client);
+    if (client == NULL)
+        return NULL;
+    client->device = device;
+    client->node = host_memory_nearest(device);
+    client->index = (unsigned)device;
+    client->drained = true;
+    client->turns = 1;
+    client->idle_window = DEFAULT_IDLE_WINDOW_US;
+    client->wakes = client->wake = -1;
+    const char *name = setting("NVSHARE_NAME");
+    strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
+    name_gang(client);
+    spares_prepare(client);
+    CUuuid uuid;
+    CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
+                                                    : REAL(cuDeviceGetUuid)(&uuid, device);
+    client->socket = result == CUDA_SUCCESS ? open_patiently() : -1;
+    if (client->socket < 0) {
+        debug("no nvshared here (%s): the GPU is used unshared", error_text(errno));
+        free(client);
+        return NULL;
+    }
+    /* Only now: it says why, and where there is no daemon nobody wants to know. */
+    if (unknown_entry_forbids() || injection_forbids() || !can_start_threads() || !can_map(device)) {
+        discard(client);
+        return NULL;
+    }
+    memcpy(client->uuid, &uuid, sizeof client->uuid);
+    return client;
+}
+
+static void attach(CUdevice device)
+{
+    static bool prepared;
+    struct client *client = new_client(device);
+    if (client == NULL)
+        return;
+    if (!service_make_wake(client) || !introduce_patiently(client)) {
+        discard(client);
+        return;
+    }
+    if (!prepared) {
+        gate_prepare();
+        rebind_driver();
+        gate_on_waiter = waiting_begins;
+        reclaim_from(RECLAIMERS);
+        clients_watch_forks();
+        prepared = true;
+    }
+    gate_close(GATE_STOPPED(client));
+    if (!start_service(client)) {
+        /* The gate is this device's alone, and nothing was allocated yet. */
+        gate_open(GATE_STOPPED(client));
+        discard(client);
+    } else if (clients_stays() != NVSHARE_STAYS_NOT) {
+        client_stay(client, clients_stays());
+    }
+}
+
+void client_attach(CUdevice device, CUcontext context)
+{
+    static uint32_t tried;           /* one try for each device, whatever came of it */
+    if (context != NULL)
+        contexts_add(context, device, context);
+    if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
+        return;                      /* or the driver has called back */
+    LOCKED(attach_lock);
+    if (clients[device] == NULL && (tried >> device & 1) == 0) {
+        tried |= (uint32_t)1 << device;
+        attach(device);
+    }
+}
+
+bool client_awaits_context(CUdevice device, unsigned *tries)
+{
+    if (*tries == 0)
+        client_attach(device, NULL);
+    if (device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
+        || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
+        return false;
+    pthread_mutex_lock(&memory_lock);
+    bool room = reclaim(clients[device], RECLAIM_ALL, 0);
+    pthread_mutex_unlock(&memory_lock);
+    if (!room)
+        nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
+    return true;
+}

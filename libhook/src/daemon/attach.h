@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "driver/driver.h"
+
+/* A context was made (or retained) on `device`, and is `context` (NULL: known already). Connects to
+ * the daemon the first time for each device. Without a daemon's socket the
+ * process stays unshared. Takes no lock across driver calls. */
+void client_attach(CUdevice device, CUcontext context);
+
+/* The driver had no memory left for a context: others fill the card. Makes the
+ * client known to the daemon, which then keeps room for its context, and waits
+ * a moment. True: worth another try. `*tries` starts at 0. */
+bool client_awaits_context(CUdevice device, unsigned *tries);

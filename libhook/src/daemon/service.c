@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The service thread, one per client: reads the daemon's orders and has them
+ * carried out one after the other (orders.c). It decides nothing.
+ *
+ * Without a daemon it tries to find one again, twice a second at least; a
+ * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
+ */
+#define _GNU_SOURCE
+#include "daemon/service.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+#include "block/pipeline.h"
+#include "daemon/caches.h"
+#include "daemon/orders.h"
+#include "daemon/waiting.h"
+#include "driver/bell.h"
+#include "driver/forked.h"
+#include "driver/log.h"
+#include "driver/own_file.h"
+#include "driver/own_thread.h"
+#include "flight/activity.h"
+#include "flight/bus_sharing.h"
+#include "flight/capture.h"
+#include "flight/pace.h"
+#include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/connection.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
+#include "memory/spare.h"
+#include "tier/host_slabs.h"
+#include "tier/host_threads.h"
+
+#define REPORT_INTERVAL_US 5000
+#define SAMPLE_US 5000
+#define IDLE_SAMPLES 100                 /* during a long pause that is to be reported */
+#define PACE_US 2000
+#define BACKGROUND_US 50
+#define TIMER_SLACK_NS 1000              /* the kernel's own 50 us are as long as such a step */
+#define RECONNECT_FIRST_US 20000
+#define RECONNECT_LAST_US 500000
+#define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
+
+void service_disconnect(struct client *client)
+{
+    LOCKED(memory_lock);
+    own_file_close(client->socket);
+    client->socket = -1;
+    reclaim(client, RECLAIM_ALL, 0);
+    client->postponed_count = 0;
+    host_preallocated(client, client->host_most);
+    bus_sharing_watch(client, false);
+    bell_ring(&client->heard);
+}
+
+void service_introduce(struct client *client, uint64_t number)
+{
+    client->want_sent = gate_has_waiters();
+    client->lack_reported = false;
+    client_hears(client, client->question, NULL);
+    host_preallocated(client, client->host_most);
+    client->introduced++;
+    client->reports_busy = false;
+    bus_sharing_watch(client, false);
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
+        .flags = (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
+    });
+    client_update(client);
+    bell_ring(&client->heard);
+}
+
+bool service_make_wake(struct client *client)
+{
+    int pair[2];
+    UNFORKED;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return false;
+    if (client->wake < 0) {
+        client->wakes = own_file_add(pair[0]);
+        client->wake = own_file_add(pair[1]);
+    } else {
+        own_file_replace(client->wakes, pair[0]);
+        own_file_replace(client->wake, pair[1]);
+    }
+    return client->wakes >= 0 && client->wake >= 0;
+}
+
+/* Waits for an order, a wake-up or the time to do something. */
+static int wait_for(struct client *client, int64_t timeout_us)
+{
+    pthread_mutex_lock(&memory_lock);
+    int connection = client->socket;
+    struct pollfd fds[2] = {
+        { .fd = own_file_descriptor(client->wake), .events = POLLIN },
+        { .fd = own_file_descriptor(connection), .events = POLLIN },
+    };
+    pthread_mutex_unlock(&memory_lock);
+    /* The program may have closed them. What has happened meanwhile is looked at first. */
+    if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
+        return -1;
+    if (connection >= 0 && fds[1].fd < 0)
+        return connection;
+    struct timespec timeout = {
+        .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
+    };
+    ppoll(fds, 2, timeout_us == NEVER ? NULL : &timeout, NULL);
+    char bytes[64];
+    while (fds[0].revents != 0
+           && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
+                  == sizeof bytes)
+        continue;
+    return fds[1].revents != 0 ? connection : -1;
+}
+
+/* Threads of this program or of another wait for what these bring, and the work that is drained may
+ * wait for those threads. They move nothing. */
+static bool overtakes_drain(const struct nvshare_order *order)
+{
+    switch (order->type) {
+    case NVSHARE_LIMITS:
+    case NVSHARE_REASON:
+    case NVSHARE_QUEUED:
+    case NVSHARE_TELL:
+    case NVSHARE_HEED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void service_rest(void *argument, uint64_t us)
+{
+    struct client *client = argument;
+    struct nvshare_order order;
+    int connection = -1, descriptor = -1, got = 0;
+    pthread_mutex_unlock(&service_lock);
+    if (client->postponed_count < POSTPONED_MOST)
+        connection = wait_for(client, (int64_t)us);
+    else
+        usleep((useconds_t)us);
+    if (connection >= 0)
+        got = connection_receive(connection, &order, &descriptor, 0);
+    pthread_mutex_lock(&service_lock);
+    if (got == 1 && overtakes_drain(&order))
+        service_obey(client, &order, own_file_descriptor(descriptor));
+    else if (got == 1)
+        client_postpone(client, &order);
+    else if (got < 0)
+        service_disconnect(client);
+    own_file_close(descriptor);
+}
+
+/* What the thread remembers between two steps. */
+struct service {
+    struct client *client;
+    struct activity activity;
+    bool connected;                  /* at the last step */
+    bool heard;                      /* the daemon has sent an order since it was connected */
+    bool complained;                 /* that it has not */
+    bool idle_reported;
+    int64_t retry_us;
+    uint64_t retry_at, heard_at, report_at;
+};
+
+/* Reconnects. A program that waits without a daemon looks as if it hung: its user is told once. A
+ * service manager may hold the socket of a daemon that cannot start, so only an order is a sign of
+ * life. */
+static int64_t keep_connection(struct service *service)
+{
+    struct client *client = service->client;
+    uint64_t now = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    bool connected = client->socket >= 0;
+    bool asks = client->answered < client->question;    /* for memory, not at the gate */
+    pthread_mutex_unlock(&memory_lock);
+    if (!connected && service->connected) {
+        service->heard = false;
+        service->retry_us = RECONNECT_FIRST_US;
+        service->retry_at = now + RECONNECT_FIRST_US;
+    }
+    if (!connected && now >= service->retry_at) {
+        int socket = connection_open();
+        connected = socket >= 0;
+        service->retry_us = service->retry_us * 2 < RECONNECT_LAST_US ? service->retry_us * 2
+                                                                      : RECONNECT_LAST_US;
+        service->retry_at = now + (uint64_t)service->retry_us;
+        if (connected) {
+            LOCKED(memory_lock);
+            client->socket = socket;
+            service_introduce(client, 0);
+        }
+    }
+    service->connected = connected;
+    if (service->heard) {
+        service->heard_at = now;
+        service->complained = false;
+    } else if (!service->complained && now - service->heard_at >= COMPLAIN_AFTER_US
+               && (asks || gate_has_waiters())) {
+        service->complained = true;
+        complain("nvshared is not running, and this program waits for it: its work on the GPU "
+                 "goes on when nvshared is started again");
+    }
+    return !connected ? (int64_t)(service->retry_at - now)
+        : service->heard ? NEVER : RECONNECT_LAST_US;
+}
+
+/* Tells the daemon of changed figures, and gives host memory back that the program's freeing has
+ * left over. */
+static int64_t report(struct service *service)
+{
+    struct client *client = service->client;
+    uint64_t now = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    bool changed = !client->reported && client->socket >= 0;
+    bool surplus = client->memory.host > host_useful(client);
+    pthread_mutex_unlock(&memory_lock);
+    if (!changed)
+        service->report_at = 0;
+    else if (service->report_at == 0)
+        service->report_at = now + REPORT_INTERVAL_US;
+    if (!changed || now < service->report_at)
+        return changed ? (int64_t)(service->report_at - now) : NEVER;
+    service->report_at = 0;
+    bool entered = surplus && swap_enter_context(client);
+    LOCKED(memory_lock);
+    /* Where no context is, the driver knows nothing of that memory. */
+    if (surplus && (entered || client->copy_context == NULL))
+        host_trim(client, host_useful(client));
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MEMORY,
+        .flags = gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
+    });
+    return NEVER;
+}
+
+static int64_t show_waiting(struct service *service)
+{
+    return waiting_step(service->client);
+}
+
+static int64_t give_up_memory(struct service *service)
+{
+    LOCKED(memory_lock);
+    int64_t spares = spares_expire(service->client), grants = client_give_up(service->client);
+    return spares < grants ? spares : grants;
+}
+
+static int64_t sample_activity(struct service *service)
+{
+    struct client *client = service->client;
+    pthread_mutex_lock(&memory_lock);
+    bool connected = client->socket >= 0, busy = connected && client->reports_busy;
+    bool runs = connected && client->granted && !client->starved;
+    bool idle = runs && client->reports_idle;
+    pthread_mutex_unlock(&memory_lock);
+    if (!busy)
+        activity_forget_gaps(&service->activity);
+    int64_t next = activity_sample(client, &service->activity,
+                                   ACTIVITY_BURST | (idle ? ACTIVITY_IDLE : 0)
+                                       | (busy && runs ? ACTIVITY_GAPS : 0));
+    if (!idle) {
+        service->idle_reported = false;
+        return next;
+    }
+    uint64_t pause = activity_idle(&service->activity);
+    if (pause >= client->idle_window && !service->idle_reported) {
+        LOCKED(memory_lock);
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
+    }
+    service->idle_reported = pause >= client->idle_window;
+    if (client->paced && pause >= client->idle_window / 2)
+        caches_ask(client, CACHES_IDLE);
+    /* Where nothing but a long pause is of interest, it need not be met at once. */
+    int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
+    rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
+    return rarely < next ? rarely : next;
+}
+
+/* Bounds the work in flight where the client runs and others wait or are to be heeded. A client that
+ * could not be drained is not held back: its work in flight may wait for what it is about to
+ * submit. */
+static int64_t pace(struct service *service)
+{
+    struct client *client = service->client;
+    pthread_mutex_lock(&memory_lock);
+    bool held_back = client->socket >= 0 && client->granted
+        && (client->undrained == 0 || client->steps);
+    bool others_wait = held_back && client->paced, heeds = telling_heeds();
+    pthread_mutex_unlock(&memory_lock);
+    if (held_back && (others_wait || heeds))
+        pace_step(client);
+    else
+        pace_end(client);
+    if (others_wait && client->squeezed)
+        caches_ask(client, CACHES_TURN);
+    else
+        caches_rest(client);
+    bool pressing = pace_pressing(client);
+    return (others_wait && client->steps) || (pressing && heeds) ? BACKGROUND_US
+        : pressing ? PACE_US
+        : held_back && (others_wait || heeds) ? SAMPLE_US : NEVER;
+}
+
+/* Heeds the words of other programs. */
+static int64_t heed(struct service *service)
+{
+    struct client *client = service->client;
+    if (client->socket < 0)
+        telling_forget(client);      /* nobody says any more whose word counts */
+    uint64_t next = telling_look(now_microseconds(),
+                                 client->undrained > 0 || pace_stalled(client));
+    return next == 0 ? NEVER : (int64_t)next;
+}
+
+static int64_t share_bus(struct service *service)
+{
+    return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
+}
+
+/* What the thread does besides orders. All steps run after each order and wake-up, and when the
+ * first of them is due: each returns in how many us it is, at the latest. */
+static const struct step {
+    int64_t (*run)(struct service *service);
+    bool locked;                     /* with service_lock */
+} STEPS[] = {
+    { keep_connection, false }, { report, true }, { show_waiting, false },
+    { give_up_memory, false }, { pace, true }, { sample_activity, true }, { heed, true },
+    { share_bus, true },
+};
+
+static int64_t run_steps(struct service *service)
+{
+    int64_t first = NEVER;
+    for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++) {
+        if (STEPS[i].locked)
+            pthread_mutex_lock(&service_lock);
+        int64_t due = STEPS[i].run(service);
+        if (STEPS[i].locked)
+            pthread_mutex_unlock(&service_lock);
+        first = due < first ? due : first;
+    }
+    return first;
+}
+
+/* Carries out the next order, if one comes within so many us. */
+static void obey_next(struct service *service, int64_t timeout_us)
+{
+    struct client *client = service->client;
+    struct nvshare_order order;
+    bool postponed = client_next_postponed(client, &order);
+    int connection = postponed ? -1 : wait_for(client, timeout_us), descriptor = -1;
+    int got = connection < 0 ? 0 : connection_receive(connection, &order, &descriptor, 0);
+    if (postponed || got == 1) {
+        service->heard |= got == 1;
+        LOCKED(service_lock);
+        service_obey(client, &order, own_file_descriptor(descriptor));
+    } else if (got < 0) {
+        service_disconnect(client);
+    }
+    own_file_close(descriptor);
+}
+
+void *service_run(void *argument)
+{
+    struct service service = {
+        .client = argument, .connected = true, .heard = true, .heard_at = now_microseconds(),
+    };
+    own_thread_begins("nvshare");
+    pthread_mutex_lock(&memory_lock);   /* until clients[] has it */
+    pthread_mutex_unlock(&memory_lock);
+    client_thread_is_ours();
+    /* This thread never disturbs a capture of the program's threads. */
+    capture_relax();
+    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
+    for (;;)
+        obey_next(&service, run_steps(&service));
+}

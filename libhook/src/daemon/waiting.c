@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 its user is told when it has
+ * waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
+ * daemon, instead of running unshared, and says so.
+ *
+ * What it waits for at the gate only the daemon knows, which is asked once in a wait
+ * (NVSHARE_WAITING). It waits for memory as long as the daemon does not answer a COMMIT.
+ */
+#include "daemon/waiting.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "driver/log.h"
+#include "driver/setting.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+
+#define TELL_AFTER_US 2000000
+#define RETRY_MS 250
+#define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
+
+/* Each is its service thread's alone. */
+static struct {
+    uint64_t since;                  /* 0: it does not wait */
+    bool asked, told;
+    uint64_t answered;               /* the last COMMIT */
+} waits[CLIENTS_MAX];
+
+static bool is_set(const char *name)
+{
+    const char *value = setting(name);
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+static bool verbose(void)
+{
+    static _Atomic int wanted = -1;
+    if (wanted < 0)
+        wanted = is_set("NVSHARE_VERBOSE");
+    return wanted;
+}
+
+void waiting_begins(void)
+{
+    clients_want();
+    for (unsigned i = 0; verbose() && i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL)
+            client_wake(clients[i]);
+}
+
+/* Asks the daemon what for, if it is time. */
+static bool ask(struct client *client)
+{
+    LOCKED(memory_lock);
+    if (client->socket < 0)
+        return false;
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_WAITING, .flags = client->granted ? 0 : NVSHARE_WANTS });
+    return true;
+}
+
+static bool stands(const struct client *client)
+{
+    return (!client->granted || client->starved) && gate_has_waiters();
+}
+
+/* Since the last step, too. */
+static bool lacks_answer(const struct client *client)
+{
+    uint64_t before = waits[client->index].answered;
+    waits[client->index].answered = client->answered;
+    return client->socket >= 0 && client->answered == before
+        && client->answered < client->question;
+}
+
+int64_t waiting_step(struct client *client)
+{
+    unsigned i = client->index;
+    if (!verbose())
+        return NEVER;
+    pthread_mutex_lock(&memory_lock);
+    bool for_memory = lacks_answer(client), at_gate = stands(client);
+    pthread_mutex_unlock(&memory_lock);
+    uint64_t now = now_microseconds();
+    if (!for_memory && !at_gate) {
+        if (waits[i].told)
+            complain("goes on, after %llu s of waiting for GPU %u",
+                     (unsigned long long)(now - waits[i].since) / 1000000, i);
+        waits[i].since = 0;
+        waits[i].asked = waits[i].told = false;
+        return NEVER;
+    }
+    if (waits[i].since == 0)
+        waits[i].since = now;
+    uint64_t waited = now - waits[i].since;
+    if (waited < TELL_AFTER_US)
+        return (int64_t)(TELL_AFTER_US - waited);
+    if (for_memory && !waits[i].told) {
+        complain("waits for GPU %u: nvshared has not yet granted the memory that it asked for", i);
+        waits[i].told = true;
+    }
+    waits[i].asked = waits[i].asked || for_memory || ask(client);
+    return NEVER;
+}
+
+void waiting_for(const struct client *client, const struct nvshare_order *order)
+{
+    unsigned i = client->index;
+    if (!waits[i].asked || waits[i].told)
+        return;
+    waits[i].told = true;
+    switch (order->waits_for) {
+    case NVSHARE_WAITS_TURN:
+        complain("waits for its turn on GPU %u: its place in the queue is %llu", i,
+                 (unsigned long long)order->number);
+        break;
+    case NVSHARE_WAITS_ROOM:
+        complain("waits for GPU %u: programs that do not share it hold too much of its memory", i);
+        break;
+    case NVSHARE_WAITS_SHARE:
+        complain("waits for GPU %u: it has used its share of the time", i);
+        break;
+    case NVSHARE_WAITS_RESUME:
+        complain("waits for GPU %u: it is suspended; nvsharectl resume ends that", i);
+        break;
+    case NVSHARE_WAITS_GANG:
+        complain("waits for its turn on GPU %u and others at once", i);
+        break;
+    default:
+        complain("waits for GPU %u: memory is being moved", i);
+    }
+}
+
+static bool daemon_told;                 /* attaching is for one thread at a time */
+
+static void tell(const char *trouble, const char *otherwise)
+{
+    if (!daemon_told)
+        complain("waits for nvshared, which %s. %s", trouble, otherwise);
+    daemon_told = true;
+}
+
+void waiting_for_answer(void)
+{
+    tell("does not answer", is_set("NVSHARE_REQUIRED")
+         ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
+}
+
+bool waiting_for_daemon(const char *trouble)
+{
+    if (!is_set("NVSHARE_REQUIRED"))
+        return false;
+    tell(trouble, UNSHARED_INSTEAD);
+    nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+    return true;
+}
+
+void waiting_for_daemon_ends(void)
+{
+    if (daemon_told)
+        complain("goes on, as nvshared is there");
+    daemon_told = false;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "driver/forked.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "driver/own_file.h"
+
+/* UNFORKED takes as long as a call of the driver. One that never returns must not stop forks. */
+#define TRIES_MOST 10000
+#define TRY_NS 100000
+
+static pthread_mutex_t forked_lock = PTHREAD_MUTEX_INITIALIZER;
+static KEPT_IN_CHILD bool child = false;
+static KEPT_IN_CHILD void (*release_all)(void) = NULL;
+static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
+static __thread bool held __attribute__((tls_model("initial-exec")));
+
+/* The linker's names for the variables that begin as zero. All of the library's do but for those
+ * that are KEPT_IN_CHILD, and few that say why. */
+extern char __bss_start[] __attribute__((visibility("hidden")));
+extern char _end[] __attribute__((visibility("hidden")));
+
+sigset_t unforked_begin(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);    /* a handler may fork */
+    pthread_mutex_lock(&forked_lock);
+    return before;
+}
+
+void unforked_end(const sigset_t *before)
+{
+    pthread_mutex_unlock(&forked_lock);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+static void before_fork(void)
+{
+    held = false;
+    for (unsigned tries = 0; !held && tries < TRIES_MOST; tries++) {
+        held = pthread_mutex_trylock(&forked_lock) == 0;
+        if (!held)
+            nanosleep(&(struct timespec){ .tv_nsec = TRY_NS }, NULL);
+    }
+}
+
+static void in_parent(void)
+{
+    if (held)
+        pthread_mutex_unlock(&forked_lock);
+}
+
+/* Word by word, and past the sanitizers, which keep room between variables. */
+__attribute__((no_sanitize("address", "thread"))) static void begin_anew(void)
+{
+    uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);
+    uintptr_t first = ((uintptr_t)__bss_start + sizeof(uintptr_t) - 1) & ~(sizeof(uintptr_t) - 1);
+    for (volatile char *byte = __bss_start; (uintptr_t)byte < first; byte++)
+        *byte = 0;
+    for (volatile uintptr_t *word = (volatile uintptr_t *)first; (uintptr_t)word < end; word++)
+        if (*word != 0)
+            *word = 0;
+    for (volatile char *byte = (volatile char *)end; byte < _end; byte++)
+        *byte = 0;
+}
+
+static void in_child(void)
+{
+    child = true;
+    own_files_close_all();
+    release_all();
+    begin_anew();
+    wake_all();
+}
+
+void forks_watch(void (*release)(void), void (*wake)(void))
+{
+    static KEPT_IN_CHILD _Atomic bool watched = false;
+    if (atomic_exchange(&watched, true))
+        return;
+    release_all = release;
+    wake_all = wake;
+    pthread_atfork(before_fork, in_parent, in_child);
+}
+
+bool is_forked_child(void)
+{
+    return child;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "driver/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver/locked.h"
+#include "driver/process_start.h"
+#include "driver/setting.h"
+
+const char *error_text(int error_number)
+{
+    static __thread char buffer[64];
+    return strerror_r(error_number, buffer, sizeof buffer);
+}
+
+/* Not into the file of the number 2 itself: whether writing to that waits is a property which the
+ * program shares with others. */
+static ssize_t write_anew(const char *text, size_t length)
+{
+    int again = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    struct pollfd ready = { .fd = STDERR_FILENO, .events = POLLOUT };
+    ssize_t written = -1;
+    if (again >= 0) {
+        written = write(again, text, length);
+        close(again);
+    } else if (poll(&ready, 1, 0) == 1 && ready.revents == POLLOUT) {
+        /* Another user's file, as after su. It has room until another process writes to it. */
+        written = write(STDERR_FILENO, text, length);
+    }
+    return written;
+}
+
+static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
+{
+    if (S_ISREG(mode))
+        return write(STDERR_FILENO, text, length);
+    return S_ISSOCK(mode) ? send(STDERR_FILENO, text, length, MSG_DONTWAIT | MSG_NOSIGNAL)
+                          : write_anew(text, length);
+}
+
+/* Signals stay away meanwhile: SIGPIPE (nobody reads), SIGXFSZ (the file may not grow) and SIGTTOU
+ * (of a background job) would end or stop the program. Those that came of it are taken back. */
+static void write_unharmed(mode_t mode, const char *text, size_t length)
+{
+    const struct timespec none = { .tv_sec = 0 };
+    sigset_t all, before, pending, ours;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigpending(&pending);
+    sigemptyset(&ours);
+    if (!sigismember(&pending, SIGPIPE))
+        sigaddset(&ours, SIGPIPE);
+    if (!sigismember(&pending, SIGXFSZ))
+        sigaddset(&ours, SIGXFSZ);
+    /* Nothing can be done about a stderr that takes no line. */
+    if (write_unwaiting(mode, text, length) < 0 && (errno == EPIPE || errno == EFBIG))
+        sigtimedwait(&ours, NULL, &none);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* One write, so that lines of several threads and processes stay whole. A number 2 that the program
+ * has closed may be a file of its data by now, so only the stderr it was started with gets lines. */
+static void line(const char *format, va_list arguments)
+{
+    char text[512];
+    mode_t mode;
+    int error = errno;
+    int length = snprintf(text, sizeof text, "libnvshare[%d]: ", (int)getpid());
+    length += vsnprintf(text + length, sizeof text - (size_t)length - 1, format, arguments);
+    if (length > (int)sizeof text - 2)
+        length = (int)sizeof text - 2;
+    text[length++] = '\n';
+    /* A thread cancelled in write() would keep what it has locked. */
+    UNCANCELLED;
+    if (process_stderr_is_original(&mode))
+        write_unharmed(mode, text, (size_t)length);
+    errno = error;
+}
+
+void debug(const char *format, ...)
+{
+    static _Atomic int wanted = -1;
+    if (wanted < 0) {
+        const char *value = setting("NVSHARE_DEBUG");
+        wanted = value != NULL && strcmp(value, "0") != 0 && *value != '\0';
+    }
+    if (!wanted)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    line(format, arguments);
+    va_end(arguments);
+}
+
+void complain(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    line(format, arguments);
+    va_end(arguments);
+}
+
+_Noreturn void fatal(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    line(format, arguments);
+    va_end(arguments);
+    abort();
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dlsym() as programs see it, behind the entry in dlsym.S.
+ *
+ * The real one is asked with the caller's handle; if it found the driver's
+ * entry point of a hook, or a function of others.def, the answer is our
+ * wrapper. What else it found stays as it is. Where the answer depends on the
+ * caller's place among the loaded objects (RTLD_NEXT), a caller before us is
+ * sent on to the real function, which finds our wrapper, or what stands
+ * between; one behind us, for whom the next would be the driver, gets our
+ * wrapper too.
+ *
+ * Since we define the driver's names, a search through all objects
+ * (RTLD_DEFAULT) finds them even where no driver is. Then what lies behind us
+ * is the answer: nothing, as without us.
+ *
+ * A preload that stands before us and has a dlsym() of its own asks dlvsym()
+ * for the C library's, and would lead the program past us. It gets ours.
+ */
+#define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
+#include "driver/lookup.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "driver/forked.h"
+#include "driver/real.h"
+#include "driver/symbols.h"
+
+KEPT_IN_CHILD _Atomic(void *) lookup_real_dlsym = NULL;
+KEPT_IN_CHILD _Atomic(void *) lookup_real_dlvsym = NULL;
+
+void *dlsym(void *restrict handle, const char *restrict name);
+void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);
+
+/* Where the dynamic linker keeps its list: glibc's, and musl's of the same layout. */
+extern struct r_debug _r_debug __attribute__((weak));
+extern struct r_debug *_dl_debug_addr __attribute__((weak));
+
+typedef void *symbol_function(void *, const char *);
+typedef void *version_function(void *, const char *, const char *);
+
+static const struct lookup_answer not_ours;
+
+/*
+ * The next definition behind us, as RTLD_NEXT would find it: another
+ * preload's, or the C library's (libdl's before glibc 2.34). If we were
+ * loaded late and stand behind them all, the first there is.
+ *
+ * Walks the dynamic linker's list without its lock, for which there is no
+ * function that a sanitizer would not intercept. That happens once, at the
+ * first dlsym() of the process, which is long before threads unload libraries.
+ */
+EARLY static void *find_real(const char *name)
+{
+    bool behind = false;
+    void *first = NULL;
+    const struct r_debug *debug = &_r_debug != NULL ? &_r_debug
+                                : &_dl_debug_addr != NULL ? _dl_debug_addr : NULL;
+    const struct link_map *object = debug == NULL ? NULL : debug->r_map;
+    for (; object != NULL; object = object->l_next) {
+        if (object->l_ld == _DYNAMIC) {
+            behind = true;
+            continue;
+        }
+        void *function = symbols_function(object, name);
+        if (function != NULL && behind)
+            return function;
+        if (first == NULL)
+            first = function;
+    }
+    return first;
+}
+
+EARLY static void find_both(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed) != NULL, 1))
+        return;
+    atomic_store_explicit(&lookup_real_dlvsym, find_real("dlvsym"), memory_order_relaxed);
+    atomic_store_explicit(&lookup_real_dlsym, find_real("dlsym"), memory_order_release);
+}
+
+/* Which of two addresses lies in the object that was loaded first. */
+struct order {
+    uintptr_t caller;
+    uintptr_t ours;
+    int answer;                      /* 1: the caller's comes first or is ours, -1: ours */
+};
+
+static int compare_order(struct dl_phdr_info *object, size_t size, void *data)
+{
+    struct order *order = data;
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t start = object->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type != PT_LOAD)
+            continue;
+        if (order->caller - start < segment->p_memsz)
+            return order->answer = 1;
+        if (order->ours - start < segment->p_memsz)
+            order->answer = -1;
+    }
+    return order->answer;
+}
+
+static bool stands_behind_us(const void *caller)
+{
+    struct order order = { (uintptr_t)caller, (uintptr_t)_DYNAMIC, 0 };
+    dl_iterate_phdr(compare_order, &order);
+    return order.answer < 0;
+}
+
+static struct lookup_answer answer(void *pointer)
+{
+    return (struct lookup_answer){ pointer, 1 };
+}
+
+static struct lookup_answer lookup_hook(enum real_index hook, void *handle, const void *caller)
+{
+    symbol_function *real = (symbol_function *)atomic_load(&lookup_real_dlsym);
+    const char *name = hook_name(hook);
+    void *wrapper = hook_wrapper(hook);
+    /* First of all, so that the last thing dlerror() knows of is the caller's search. */
+    void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
+    bool exists = entry != NULL && entry != (void *)real_absent;
+
+    if (handle == RTLD_NEXT) {
+        if (!stands_behind_us(caller))
+            return not_ours;
+        void *next = real(RTLD_NEXT, name);
+        bool is_driver = next == NULL || next == entry || next == wrapper;
+        return exists && is_driver ? answer(wrapper) : not_ours;
+    }
+    void *there = real(handle, name);
+    if (there == wrapper && !exists)
+        return answer(real(RTLD_NEXT, name));
+    return answer(exists && there == entry ? wrapper : there);
+}
+
+/* `there`: what the real function found. */
+static struct lookup_answer found_other(enum other other, void *there)
+{
+    if (there == NULL || there == other_wrapper(other))
+        return not_ours;
+    other_found(other, there);
+    return answer(other_wrapper(other));
+}
+
+static struct lookup_answer lookup_other(enum other other, symbol_function *real, void *handle)
+{
+    const char *name = other_name(other);
+    void *there = real(handle, name);
+    if (there == other_wrapper(other) && other_real(other) == NULL)
+        return answer(real(RTLD_NEXT, name));
+    return found_other(other, there);
+}
+
+EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const void *caller)
+{
+    find_both();
+    symbol_function *real
+        = (symbol_function *)atomic_load_explicit(&lookup_real_dlsym, memory_order_relaxed);
+    if (name == NULL || real == NULL)
+        return not_ours;
+    enum other other = other_named(name);
+    if (other != OTHER_COUNT && handle != RTLD_NEXT)
+        return lookup_other(other, real, handle);
+    if (name[0] != 'c' || name[1] != 'u')
+        return not_ours;
+    enum real_index hook = hook_named(name);
+    return hook == HOOK_COUNT ? not_ours : lookup_hook(hook, handle, caller);
+}
+
+static struct lookup_answer lookup_known(void *handle, const char *name, const char *version,
+                                         const void *caller)
+{
+    version_function *real = (version_function *)atomic_load(&lookup_real_dlvsym);
+    void *ours = strcmp(name, "dlsym") == 0 ? (void *)dlsym
+               : strcmp(name, "dlvsym") == 0 ? (void *)dlvsym : NULL;
+    if (ours != NULL)
+        return stands_behind_us(caller) || real(handle, name, version) == NULL ? not_ours
+                                                                               : answer(ours);
+    enum real_index hook = hook_named(name);
+    if (hook == HOOK_COUNT || handle == RTLD_NEXT || !real_driver_present())
+        return not_ours;
+    void *there = real(handle, name, version);
+    return answer(there != NULL && hook_of_real(there) == hook ? hook_wrapper(hook) : there);
+}
+
+EARLY struct lookup_answer lookup_version(void *handle, const char *name, const char *version,
+                                          const void *caller)
+{
+    find_both();
+    version_function *real
+        = (version_function *)atomic_load_explicit(&lookup_real_dlvsym, memory_order_relaxed);
+    if (name == NULL || real == NULL)
+        return not_ours;
+    enum other other = other_named(name);
+    if (other != OTHER_COUNT && handle != RTLD_NEXT)
+        return found_other(other, real(handle, name, version));
+    if (!((name[0] == 'c' && name[1] == 'u') || (name[0] == 'd' && name[1] == 'l')))
+        return not_ours;
+    return lookup_known(handle, name, version, caller);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "driver/own_file.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "driver/file_identity.h"
+#include "driver/forked.h"
+
+#define FILES_MOST 512               /* a socket and a pair for each GPU; peers of IPC */
+
+static struct own_file {
+    _Atomic bool taken, open;
+    int descriptor;
+    struct file_identity identity;
+} files[FILES_MOST];
+
+static bool is_ours(const struct own_file *file)
+{
+    struct file_identity now;
+    return file->open && file_identify(file->descriptor, &now)
+           && file_identity_equal(&now, &file->identity);
+}
+
+static int free_handle(void)
+{
+    for (int handle = 0; handle < FILES_MOST; handle++)
+        if (!atomic_exchange(&files[handle].taken, true))
+            return handle;
+    errno = EMFILE;
+    return -1;
+}
+
+int own_file_add(int descriptor)
+{
+    int handle = descriptor < 0 ? -1 : free_handle();
+    if (handle >= 0)
+        own_file_replace(handle, descriptor);
+    else if (descriptor >= 0)
+        close(descriptor);
+    return handle;
+}
+
+void own_file_replace(int handle, int descriptor)
+{
+    struct own_file *file = &files[handle];
+    file->open = false;
+    file->descriptor = descriptor;
+    file->open = file_identify(descriptor, &file->identity);
+}
+
+int own_file_descriptor(int handle)
+{
+    if (handle >= 0 && is_ours(&files[handle]))
+        return files[handle].descriptor;
+    errno = EBADF;
+    return -1;
+}
+
+static void close_file(struct own_file *file)
+{
+    if (is_ours(file))
+        close(file->descriptor);
+    file->open = false;
+    file->taken = false;
+}
+
+/* fork() copies descriptors before memory. A child that is forked in between would have the
+ * descriptor, and a table without it. */
+void own_file_close(int handle)
+{
+    int error = errno;
+    if (handle >= 0) {
+        UNFORKED;
+        close_file(&files[handle]);
+    }
+    errno = error;
+}
+
+void own_files_close_all(void)
+{
+    for (int handle = 0; handle < FILES_MOST; handle++)
+        close_file(&files[handle]);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE                  /* cpu_set_t */
+#include "driver/process_start.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "driver/file_identity.h"
+#include "driver/forked.h"
+#include "driver/log.h"
+
+static KEPT_IN_CHILD struct {
+    struct file_identity stderr_file;
+    bool has_stderr, has_processors;
+    cpu_set_t processors;
+} started = { .has_stderr = false };
+
+/* Two system calls, as this runs in each program that the library is preloaded into. */
+__attribute__((constructor)) static void note_start(void)
+{
+    int error = errno;
+    started.has_stderr = file_identify(STDERR_FILENO, &started.stderr_file);
+    started.has_processors = sched_getaffinity(0, sizeof started.processors,
+                                               &started.processors) == 0;
+    errno = error;
+}
+
+bool process_stderr_is_original(mode_t *mode)
+{
+    struct file_identity now;
+    bool original = started.has_stderr && file_identify(STDERR_FILENO, &now)
+        && file_identity_equal(&now, &started.stderr_file);
+    if (original)
+        *mode = now.mode;
+    return original;
+}
+
+void process_reset_thread(void)
+{
+    const struct sched_param none = { .sched_priority = 0 };
+    if (sched_getscheduler(0) != SCHED_OTHER && sched_setscheduler(0, SCHED_OTHER, &none) != 0)
+        debug("a thread keeps the scheduling policy of its maker: %s", error_text(errno));
+    if (started.has_processors
+        && sched_setaffinity(0, sizeof started.processors, &started.processors) != 0)
+        debug("a thread keeps the processors of its maker: %s", error_text(errno));
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the driver's own functions are, and the list of our wrappers.
+ *
+ * All are looked up together when the first is needed. Several threads may do
+ * it at once: they find the same values, so nothing is locked, and a fork at
+ * any moment leaves nothing half done. Only the first stores: who comes late
+ * may find our wrappers (rebind.c).
+ */
+#define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
+#include "driver/real.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/newer_calls.h"
+#include "driver/forked.h"
+#include "driver/symbols.h"
+
+KEPT_IN_CHILD _Atomic(void *) real_functions[REAL_COUNT] = { NULL };
+static KEPT_IN_CHILD _Atomic bool found = false;                         /* all of them are stored */
+
+#define DRIVER "libcuda.so.1"
+
+static const char *const names[REAL_COUNT] = {
+#define HOOK(name, parameters) [REAL_##name] = #name,
+#define USE HOOK
+#include "driver/hooks.def"
+#include "driver/uses.def"
+#undef HOOK
+#undef USE
+};
+
+static void *const wrappers[HOOK_COUNT] = {
+#define HOOK(name, parameters) [REAL_##name] = (void *)name,
+#include "driver/hooks.def"
+#undef HOOK
+};
+
+static KEPT_IN_CHILD _Atomic(const char *) newer_names[NEWER_MAX] = { NULL };
+static KEPT_IN_CHILD _Atomic(const struct link_map *) driver = NULL;
+
+CUresult real_absent(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+/* The handle is kept, so that the driver stays where we found it. */
+static bool find_all(void *handle)
+{
+    struct link_map *object;
+    if (handle == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0)
+        return false;
+    for (int i = 0; i < REAL_COUNT; i++) {
+        if (names[i] == NULL)
+            continue;
+        void *function = symbols_function(object, names[i]), *none = NULL;
+        atomic_compare_exchange_strong(&real_functions[i], &none,
+                                       function != NULL ? function : (void *)real_absent);
+    }
+    atomic_store_explicit(&driver, object, memory_order_relaxed);
+    atomic_store_explicit(&found, true, memory_order_release);
+    return true;
+}
+
+bool real_driver_present(void)
+{
+    return atomic_load_explicit(&found, memory_order_acquire)
+           || find_all(dlopen(DRIVER, RTLD_LAZY | RTLD_NOLOAD));
+}
+
+const struct link_map *real_driver(void)
+{
+    return atomic_load_explicit(&driver, memory_order_relaxed);
+}
+
+void *real_find(enum real_index index)
+{
+    if (!real_driver_present() && !find_all(dlopen(DRIVER, RTLD_LAZY))) {
+        dlerror();                   /* the program asked for no library, so it hears of none */
+        return (void *)real_absent;
+    }
+    return atomic_load_explicit(&real_functions[index], memory_order_relaxed);
+}
+
+void *hook_wrapper(enum real_index index)
+{
+    return index < HOOKS_LISTED ? wrappers[index] : newer_calls[index - HOOKS_LISTED];
+}
+
+void *other_wrapper(enum other other)
+{
+    static void *const table[OTHER_COUNT] = {
+#define OTHER(name) [OTHER_##name] = (void *)name,
+#include "driver/others.def"
+#undef OTHER
+    };
+    return table[other];
+}
+
+const char *hook_name(enum real_index index)
+{
+    return index < HOOKS_LISTED ? names[index] : atomic_load(&newer_names[index - HOOKS_LISTED]);
+}
+
+enum real_index hook_of_real(const void *entry)
+{
+    int index = 0;
+    while (index < HOOK_COUNT
+           && (entry == NULL || entry == (void *)real_absent
+               || atomic_load_explicit(&real_functions[index], memory_order_acquire) != entry))
+        index++;
+    return (enum real_index)index;
+}
+
+static bool takes_stream(const char *name)
+{
+    static const char *const variants[] = { "_ptsz", "_ptds" };
+    char variant[128];
+    for (size_t i = 0; i < 2; i++) {
+        size_t length = strlen(name);
+        bool is_one = length > 5 && strcmp(name + length - 5, variants[i]) == 0;
+        snprintf(variant, sizeof variant, "%s%s", name, variants[i]);
+        if (is_one || symbols_function(real_driver(), variant) != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Two threads may take a place each for the same function, which does no harm. */
+static enum real_index take_place(const char *name, void *entry)
+{
+    const char *kept = strdup(name);
+    for (int i = 0; i < NEWER_MAX && kept != NULL; i++) {
+        const char *none = NULL;
+        if (!atomic_compare_exchange_strong(&newer_names[i], &none, kept))
+            continue;
+        atomic_store_explicit(&real_functions[HOOKS_LISTED + i], entry, memory_order_release);
+        return (enum real_index)(HOOKS_LISTED + i);
+    }
+    return HOOK_COUNT;
+}
+
+enum real_index hook_for(const char *name, void *entry)
+{
+    enum real_index hook = hook_of_real(entry);
+    return hook != HOOK_COUNT || newer_kind(name, takes_stream(name)) == NEWER_OTHER
+               ? hook : take_place(name, entry);
+}
+
+enum real_index hook_named(const char *name)
+{
+    /* The driver's names go on with a capital letter, cudaMalloc and cublasCreate do not. */
+    if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
+        return HOOK_COUNT;
+    for (int index = 0; index < HOOKS_LISTED; index++)
+        if (strcmp(names[index], name) == 0)
+            return (enum real_index)index;
+    for (int i = 0; i < NEWER_MAX; i++) {
+        const char *newer = atomic_load(&newer_names[i]);
+        if (newer != NULL && strcmp(newer, name) == 0)
+            return (enum real_index)(HOOKS_LISTED + i);
+    }
+    void *entry = real_driver_present() ? symbols_function(real_driver(), name) : NULL;
+    return entry == NULL ? HOOK_COUNT : hook_for(name, entry);
+}

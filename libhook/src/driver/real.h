@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's own functions. REAL(cuMemCreate)(...) calls the driver; if its
+ * version has no such function the call returns CUDA_ERROR_NOT_FOUND, and
+ * HAVE_REAL(cuMemCreate) says so beforehand. From any thread at any time,
+ * before our or anybody's constructors too.
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "driver/driver.h"
+#include "driver/newer.h"
+#include "driver/others.h"
+
+/* Declared so that the compiler knows their types (and compares them with
+ * cuda.h if that is included). Only those in hooks.def are ever defined. */
+#define HOOK(name, parameters) CUresult name parameters;
+#define USE HOOK
+#include "driver/hooks.def"
+#include "driver/uses.def"
+#undef HOOK
+#undef USE
+
+enum real_index {
+#define HOOK(name, parameters) REAL_##name,
+#define USE HOOK
+#include "driver/hooks.def"
+    HOOKS_LISTED,
+    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* and those for a newer driver's functions */
+    REAL_BEFORE_USES = HOOK_COUNT - 1,
+#include "driver/uses.def"
+    REAL_COUNT
+#undef HOOK
+#undef USE
+};
+
+struct link_map;
+
+extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet */
+
+/* Looks all of them up and returns the one asked for, never NULL. */
+void *real_find(enum real_index index);
+CUresult real_absent(void);          /* stands for what this driver does not have */
+
+static inline void *real_function(enum real_index index)
+{
+    void *function = atomic_load_explicit(&real_functions[index], memory_order_relaxed);
+    return __builtin_expect(function != NULL, 1) ? function : real_find(index);
+}
+
+#define REAL(name) ((__typeof__(&name))real_function(REAL_##name))
+#define HAVE_REAL(name) (real_function(REAL_##name) != (void *)real_absent)
+
+/* True if libcuda.so.1 is loaded; then everything is looked up too. Does not load it. */
+bool real_driver_present(void);
+const struct link_map *real_driver(void);          /* if it is */
+
+/* The hook of the driver's function `entry`, known as `name`: one that is listed or, for a
+ * function of a newer driver that needs one, a place that is taken for it now. HOOK_COUNT: it
+ * needs none. */
+enum real_index hook_for(const char *name, void *entry);
+
+/* Our wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a
+ * name or of a driver's entry point; HOOK_COUNT: not hooked. */
+void *hook_wrapper(enum real_index index);
+void *other_wrapper(enum other other);
+const char *hook_name(enum real_index index);
+enum real_index hook_named(const char *name);
+enum real_index hook_of_real(const void *entry);

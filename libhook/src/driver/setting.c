@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE                  /* secure_getenv() */
+#include "driver/setting.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/locked.h"
+
+static struct {
+    const char *name, *value;
+} settings[] = {
+    { .name = "CUDA_INJECTION64_PATH" },
+    { .name = "LOCAL_WORLD_SIZE" },
+    { .name = "NVSHARE_DEBUG" },
+    { .name = "NVSHARE_DRAIN_TARGET_MS" },
+    { .name = "NVSHARE_ENABLE_SINGLE_OVERSUB" },
+    { .name = "NVSHARE_EXAMINE" },
+    { .name = "NVSHARE_GANG" },
+    { .name = "NVSHARE_KEEP_FREED_MS" },
+    { .name = "NVSHARE_NAME" },
+    { .name = "NVSHARE_PROFILED" },
+    { .name = "NVSHARE_REQUIRED" },
+    { .name = "NVSHARE_SOCKET" },
+    { .name = "NVSHARE_VERBOSE" },
+};
+#define COUNT (sizeof settings / sizeof settings[0])
+
+static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool read_before;
+
+void settings_read(void)
+{
+    LOCKED(settings_lock);
+    for (size_t i = 0; i < COUNT && !read_before; i++) {
+        const char *value = secure_getenv(settings[i].name);
+        settings[i].value = value == NULL ? NULL : strdup(value);
+    }
+    read_before = true;
+}
+
+const char *setting(const char *name)
+{
+    if (!read_before)
+        settings_read();
+    for (size_t i = 0; i < COUNT; i++)
+        if (strcmp(settings[i].name, name) == 0)
+            return settings[i].value;
+    return NULL;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a client tells the daemon of itself, and the figures that decide whether
+ * its gate is open.
+ */
+#include "gate/client.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "driver/bell.h"
+#include "driver/forked.h"
+#include "driver/own_file.h"
+#include "driver/real.h"
+#include "gate/commit.h"
+#include "gate/connection.h"
+#include "gate/gate.h"
+
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
+pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
+struct client *clients[CLIENTS_MAX];
+static _Atomic unsigned client_count;
+
+static __thread bool thread_is_ours __attribute__((tls_model("initial-exec")));
+
+void client_thread_is_ours(void)
+{
+    thread_is_ours = true;
+}
+
+bool client_is_called_back(void)
+{
+    return thread_is_ours || locked_here(&memory_lock);
+}
+
+bool client_none(void)
+{
+    return client_count == 0 || locked_here(&memory_lock);
+}
+
+bool client_alone(void)
+{
+    return client_count == 1;
+}
+
+unsigned clients_count(void)
+{
+    return client_count;
+}
+
+void client_enter(struct client *client)
+{
+    __atomic_store_n(&clients[client->index], client, __ATOMIC_RELEASE);
+    client_count++;
+}
+
+static void abandon(void)
+{
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (clients[i] != NULL) {
+            clients[i]->socket = -1;
+            bell_ring(&clients[i]->heard);   /* a handler may have forked over one that asks */
+        }
+}
+
+void clients_watch_forks(void)
+{
+    forks_watch(abandon, gate_abandon);
+}
+
+uint64_t now_microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+struct client *client_current(void)
+{
+    return client_count == 0 || client_is_called_back() ? NULL : client_here();
+}
+
+struct client *client_here(void)
+{
+    CUdevice device;
+    if (client_count == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+        || device < 0 || device >= CLIENTS_MAX)
+        return NULL;
+    return __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE);
+}
+
+uint64_t client_need(const struct client *client)
+{
+    return client->memory.allocated + client->memory.pinned + client->memory.pending;
+}
+
+uint64_t client_free_room(const struct client *client)
+{
+    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending;
+    return client->memory.room > filled ? client->memory.room - filled : 0;
+}
+
+bool client_may_keep_freed(const struct client *client)
+{
+    return client->granted && !client->squeezed && !client->starved && client->socket >= 0
+        && client_need(client) <= client->limits.most;
+}
+
+void client_wake(struct client *client)
+{
+    UNCANCELLED;
+    /* Fails only if it was called many times already, or the program has closed it (service.c). */
+    send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+bool client_postpone(struct client *client, const struct nvshare_order *order)
+{
+    if (client->postponed_count == POSTPONED_MOST)
+        return false;
+    client->postponed[client->postponed_count++] = *order;
+    return true;
+}
+
+bool client_next_postponed(struct client *client, struct nvshare_order *order)
+{
+    if (client->postponed_count == 0)
+        return false;
+    *order = client->postponed[0];
+    memmove(client->postponed, client->postponed + 1,
+            --client->postponed_count * sizeof *order);
+    return true;
+}
+
+static bool send_text(const struct client *client, uint16_t type, const char *text)
+{
+    struct nvshare_report report = { .type = type, .version = NVSHARE_PROTOCOL_VERSION };
+    memcpy(report.text, text, sizeof report.text);
+    return text[0] == '\0' || connection_send(client->socket, &report);
+}
+
+static bool send_names(const struct client *client)
+{
+    return send_text(client, NVSHARE_NAME, client->name)
+        && send_text(client, NVSHARE_GANG, client->gang);
+}
+
+void client_fill_report(const struct client *client, struct nvshare_report *report)
+{
+    report->version = NVSHARE_PROTOCOL_VERSION;
+    report->memory = client->memory;
+    report->stays = (uint16_t)client->stays;
+    if (client->stays != NVSHARE_STAYS_NOT) {
+        report->memory.pinned += client->memory.resident;
+        report->memory.allocated -= client->memory.resident;
+        report->memory.resident = 0;
+    }
+    if (report->type == NVSHARE_HELLO) {
+        memcpy(report->uuid, client->uuid, sizeof report->uuid);
+    } else {
+        report->answered = client->answered;
+        report->to_pin = client_to_pin(client);
+    }
+}
+
+void client_send(struct client *client, struct nvshare_report report)
+{
+    if (client->socket < 0)
+        return;
+    client_fill_report(client, &report);
+    client->reported = true;
+    UNCANCELLED;
+    /* Only the service thread closes it, which may just be waiting for it. */
+    if ((report.type == NVSHARE_HELLO && !send_names(client))
+        || !connection_send(client->socket, &report))
+        shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
+}
+
+void client_changed(struct client *client)
+{
+    if (!client->reported)
+        return;
+    client->reported = false;
+    client_wake(client);
+}
+
+static reclaimer *const nobody = NULL;
+static reclaimer *const *reclaimers = &nobody;
+
+void reclaim_from(reclaimer *const *all)
+{
+    reclaimers = all;
+}
+
+bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
+{
+    for (reclaimer *const *one = reclaimers; *one != NULL; one++)
+        if ((*one)(client, bytes, until))
+            return true;
+    return false;
+}
+
+bool client_is_whole(const struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    return client->absent == 0
+        && memory->resident + memory->pinned + memory->pending <= memory->room;
+}
+
+static bool lacks(const struct client *client)
+{
+    return client->remapping || !client_is_whole(client);
+}
+
+void client_update(struct client *client)
+{
+    bool starved = lacks(client);
+    if ((starved || !client_may_keep_freed(client)) && reclaim(client, RECLAIM_ALL, 0))
+        starved = lacks(client);
+    if (starved != client->starved) {
+        client->starved = starved;
+        client->lack_reported = false;
+        if (starved)
+            gate_close(GATE_STARVED(client));
+        else
+            gate_open(GATE_STARVED(client));
+    }
+    if (starved && !client->remapping && client->granted && !client->lack_reported
+        && client->socket >= 0) {
+        client->lack_reported = true;
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
+    } else {
+        client_changed(client);
+    }
+}
+
+void clients_want(void)
+{
+    LOCKED(memory_lock);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = clients[i];
+        if (client == NULL || client->granted || client->stopping || client->want_sent)
+            continue;
+        client->want_sent = true;
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
+                                                     .flags = NVSHARE_WANTS });
+    }
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lists the contexts of this process. A drain waits for the work of all of them, for any may reach
+ * memory of any device.
+ *
+ * Most are listed when they are made. But a context can be made by a function that we do not wrap,
+ * or by somebody who has the driver's own entry points. So whoever makes a context current, allocates
+ * in it or submits for the first time has it listed.
+ *
+ * A green context is a part of the card's processors with streams of its own. Its memory is its
+ * primary context's, in which the driver records and synchronises the green one's work too. A green
+ * one may be current to one thread only, so nobody here ever enters it.
+ */
+#include "gate/contexts.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/locked.h"
+#include "driver/log.h"
+#include "driver/real.h"
+
+#define ROOM_FIRST 16
+
+struct known {
+    CUcontext context, owner;
+    CUdevice device;
+    unsigned since;                  /* `ended` then: a context that ends may leave its name to another */
+};
+
+/* Protects these. Nothing is locked and no driver called while it is held. */
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct known *known;
+static unsigned count, room;
+static _Atomic bool missed;
+
+static _Atomic unsigned ended;
+
+/* The last that this thread has asked for, and when. */
+static __thread struct {
+    CUcontext context, owner;
+    unsigned ended;
+} latest;
+
+static struct known *find(CUcontext context)
+{
+    struct known *one = known;
+    while (one != known + count && one->context != context)
+        one++;
+    return one != known + count ? one : NULL;
+}
+
+static bool has_room(void)
+{
+    if (count < room)
+        return true;
+    unsigned more = room == 0 ? ROOM_FIRST : 2 * room;
+    struct known *larger = realloc(known, more * sizeof *known);
+    if (larger == NULL)
+        return false;
+    known = larger;
+    room = more;
+    return true;
+}
+
+void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
+{
+    UNCANCELLED;
+    LOCKED(known_lock);
+    struct known *one = find(context);
+    if (one == NULL && has_room())
+        one = &known[count++];
+    if (one != NULL)
+        *one = (struct known){ context, owner, device, atomic_load(&ended) };
+    else if (!atomic_exchange(&missed, true))
+        complain("no memory to remember a GPU context: this program's memory stays on the card");
+}
+
+void contexts_remove(CUcontext context)
+{
+    UNCANCELLED;
+    LOCKED(known_lock);
+    unsigned kept = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (known[i].context != context && known[i].owner != context)
+            known[kept++] = known[i];
+    if (kept != count)
+        atomic_fetch_add(&ended, 1);
+    count = kept;
+}
+
+unsigned contexts_ended(void)
+{
+    return atomic_load(&ended);
+}
+
+bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device)
+{
+    LOCKED(known_lock);
+    const struct known *one = find(context);
+    if (one == NULL)
+        return false;
+    *owner = one->owner;
+    *device = one->device;
+    return true;
+}
+
+bool contexts_lasts(CUcontext context, unsigned when)
+{
+    LOCKED(known_lock);
+    const struct known *one = find(context);
+    return one != NULL && one->since <= when;
+}
+
+CUcontext contexts_of(CUdevice device, unsigned number)
+{
+    LOCKED(known_lock);
+    for (const struct known *one = known; one != known + count; one++)
+        if ((device == ANY_DEVICE || one->device == device) && one->owner == one->context
+            && number-- == 0)
+            return one->context;
+    return NULL;
+}
+
+bool contexts_complete(void)
+{
+    return !atomic_load(&missed);
+}
+
+CUcontext contexts_primary(CUdevice device)
+{
+    CUcontext primary = NULL;
+    if (REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS)
+        return NULL;
+    /* Somebody holds it; ours was only to learn its name. */
+    if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    return primary;
+}
+
+/* The current one. False: it has ended, or broken for good. */
+static bool describe(CUcontext context, CUcontext *owner, CUdevice *device)
+{
+    size_t unused, total;
+    CUgreenCtx green = NULL;
+    if (REAL(cuCtxGetDevice)(device) != CUDA_SUCCESS
+        || REAL(cuMemGetInfo_v2)(&unused, &total) != CUDA_SUCCESS)
+        return false;
+    *owner = context;
+    if (HAVE_REAL(cuStreamGetGreenCtx)
+        && REAL(cuStreamGetGreenCtx)(NULL, &green) == CUDA_SUCCESS && green != NULL)
+        *owner = contexts_primary(*device);
+    return *owner != NULL;
+}
+
+CUcontext contexts_learn(CUcontext current, bool *added)
+{
+    unsigned now = contexts_ended();
+    if (added != NULL)
+        *added = false;
+    if (latest.context == current && latest.ended == now)
+        return latest.owner;
+    CUcontext owner;
+    CUdevice device;
+    if (!contexts_find(current, &owner, &device)) {
+        if (!describe(current, &owner, &device))
+            return current;
+        contexts_add(owner, device, owner);
+        contexts_add(current, device, owner);
+        if (added != NULL)
+            *added = true;
+    }
+    latest.context = current;
+    latest.owner = owner;
+    latest.ended = now;
+    return owner;
+}
+
+CUresult contexts_current(CUcontext *owner)
+{
+    CUresult result = REAL(cuCtxGetCurrent)(owner);
+    if (result == CUDA_SUCCESS && *owner != NULL)
+        *owner = contexts_learn(*owner, NULL);
+    return result;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gate's slow side. See gate.h for the idea.
+ *
+ * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed.
+ * The closer does (3) gate_closed = 1, (4) read inside. All four are sequentially
+ * consistent. If (2) read 0, it precedes (3) in their order, hence (1) precedes
+ * (4), which sees the thread inside. Otherwise the thread sees the gate closed
+ * and waits. There is no third case.
+ *
+ * A thread that finds the gate closed steps outside before it waits, so that
+ * the closer does not wait for it. When the gate opens it goes through the
+ * same door again: inside first, then look.
+ *
+ * Who waits may never come back. A program that times a call out jumps over it
+ * from a signal handler (siglongjmp), and nobody is told. So a thread that waits
+ * holds no lock, is part of no condition variable, and is counted nowhere: it
+ * sleeps on a word that whoever opens changes (bell.h), and that it waits is
+ * a mark in its own place, which says since which opening and which pass. The
+ * mark means nothing any more when the gate has opened since, or the thread has
+ * passed again. Whatever else is done here is done with signals blocked.
+ */
+#define _GNU_SOURCE
+#include "gate/gate.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver/bell.h"
+#include "driver/glibc.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "gate/client.h"
+#include "gate/contexts.h"
+
+_Atomic uint64_t gate_closed;
+__thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
+void (*gate_on_waiter)(void);
+_Atomic uint64_t gate_taken, gate_goal;
+void (*gate_on_taken)(uint64_t number);
+bool (*gate_on_paced)(uint64_t *since);
+const struct gate_telling *_Atomic gate_telling;
+
+static struct {
+    _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
+    _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
+    _Atomic uint64_t submissions;
+    _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
+    /* Only to be told of a thread's end. Where there is none, each thread keeps its place. */
+    pthread_key_t key;
+    bool has_key;
+    pthread_once_t once;
+} gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
+
+/* A thread's place, which it may have before it has ever passed. */
+static __thread struct gate_thread *own_place __attribute__((tls_model("initial-exec")));
+
+static void thread_ends(void *argument)
+{
+    struct gate_thread *thread = argument;
+    atomic_store_explicit(&thread->inside, 0, memory_order_release);
+    atomic_store(&thread->waits, 0);
+    atomic_store(&thread->blocked, 0);
+    atomic_store_explicit(&thread->in_use, false, memory_order_release);
+    /* A destructor that runs later may pass again and registers anew. */
+    gate_self = own_place = NULL;
+}
+
+static void initialise(void)
+{
+    gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
+}
+
+static struct gate_thread *reuse_thread(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next) {
+        bool free_one = false;
+        if (atomic_compare_exchange_strong(&t->in_use, &free_one, true))
+            return t;
+    }
+    return NULL;
+}
+
+/* From pages of our own: malloc may be somebody's who calls CUDA, and a
+ * cache line shared with the program's data would cost it dearly. */
+static struct gate_thread *new_thread(void)
+{
+    struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        fatal("no memory for a thread's place at the gate");
+    size_t count = 4096 / sizeof *page;
+    atomic_init(&page[0].in_use, true);
+    for (size_t i = 0; i < count; i++) {
+        struct gate_thread *head = atomic_load(&gate.threads);
+        do
+            page[i].next = head;
+        while (!atomic_compare_exchange_weak(&gate.threads, &head, &page[i]));
+    }
+    return &page[0];
+}
+
+static struct gate_thread *place_of_thread(void)
+{
+    if (own_place != NULL)
+        return own_place;
+    if (pthread_once != NULL)           /* it is in another library before glibc 2.34; glibc.h */
+        pthread_once(&gate.once, initialise);
+    own_place = reuse_thread();
+    if (own_place == NULL)
+        own_place = new_thread();
+    if (gate.has_key)
+        pthread_setspecific(gate.key, own_place);
+    return own_place;
+}
+
+struct gate_thread *gate_register_thread(void)
+{
+    struct gate_thread *thread = place_of_thread();
+    /* It may have been given one that nobody knows. */
+    CUcontext context;
+    contexts_current(&context);
+    return gate_self = thread;
+}
+
+static bool is_capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream != GATE_NO_STREAM
+        && REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS
+        && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool take(void)
+{
+    uint64_t number = atomic_load(&gate_taken);
+    while (number < atomic_load(&gate_goal))
+        if (atomic_compare_exchange_weak(&gate_taken, &number, number + 1)) {
+            gate_on_taken(number + 1);
+            return true;
+        }
+    return false;
+}
+
+/* `closed` was read inside. What others have under way is looked at after that, too. */
+static bool may_pass(uint64_t closed)
+{
+    return (closed & ~GATE_AJAR) == 0
+           && ((closed & GATE_TELLING) == 0 || gate_telling->may_pass())
+           && ((closed & GATE_PACED) == 0 || take());
+}
+
+/* By who is inside and about to look whether it may pass. */
+static uint64_t look(void)
+{
+    uint64_t closed = atomic_load(&gate_closed);
+    if ((closed & GATE_TELLING) != 0)
+        gate_telling->count();
+    return closed;
+}
+
+/* The same for whoever stands at the gate or comes to it. Nothing is submitted before that counts. */
+static bool passes(CUstream stream)
+{
+    uint64_t closed = look();
+    if (!may_pass(closed))
+        return false;
+    if ((closed & GATE_CAPTURING) != 0 && !is_capturing(stream))
+        atomic_fetch_add(&gate.submissions, 1);
+    return true;
+}
+
+static bool worth_another_look(void)
+{
+    uint64_t closed = atomic_load(&gate_closed);
+    return (closed & ~GATE_AJAR) == 0
+           && ((closed & GATE_TELLING) == 0 || !gate_telling->holds())
+           && ((closed & GATE_PACED) == 0 || atomic_load(&gate_taken) < atomic_load(&gate_goal));
+}
+
+static bool waits_for_pace_alone(void)
+{
+    return (atomic_load(&gate_closed) & ~GATE_CAPTURING) == (GATE_PACED | GATE_TELLING)
+           && !gate_telling->holds();
+}
+
+/* A signal handler may run here, jump away, or submit work itself and leave no mark. */
+static void stand(const struct gate_thread *self)
+{
+    uint64_t since = 0;
+    for (;;) {
+        uint32_t opened = atomic_load(&gate.opened);
+        if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings))
+            return;
+        if (waits_for_pace_alone() && gate_on_paced(&since))
+            continue;
+        bell_sleep(&gate.opened, opened, NULL);
+    }
+}
+
+void gate_wait(struct gate_thread *self, CUstream stream)
+{
+    if (passes(stream))
+        return;
+    /* A capture submits nothing. Staying inside meanwhile is harmless: the
+     * call into the driver is short. */
+    if (is_capturing(stream) || client_is_called_back())
+        return;
+
+    int saved_errno = errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    do {
+        /* Before its wish is told: who asks then whether anybody waits must see it. */
+        atomic_store(&self->waits_pass, atomic_load(&self->passes));
+        atomic_store(&self->waits, atomic_load(&gate.openings));
+        atomic_store_explicit(&self->inside, 0, memory_order_release);
+        if (gate_on_waiter != NULL)
+            gate_on_waiter();
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        stand(self);
+        pthread_sigmask(SIG_SETMASK, &all, NULL);
+        atomic_store(&self->inside, 1);
+    } while (!passes(stream));      /* what it counted before may have been cleared meanwhile */
+    atomic_store(&self->waits, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = saved_errno;
+}
+
+void gate_prepare(void)
+{
+    pthread_once(&gate.once, initialise);
+}
+
+void gate_close(uint64_t reason)
+{
+    atomic_fetch_or(&gate_closed, reason);
+}
+
+void gate_open(uint64_t reason)
+{
+    if ((atomic_fetch_and(&gate_closed, ~reason) & ~reason & ~GATE_AJAR) != 0)
+        return;
+    if (atomic_fetch_add(&gate.openings, 1) == UINT32_MAX)
+        atomic_fetch_add(&gate.openings, 1);
+    bell_ring(&gate.opened);
+}
+
+void gate_look_again(void)
+{
+    bell_ring(&gate.opened);
+}
+
+void gate_allow(uint64_t goal)
+{
+    if (atomic_exchange(&gate_goal, goal) != goal)
+        gate_look_again();
+}
+
+bool gate_empty(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (t != gate_self && atomic_load(&t->inside) != 0)
+            return false;
+    return true;
+}
+
+bool gate_has_waiters(void)
+{
+    uint32_t openings = atomic_load(&gate.openings);
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (atomic_load(&t->waits) == openings
+            && atomic_load(&t->waits_pass) == atomic_load(&t->passes))
+            return true;
+    return false;
+}
+
+bool gate_has_blocked(void)
+{
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (atomic_load(&t->blocked) == atomic_load(&t->passes) + 1)
+            return true;
+    return gate_has_waiters();
+}
+
+uint32_t gate_block(void)
+{
+    struct gate_thread *self = place_of_thread();
+    return atomic_exchange(&self->blocked, atomic_load(&self->passes) + 1);
+}
+
+void gate_unblock(const uint32_t *before)
+{
+    atomic_store(&own_place->blocked, *before);
+}
+
+uint64_t gate_passes(void)
+{
+    uint64_t sum = 0;
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        sum += atomic_load_explicit(&t->passes, memory_order_relaxed);
+    return sum;
+}
+
+uint64_t gate_submissions(void)
+{
+    return atomic_load(&gate.submissions);
+}
+
+void gate_abandon(void)
+{
+    bell_ring(&gate.opened);            /* a handler may have forked over one that waits */
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gate: every call that submits work passes it.
+ *
+ *     gate_enter(stream);
+ *     result = the driver's own function(...);
+ *     gate_leave();
+ *
+ * Exact and cheap. A thread that passes marks itself inside on a cache line
+ * of its own, then looks whether the gate is open. Whoever closes the gate
+ * closes it first and then looks whether a thread is inside. Both sides have a
+ * full memory barrier in between, so each thread either is seen inside or sees
+ * the gate closed. The passing thread's barrier costs about 5 ns. membarrier(2)
+ * would save that, but a sandbox or a restored checkpoint may refuse it later.
+ *
+ * One gate per process: a program with clients on several GPUs may submit
+ * only while all of them run. Each reason to be closed is one bit of a word.
+ * With GATE_PACED alone, so many passes are let through all the same; with
+ * GATE_TELLING, who passes says so to other programs or asks whether they do;
+ * with GATE_CAPTURING, passes are counted that no capture swallows.
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "driver/driver.h"
+#include "driver/locked.h"
+
+#define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
+#define GATE_TELLING ((uint64_t)1 << 62)           /* telling.c */
+#define GATE_CAPTURING ((uint64_t)1 << 61)         /* before_capture.c */
+#define GATE_AJAR (GATE_PACED | GATE_TELLING | GATE_CAPTURING) /* passes are looked at, and may be
+                                                                  let through */
+#define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */
+
+/* One per thread that has ever passed, on cache lines of its own. `inside`
+ * is written by its thread alone, and counts nested passes. */
+struct gate_thread {
+    _Alignas(128) _Atomic uint32_t inside;
+    _Atomic uint32_t passes;         /* wraps; compared to find out whether anything was submitted */
+    /* That it stands at the gate: see gate.c. */
+    _Atomic uint32_t waits;          /* since so many openings; 0: it does not */
+    _Atomic uint32_t waits_pass;     /* and in which of its passes */
+    /* That it is blocked elsewhere in this library: in which of its passes, plus 1; 0: it is not. */
+    _Atomic uint32_t blocked;
+    struct gate_thread *next;
+    _Atomic bool in_use;             /* reused after its thread has ended */
+};
+
+extern _Atomic uint64_t gate_closed;               /* reasons; 0 is open */
+extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
+
+struct gate_thread *gate_register_thread(void);
+void gate_wait(struct gate_thread *self, CUstream stream);
+
+/* Waits while the gate is closed, unless `stream` is being captured (nothing
+ * is submitted then) or this thread is inside already. */
+static inline void gate_enter(CUstream stream)
+{
+    struct gate_thread *self = gate_self;
+    if (__builtin_expect(self == NULL, 0))
+        self = gate_register_thread();
+    uint32_t inside = atomic_load_explicit(&self->inside, memory_order_relaxed);
+    atomic_store_explicit(&self->passes,
+                          atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    atomic_store(&self->inside, inside + 1);
+    if (__builtin_expect(atomic_load(&gate_closed) != 0, 0) && inside == 0)
+        gate_wait(self, stream);
+}
+
+/* Without a barrier, so a closer may miss this and sleeps for a moment only. */
+static inline void gate_leave(void)
+{
+    struct gate_thread *self = gate_self;
+    atomic_store_explicit(&self->inside,
+                          atomic_load_explicit(&self->inside, memory_order_relaxed) - 1,
+                          memory_order_release);
+}
+
+/* The closer's side; never called by a thread that is inside. */
+void gate_prepare(void);                           /* before it is closed for the first time */
+void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
+void gate_open(uint64_t reason);
+void gate_look_again(void);                        /* who stands there may be let through now */
+bool gate_empty(void);                             /* nobody (but the caller) inside any more */
+bool gate_has_waiters(void);
+bool gate_has_blocked(void);                       /* a thread stands there, or is BLOCKED */
+uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
+uint64_t gate_submissions(void);                   /* with GATE_CAPTURING: passes that are not captured */
+void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
+void gate_abandon(void);                           /* in a forked child, where it is open */
+
+/* BLOCKED: until the end of the block this thread of the program waits within the library, where
+ * the driver would not have let it wait. Work in flight may depend on what it does next, so a drain
+ * that does not end counts it like a thread at the gate. The mark of a thread that a signal handler
+ * has jumped away from ends with its next pass. */
+#define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
+uint32_t gate_block(void);
+void gate_unblock(const uint32_t *before);
+
+/* Called by threads that pass while GATE_TELLING is set, or stand there; set before it ever is. */
+struct gate_telling {
+    void (*count)(void);             /* inside, before anything else is looked at */
+    bool (*may_pass)(void);          /* inside */
+    bool (*holds)(void);             /* outside: it is not worth another look */
+};
+extern const struct gate_telling *_Atomic gate_telling;
+
+/* Called by a thread that is about to stand at the gate, with no lock held. */
+extern void (*gate_on_waiter)(void);
+
+/* Passes let through while paced, of all times, and how many may be. */
+extern _Atomic uint64_t gate_taken, gate_goal;
+/* Called inside by a thread that passes so, with which of them it is. */
+extern void (*gate_on_taken)(uint64_t number);
+/* Called outside, in the background, by one that waits for nothing but such a pass. False: it may
+ * sleep. `*since`: 0 at first. */
+extern bool (*gate_on_paced)(uint64_t *since);
