@@ -364,7 +364,7 @@ def test_others_hand_over_and_nvsharectl_answers_while_one_floods_the_bus(
     site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually,
 ) -> None:
-    monkeypatch.setattr("nvshared.control.connection.PATIENCE", PATIENCE)       # a busy machine's
+    monkeypatch.setattr("nvshared.dbus.PATIENCE", PATIENCE)       # a busy machine's
     daemon = start("--tq", "3600", "--bus", bus.address)
     hand_over(site)
     before = daemon.descriptors
