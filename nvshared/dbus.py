@@ -17,11 +17,12 @@ from typing import Any
 from dbus_next._private.address import parse_address
 from dbus_next._private.marshaller import Marshaller
 from dbus_next._private.unmarshaller import Unmarshaller
+from dbus_next.constants import ErrorType
 from dbus_next.errors import InvalidAddressError
 from dbus_next.message import Message
 from dbus_next.signature import SignatureTree, Variant
 
-from nvshared.errors import BusUnavailable, InvalidArgs
+from nvshared.errors import BusUnavailable, InvalidArgs, NvshareError
 
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")  # it, as a peer
@@ -35,6 +36,14 @@ _LONGEST = 1 << 27                      # bytes of a message, by the specificati
 
 class WireError(ValueError):
     """Bytes that are no D-Bus message."""
+
+
+class BusError(NvshareError):
+    """An error that another peer on the bus answered with; `name` is its D-Bus name."""
+
+    def __init__(self, type_: ErrorType | str, message: str) -> None:
+        super().__init__(message)
+        self.name = str(type_.value) if isinstance(type_, ErrorType) else type_
 
 
 def introduction() -> bytes:

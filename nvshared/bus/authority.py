@@ -19,6 +19,7 @@ import asyncio
 import os
 from collections import Counter
 from contextlib import suppress
+from contextvars import ContextVar
 from itertools import count
 from typing import TypeVar
 
@@ -26,8 +27,8 @@ from dbus_next.constants import ErrorType, MessageFlag
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
-from nvshared.bus.connection import BusConnection, BusError
-from nvshared.dbus import BUS
+from nvshared.bus.connection import BusConnection
+from nvshared.dbus import BUS, BusError
 from nvshared.errors import NotPermitted, NvshareError, PasswordNeeded
 from nvshared.machine import subordinate
 
@@ -179,3 +180,6 @@ class Caller:
             raise PasswordNeeded(f"authentication required: {action} needs a password", hint)
         if not granted:
             raise NotPermitted(refused, hint)
+
+
+caller: ContextVar[Caller] = ContextVar("caller")       # of the method that runs

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """com.nvshare.Client: one process on one card."""
 
-from nvshared.bus.interface import ANYONE, Emits, Interface, caller, dbus_property, method
+from nvshared.bus.authority import caller
+from nvshared.bus.interface import ANYONE, Emits, Interface, dbus_property, method
 from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, UNKNOWN, gpu_path
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager

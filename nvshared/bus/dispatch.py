@@ -26,11 +26,11 @@ from dbus_next.message import Message
 from dbus_next.message_bus import BaseMessageBus
 from dbus_next.service import ServiceInterface
 
-from nvshared.bus.authority import Caller, Checks
-from nvshared.bus.connection import BusConnection, BusError
-from nvshared.bus.interface import ANYONE, Interface, array, caller, joined
+from nvshared.bus.authority import Caller, Checks, caller
+from nvshared.bus.connection import BusConnection
+from nvshared.bus.interface import ANYONE, Interface, array, joined
 from nvshared.bus.objects import Objects
-from nvshared.dbus import Received, WireError
+from nvshared.dbus import BusError, Received, WireError, marshalled
 from nvshared.errors import InvalidArgs, NotRunning, NvshareError
 from nvshared.names import MANAGER_PATH
 
@@ -62,10 +62,13 @@ class _Reply:
         self._error = error
 
     def result(self) -> Message:
-        """Raises what was sent as an error."""
+        """With its body as bytes. Raises what was sent as an error."""
         if self._error is not None:
             raise self._error
         assert self._message is not None
+        body: Any = self._message.body
+        if not isinstance(body, bytes):
+            self._message.body = cast(list[Any], marshalled(self._message.signature, *body))
         return self._message
 
 
@@ -83,10 +86,10 @@ class Bus(Objects):
         self._of_caller: Counter[str] = Counter()
         self._large = asyncio.Lock()    # held while a large answer goes out
 
-    def answer(self, connection: BusConnection) -> None:
-        """Answers the calls that come in over this connection."""
-        self._checks = Checks(connection) if self._polkit else None
-        connection.answer_calls(partial(self._take, connection))
+    def attach(self, connection: BusConnection | None) -> None:
+        super().attach(connection)
+        if connection is not None and self._polkit:
+            self._checks = Checks(connection)
 
     async def close(self) -> None:
         """Answers everybody who has asked: those who are not done soon hear that we stop."""
@@ -97,7 +100,8 @@ class Bus(Objects):
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
-    def _take(self, connection: BusConnection, received: Received) -> None:
+    def take(self, connection: BusConnection, received: Received) -> None:
+        """Answers a call that came in over this connection, later."""
         sender = received.message.sender
         if self._of_caller[sender] >= CALLS_EACH:
             _refuse(connection, received.message, BusError(
@@ -121,7 +125,7 @@ class Bus(Objects):
         caller.set(Caller(connection, message, self._checks))
         try:
             reply = await self._outcome(received)
-            if _size(reply.body) > LARGE:
+            if len(reply.body) > LARGE:     # bytes, but for an error
                 large = await self._large.acquire()
         except asyncio.CancelledError:
             _refuse(connection, message, NotRunning("nvshared is stopping"))
@@ -220,11 +224,6 @@ class Bus(Objects):
         except OSError as error:
             raise NvshareError(
                 f"this machine has no id: {error}", "run systemd-machine-id-setup") from error
-
-
-def _size(body: Any) -> int:
-    """Bytes of a body that is marshalled already; all others are small."""
-    return len(body) if isinstance(body, bytes) else 0
 
 
 def _refusal(message: Message, error: NvshareError) -> Message:

@@ -12,15 +12,14 @@
         def turn_started(self, client: str) -> "o": ...
 
 `action` has no default: each method says who may call it, either a polkit action or ANYONE.
-dispatch.py sees to that before the method runs, and tells it in `caller` who calls.
+dispatch.py sees to that before the method runs.
 
 dbus/*.xml says the same with a description of each member, and a test compares the two.
 """
 
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 from dbus_next import introspection, service
@@ -29,22 +28,7 @@ from dbus_next.signature import Variant
 
 from nvshared.dbus import marshalled
 
-if TYPE_CHECKING:
-    from nvshared.bus.authority import Caller
-
-caller: "ContextVar[Caller]" = ContextVar("caller")     # of the method that runs
-
-
-class Anyone(Enum):
-    """Who may call a method that changes nothing."""
-
-    ANYONE = "anyone"
-
-
-ANYONE: Final = Anyone.ANYONE
-
-
-Action = str | Anyone
+ANYONE = ""                             # the action of a method that changes nothing
 
 
 class Emits(Enum):
@@ -56,7 +40,7 @@ class Emits(Enum):
 
 
 def method(
-    name: str, results: str = "", *, action: Action, itself: bool = False
+    name: str, results: str = "", *, action: str, itself: bool = False
 ) -> Callable[[Any], Any]:
     """Declares a method; `results` are the names of its results.
 

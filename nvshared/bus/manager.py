@@ -8,14 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from nvshared import __version__, names
-from nvshared.bus.authority import Caller
+from nvshared.bus.authority import Caller, caller
 from nvshared.bus.client import set_term
 from nvshared.bus.interface import (
     ANYONE,
     Emits,
     Interface,
     array,
-    caller,
     dbus_property,
     joined,
     method,

@@ -10,9 +10,6 @@ a moment later its announced properties are compared with what was announced las
 difference goes out in one PropertiesChanged. So nothing is announced that did not change, and a
 GPU that is handed over a hundred times in a second sends ten signals.
 
-Nothing is sent by those who have something to announce, who are in the middle of a hand-over:
-signals go out in order, a little later, and a few at a time.
-
 Anybody on the machine may ask for everything, as often as they like. So GetManagedObjects is put
 together in slices, between which the loop serves the clients' sockets. Those who asked before a
 collection began share it, and nobody is answered with one that began before they asked. After
@@ -21,9 +18,7 @@ clients does not notice.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from dbus_next import introspection
@@ -56,8 +51,6 @@ class Objects(BaseMessageBus):
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._outbox: deque[Callable[[], Message | None]] = deque()
-        self._sender: asyncio.Handle | None = None
         self._next: asyncio.Future[bytes] | None = None     # of those who ask now for everything
         self._collecting = False
         self._not_before = 0.0
@@ -68,8 +61,6 @@ class Objects(BaseMessageBus):
     def attach(self, connection: BusConnection | None) -> None:
         """Signals go out over this connection from now on; None: nobody is there to hear them."""
         self._connection = connection
-        if connection is None:
-            self._outbox.clear()
 
     def export(self, path: str, interface: Interface) -> None:  # type: ignore[override]
         interface.path = path
@@ -93,17 +84,18 @@ class Objects(BaseMessageBus):
 
     def announce(self) -> None:
         """Announces now what has changed."""
+        loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._last = asyncio.get_running_loop().time()
-        dirty, self._dirty = self._dirty, {}
-        for interface in dirty:
-            self._later(partial(self._changes, interface))
-
-    def flush(self) -> None:
-        """Sends now what is to go out a little later."""
-        self._send(float("inf"))
+            self._last = loop.time()
+        end = loop.time() + SLICE
+        while self._dirty and loop.time() < end:
+            interface = next(iter(self._dirty))
+            del self._dirty[interface]
+            self._announce(interface)
+        if self._dirty:
+            self._timer = loop.call_later(0, self.announce)
 
     async def everything(self) -> bytes:
         """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
@@ -161,18 +153,18 @@ class Objects(BaseMessageBus):
     def _emit_interface_added(self, path: str, interface: Interface) -> None:
         if _managed(path) and self._connection is not None:
             body = entry(path, entry(interface.name, interface.entries()))      # as it is now
-            self._signal_later(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
+            self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
 
     def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
         if _managed(path):
             body = [path, removed_interfaces]
-            self._signal_later(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
+            self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
 
     def _interface_signal_notify(
         self, interface: Interface, interface_name: str, member: str, signature: str,
         body: list[Any], unix_fds: object = None,
     ) -> None:
-        self._signal_later(interface.path, interface_name, member, signature, body)
+        self._signal(interface.path, interface_name, member, signature, body)
 
     def _introspect_export_path(self, path: str) -> introspection.Node:
         node = introspection.Node.default()
@@ -192,48 +184,23 @@ class Objects(BaseMessageBus):
             for other in self._path_exports if other.startswith(start) and other != start
         })
 
-    def _changes(self, interface: Interface) -> Message | None:
-        """What has changed about an interface since that was announced last."""
-        before = self._announced.get(interface)
-        if before is None:
-            return None                 # its object is gone
-        now = self._announced[interface] = interface.announced()
+    def _announce(self, interface: Interface) -> None:
+        """Announces what has changed about an interface since that was done last."""
+        before, now = self._announced[interface], interface.announced()
         changed = [name for name, value in now.items() if value != before[name]]
-        if not changed:
-            return None
-        body = entry(interface.name, interface.entries(changed))
-        body += bytes(-len(body) % 4) + marshalled("as", [])        # of those no longer valid
-        return _signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
+        self._announced[interface] = now
+        if changed:
+            body = entry(interface.name, interface.entries(changed))
+            body += bytes(-len(body) % 4) + marshalled("as", [])    # of those no longer valid
+            self._signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
 
-    def _signal_later(self, *signal: Any) -> None:
-        self._later(partial(_signal, *signal))
-
-    def _later(self, make: Callable[[], Message | None]) -> None:
-        if self._connection is None:
-            return
-        self._outbox.append(make)
-        if self._sender is None:
-            self._sender = asyncio.get_running_loop().call_soon(self._send)
-
-    def _send(self, seconds: float = SLICE) -> None:
-        loop = asyncio.get_running_loop()
-        if self._sender is not None:
-            self._sender.cancel()
-            self._sender = None
-        end = loop.time() + seconds
-        while self._outbox and loop.time() < end:
-            message = self._outbox.popleft()()
-            if message is not None and self._connection is not None:
-                self._connection.post(message)
-        if self._outbox:
-            self._sender = loop.call_soon(self._send)
+    def _signal(self, path: str, interface: str, member: str, signature: str, body: Any) -> None:
+        """`body`: values, or their bytes."""
+        if self._connection is not None:
+            message = Message.new_signal(path, interface, member, signature)
+            message.body = body
+            self._connection.post(message)
 
 
 def _managed(path: str) -> bool:
     return path.startswith(MANAGER_PATH + "/")
-
-
-def _signal(path: str, interface: str, member: str, signature: str, body: Any) -> Message:
-    message = Message.new_signal(path, interface, member, signature)
-    message.body = body                 # values, or bytes already
-    return message

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
 from nvshared.bus.client import ClientInterface
-from nvshared.bus.connection import BusConnection, BusError
+from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import Bus
 from nvshared.bus.gpu import GPUInterface, StatisticsInterface
 from nvshared.bus.logcontrol import LogControl
 from nvshared.bus.manager import ManagerInterface
-from nvshared.dbus import BUS, locate
+from nvshared.dbus import BUS, BusError, locate
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
@@ -79,27 +79,26 @@ class Publication:
             await asyncio.gather(self._keeper, return_exceptions=True)
         if self._connection is not None:
             self._bus.announce()
-            self._bus.flush()
             await self._bus.close()
             await self._connection.close()
         self._bus.attach(None)
 
     async def _connect(self) -> BusConnection:
-        connection = await BusConnection.open(locate(self._address))
+        connection = await BusConnection.open(locate(self._address), self._bus.take)
+        self._bus.attach(connection)
         try:
-            self._bus.answer(connection)
             await _own(connection, BUS_NAME)
         except BaseException:
+            self._bus.attach(None)
             await connection.close()
             raise
         self._connection = connection
-        self._bus.attach(connection)
         return connection
 
     async def _keep(self, connection: BusConnection) -> None:
         while True:
             try:
-                await connection.lost()
+                await asyncio.shield(connection.reading)
                 reason = "it closed the connection"
             except Exception as error:      # whatever the transport met, the bus is gone
                 reason = str(error) or "it closed the connection"

@@ -2,8 +2,10 @@
 """What answers may cost: large ones go out one at a time, and count until they are gone."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from dbus_next.message import Message
 
@@ -29,16 +31,14 @@ class Library(Interface):
 class SlowBus:
     """Takes an answer when it is told to."""
 
+    take: Callable[[Received], None]
+
     def __init__(self) -> None:
         self.connection = cast(BusConnection, SimpleNamespace(
-            answer_calls=self._connect, post=self._post, deliver=self._deliver,
-        ))
+            post=self._post, deliver=self._deliver))
         self.refused: list[Message] = []
         self.waiting: list[asyncio.Event] = []
         self.most = 0
-
-    def _connect(self, take: Any) -> None:
-        self.take = take
 
     def _post(self, message: Message) -> None:
         self.refused.append(message)
@@ -63,7 +63,7 @@ def a_library(slow: SlowBus) -> Bus:
 
     bus = Bus(refresh, polkit=False)
     bus.export(MANAGER_PATH, Library(NAME))
-    bus.answer(slow.connection)
+    slow.take = partial(bus.take, slow.connection)
     return bus
 
 

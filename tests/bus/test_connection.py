@@ -11,7 +11,7 @@ import pytest
 from dbus_next.message import Message
 
 from nvshared.bus import Publication, publish
-from nvshared.bus.connection import BusConnection
+from nvshared.bus.connection import BusConnection, Take
 from nvshared.dbus import START, Received, pack, size
 from nvshared.errors import AlreadyRunning, BusUnavailable, InvalidArgs, NotPermitted
 from nvshared.sharing.manager import Manager
@@ -175,10 +175,10 @@ async def test_what_nobody_foresaw_does_not_end_the_trying(
     lost, back = said("lost the message bus"), said("back on the message bus")
     connect, faults = BusConnection.open, [ZeroDivisionError("one"), ZeroDivisionError("two")]
 
-    async def faulty(address: str) -> BusConnection:
+    async def faulty(address: str, take: Take) -> BusConnection:
         if faults:
             raise faults.pop()
-        return await connect(address)
+        return await connect(address, take)
 
     async with published(manager, private.address):
         monkeypatch.setattr(BusConnection, "open", faulty)

@@ -23,14 +23,15 @@ MANY = 2000
 class Bus:
     """The other end of a connection's socket, and the calls that have come in over it."""
 
-    def __init__(self, theirs: socket.socket, connection: BusConnection) -> None:
+    connection: BusConnection
+
+    def __init__(self, theirs: socket.socket) -> None:
         self.socket = theirs
-        self.connection = connection
         self.calls: list[Received] = []
         self._came = asyncio.Event()
-        connection.answer_calls(self._note)
 
-    def _note(self, message: Received) -> None:
+    def note(self, _: BusConnection, message: Received) -> None:
+        """A call has come in."""
         self.calls.append(message)
         self._came.set()
 
@@ -57,11 +58,12 @@ async def bus() -> AsyncIterator[Bus]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     theirs.setblocking(False)
-    connection = BusConnection(*await asyncio.open_unix_connection(sock=ours))
+    made = Bus(theirs)
+    made.connection = BusConnection(*await asyncio.open_unix_connection(sock=ours), made.note)
     with theirs:
-        yield Bus(theirs, connection)
+        yield made
         theirs.close()
-        await connection.close()
+        await made.connection.close()
 
 
 def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes:
@@ -165,7 +167,7 @@ async def test_a_damaged_body_is_read_by_nobody(bus: Bus, body: bytes) -> None:
 async def test_what_is_no_message_ends_the_connection(bus: Bus, nonsense: bytes) -> None:
     await bus.say(nonsense)
     with pytest.raises(WireError):
-        await bus.connection.lost()
+        await bus.connection.reading
 
 
 def said(number: int) -> Message:
@@ -202,6 +204,6 @@ async def test_whoever_waits_hears_that_the_bus_is_gone(bus: Bus) -> None:
     bus.socket.close()
     await asyncio.gather(*waiting)
     with pytest.raises(OSError, match="reset"):
-        await bus.connection.lost()
+        await bus.connection.reading
     bus.connection.post(said(0))        # to nobody
     await bus.connection.deliver(said(0))
