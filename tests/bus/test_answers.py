@@ -7,8 +7,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from dbus_next.message import Message
 
+from nvshared.bus import Publication
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import CALLS_EACH, LARGE, Bus
 from nvshared.bus.interface import ANYONE, Interface, method
@@ -26,6 +28,10 @@ class Library(Interface):
     @method("Read", "text", action=ANYONE)
     def read(self) -> "ay":     # type: ignore[name-defined] # noqa: F821
         return bytes(LARGE + 1)
+
+    @method("Count", "number", action=ANYONE)
+    def count(self) -> "u":     # type: ignore[name-defined] # noqa: F821
+        return -1
 
 
 class SlowBus:
@@ -111,3 +117,13 @@ async def test_a_long_path_is_not_said_again_in_full(other: Peeper) -> None:
     assert reply.error_name == "org.freedesktop.DBus.Error.UnknownObject"
     assert reply.body[0].startswith("there is no object at /aaa")
     assert len(reply.body[0]) < 300
+
+
+async def test_a_result_that_is_not_of_its_type_is_answered_with_a_failure(
+    publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    publication._bus.export("/com/example", Library(NAME))
+    reply = await other.call("Count", path="/com/example", interface=NAME)
+    assert reply.error_name == "org.freedesktop.DBus.Error.Failed"
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert len(await other.result("ListGPUs")) == 2
