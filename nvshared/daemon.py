@@ -129,9 +129,9 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
                 trace.add(gpu)
         history = _history(config, stack, manager)
         if config.metrics:
-            from nvshared.report.metrics import serve
+            from nvshared.report import metrics
 
-            stack.callback(serve(manager, config.metrics))
+            stack.push_async_callback(await metrics.publish(manager, config.metrics))
         if config.bus != "none":
             from nvshared.bus import publish
 

@@ -24,7 +24,7 @@ from nvshared.control import Daemon as Control
 from nvshared.hook.protocol import ReportRecord, Type, encode_report
 from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
-from nvshared.report.scrapes import SCRAPES_AT_MOST
+from nvshared.report.metrics import SCRAPES_AT_MOST
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus

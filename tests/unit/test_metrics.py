@@ -43,12 +43,13 @@ def a_client(made: Manager) -> Client:
 
 
 async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], float]]]:
-    """Samples by name, as a thread of the HTTP server gets them."""
+    """Samples by name, as they are written down."""
     return await read(Figures(made))
 
 
 async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], float]]]:
     """The same of figures that go on."""
+    await figures.note()
     metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for metric in metrics:

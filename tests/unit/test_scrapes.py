@@ -3,9 +3,9 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -14,10 +14,9 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 
 from nvshared.quantity import Endpoint
-from nvshared.report import metrics, scrapes
+from nvshared.report import metrics
 from nvshared.report.families import Noted
-from nvshared.report.metrics import Figures, serve
-from nvshared.report.scrapes import SCRAPES_AT_MOST
+from nvshared.report.metrics import SCRAPES_AT_MOST, Figures, Scrapes
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
@@ -48,9 +47,19 @@ class Site:
         time = Time()
         self.before = descriptors()
         self.port = a_port()
-        manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-        self.stop = serve(manager, Endpoint("127.0.0.1", self.port))
+        self._manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
         self._slow: list[socket.socket] = []
+        self.scrapes: Scrapes
+
+    async def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Has it listen."""
+        class Watched(Scrapes):
+            def __init__(made, figures: Figures) -> None:   # noqa: N805
+                super().__init__(figures)
+                self.scrapes = made
+
+        monkeypatch.setattr(metrics, "Scrapes", Watched)
+        self.stop = await metrics.publish(self._manager, Endpoint("127.0.0.1", self.port))
 
     def connect(self, sends: bytes = b"", **buffers: int) -> socket.socket:
         """Somebody who sends this and then waits."""
@@ -76,12 +85,10 @@ class Site:
         await writer.wait_closed()
         return said.decode(errors="replace")
 
-    def threads(self) -> int:
-        """That the server has now."""
-        return sum(
-            one.name == "metrics" or "process_request_thread" in one.name
-            for one in threading.enumerate()
-        )
+    @property
+    def count(self) -> int:
+        """Of connections that it serves now."""
+        return self.scrapes.count
 
     def leave(self) -> None:
         """Nobody but the server is there any more."""
@@ -96,14 +103,14 @@ async def site(
 ) -> AsyncIterator[Site]:
     """Nothing stays of it, and it says nothing. No scrape ends for its length, nor on a machine
     that is busy for another's that takes long to end."""
-    monkeypatch.setattr(scrapes, "LONGEST", GENEROUS)
-    monkeypatch.setattr(scrapes, "SOON", GENEROUS)
+    monkeypatch.setattr(metrics, "LONGEST", GENEROUS)
     monkeypatch.setattr(metrics, "PATIENCE", GENEROUS)
     site = Site(monkeypatch)
+    await site.start(monkeypatch)
     yield site
-    site.stop()                         # again, where the test has done so
+    await site.stop()                   # again, where the test has done so
     site.leave()
-    assert (descriptors(), site.threads()) == (site.before, 0)
+    await until(lambda: (descriptors(), site.count) == (site.before, 0))
     assert capfd.readouterr().err == ""
 
 
@@ -133,14 +140,14 @@ async def test_an_honest_scrape_goes_on_among_slow_ones(site: Site) -> None:
                             return
 
     crawlers = [asyncio.create_task(crawl()) for _ in range(SLOW)]
-    await until(lambda: site.threads() > SCRAPES_AT_MOST)
+    await until(lambda: site.count >= SCRAPES_AT_MOST)
     answered = 0
     while answered < 20:                # it comes again, too, if it is ever cut
         await asyncio.sleep(0.05)
         with contextlib.suppress(OSError):
             answered += "nvshare_gpu_capacity_bytes" in await site.ask()
-        most = max(most, site.threads())
-    assert most <= SCRAPES_AT_MOST + 1
+        most = max(most, site.count)
+    assert most <= SCRAPES_AT_MOST
     ended.set()
     await asyncio.gather(*crawlers)
 
@@ -149,68 +156,69 @@ async def test_an_honest_scrape_goes_on_among_slow_ones(site: Site) -> None:
 async def test_nobody_stays_for_long(
     site: Site, sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrapes, "LONGEST", LIMIT)
+    monkeypatch.setattr(metrics, "LONGEST", LIMIT)
     idle = [site.connect(sends) for _ in range(SCRAPES_AT_MOST)]
     for one in idle:
         with contextlib.suppress(ConnectionResetError):
             while await asyncio.to_thread(one.recv, 4096):
                 """Whoever has sent half of it hears that this is wrong."""
-    await until(lambda: site.threads() == 1)
+    await until(lambda: site.count == 0)
 
 
 async def test_who_never_reads_the_answer_does_not_stay_either(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def note(figures: Figures) -> list[Noted]:
+    async def note(figures: Figures) -> None:
         figures._noted_at = time.monotonic()
         samples = [((f"{number}" + "x" * 10_000,), number) for number in range(BIG)]
-        return [Noted(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
+        figures._noted = [
+            Noted(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
 
-    monkeypatch.setattr(Figures, "_note", note)
+    monkeypatch.setattr(Figures, "note", note)
     await site.ask()                    # from now on it is written down
     deaf = [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
-    await until(lambda: site.threads() == 1 + SCRAPES_AT_MOST)
+    await until(lambda: site.count == SCRAPES_AT_MOST)
     assert "nvshare_gpu_capacity_bytes" in await site.ask()
-    monkeypatch.setattr(scrapes, "LONGEST", LIMIT)
+    monkeypatch.setattr(metrics, "LONGEST", LIMIT)
     deaf += [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
-    await until(lambda: site.threads() == 1)
+    await until(lambda: site.count == 0)
     assert len(deaf) == 2 * SCRAPES_AT_MOST
 
 
 async def test_it_stops_though_people_are_there(site: Site) -> None:
     for _ in range(SCRAPES_AT_MOST):
         site.connect(ASK[:-2])
-    await until(lambda: site.threads() == 1 + SCRAPES_AT_MOST)
-    site.stop()                         # before any of them would have been sent away
-    assert site.threads() == 0
+    await until(lambda: site.count == SCRAPES_AT_MOST)
+    await site.stop()                   # before any of them would have been sent away
+    assert site.count == 0
 
 
 async def test_it_stops_though_figures_are_waited_for(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop in which they would be noted is the one that stops it."""
     never = asyncio.Event()
+    asked = asyncio.Event()
 
-    async def note(_figures: Figures) -> Any:
+    async def note(_figures: Figures) -> None:
+        asked.set()
         await never.wait()
 
-    monkeypatch.setattr(Figures, "_note", note)
+    monkeypatch.setattr(Figures, "note", note)
     waiting = [site.connect(ASK) for _ in range(3)]
-    await until(lambda: site.threads() == 1 + len(waiting))
-    time.sleep(0.1)                     # noqa: ASYNC251 - until one of them waits for this loop
-    site.stop()
-    assert site.threads() == 0
-    await asyncio.sleep(0)              # what was to be noted is cancelled
+    await until(lambda: site.count == len(waiting))
+    await asyncio.wait_for(asked.wait(), GENEROUS)
+    await site.stop()
+    assert site.count == 0
 
 
 async def test_a_loop_that_notes_nothing_is_said_in_a_line(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def note(_figures: Figures) -> Any:
+    async def note(_figures: Figures) -> None:
         await asyncio.sleep(GENEROUS)
 
     monkeypatch.setattr(metrics, "PATIENCE", 0.1)
-    monkeypatch.setattr(Figures, "_note", note)
+    monkeypatch.setattr(Figures, "note", note)
     said = await site.ask()
     assert said.startswith("HTTP/1.0 503 Service Unavailable")
     assert said.endswith("\r\n\r\nnvshared is busy\n")
@@ -265,22 +273,26 @@ async def test_what_is_no_question_is_refused_without_a_word(site: Site, sends: 
     assert "nvshare_gpu_capacity_bytes" in await site.ask()
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET6, 9999], ids=["with IPv6", "without IPv6"])
-def test_listen_on_a_port_alone_serves_all_protocols_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, family: int
+@pytest.mark.parametrize("has_ipv6", [True, False])
+async def test_listen_on_a_port_alone_serves_all_protocols_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, has_ipv6: bool
 ) -> None:
-    monkeypatch.setattr(scrapes._ServerOfBoth, "address_family", family)
     port = a_port()
+    start_server = asyncio.start_server
 
-    def answer(_environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
-        start("200 OK", [])
-        return [b"figures"]
+    async def start(serve: Any, host: str | None, at: int) -> asyncio.Server:
+        if host is None and not has_ipv6:
+            raise OSError(errno.EADDRNOTAVAIL, "no such address")
+        return await start_server(serve, host, at)
 
-    stop = scrapes.listen(Endpoint("", port), answer)
-    try:
-        for address in ("127.0.0.1", "::1")[:2 if family == socket.AF_INET6 else 1]:
-            with socket.create_connection((address, port), GENEROUS) as asking:
-                asking.sendall(ASK)
-                assert asking.makefile("rb").read().endswith(b"figures")
-    finally:
-        stop()
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"figures")
+        writer.close()
+
+    monkeypatch.setattr(asyncio, "start_server", start)
+    server = await metrics.listen(Endpoint("", port), serve)
+    for address in ("127.0.0.1", "::1")[:2 if has_ipv6 else 1]:
+        reader, writer = await asyncio.open_connection(address, port)
+        assert await reader.read() == b"figures"
+        writer.close()
+    server.close()
