@@ -3,7 +3,7 @@
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
@@ -16,46 +16,59 @@ from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 
-# Who is in which group; and those in a phase are one that is named like it.
-GROUPS = (
-    "queued",                           # wants a turn and may have one
-    "holding",                          # chosen, running or draining
-    "moving",                           # an EVICT or LOAD is on its way
-    "speculating",                      # one that no client waits for is
-    "asking",                           # a COMMIT is unanswered
-    "lent",                             # was promised more than it uses
-    "pinning",                          # was allowed to pin some more, and may not know yet
-    "bounded",                          # has a memory limit
-    "staying",                          # nothing of it leaves the card any more,
-    "keeping",                          # and for a while only
-    "excessive",                        # of those, who was promised more than it may have,
-    "entering",                         # who is whole and wants a turn,
-    "settled",                          # and who is whole and has one
-    "suspended",
-    "ganged",                           # in a gang,
-    "granted",                          # and of those who waits and goes before all others
-    "rationed",                         # has a compute limit, or a tenant of its
-    "lacking",                          # chosen or running, and short of room or of memory
-    "occupying",                        # has room on the card
-    "background",                       # of those holding, who gives way to
-    "urgent",                           # all others who may launch without waiting for memory
-    "measured",                         # of those holding or queued, who came in for another once
-    *(phase.value for phase in Phase),
-)
-
-# What is summed up over whom; bytes, if not said otherwise.
-SUMS = (
-    "charged", "host_charged", "committed", "used", "pinned", "fixed", "beyond", "unshown",
-    "staying_take",                     # over those chosen or running
-    "holders_take",                     # over those, and those that drain
-    "queued_want",                      # room that those in the queue have not been promised
-    "cost",                             # over those measured; us
-    "need", "filled",
-    "out_of_reach",                     # of those that do not answer
-    "presaved",                          # over those idle: what could leave without a copy
-)
+# Which clients are in which group; besides, each phase has one that is named like it.
+GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
+    "queued": lambda c: c.queued,                   # wants a turn and may have one
+    "holding": lambda c: c.holds,
+    "moving": lambda c: c.moves,                    # an order to move memory is on its way
+    "speculating": lambda c: any(move.goal is not None for move in c.moves),
+    "asking": lambda c: c.question,
+    "lent": lambda c: c.committed > c.need,         # was promised more than it uses
+    "pinning": lambda c: c.pins,                    # was allowed some more, and may not know yet
+    "bounded": lambda c: c.terms.memory_limit,
+    "staying": lambda c: c.memory.stays,
+    "keeping": lambda c: c.memory.stays is Stays.KEPT,
+    # Of those that stay: was promised more than it may have.
+    "excessive": lambda c: c.memory.stays and (
+        c.granted > c.need or c.commit > max(c.used, c.need + c.to_pin)),
+    "entering": lambda c: c.queued and c.settled,
+    "settled": lambda c: c.holds and c.settled,
+    "suspended": lambda c: c.terms.suspended,
+    "ganged": lambda c: c.standing,
+    "granted": lambda c: (
+        c.standing is Standing.GRANTED and c.phase is Phase.WAITING and not c.terms.suspended),
+    "rationed": lambda c: c.rationed,
+    # Chosen or running, and short of room or of memory.
+    "lacking": lambda c: c.begins_or_runs and (c.need > c.ordered or not c.whole),
+    "occupying": lambda c: c.charged,
+    # Of those that hold the card: gives way to all "urgent" ones.
+    "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
+    "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
+    # Came in for another once, and holds the card or is queued.
+    "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.settled,
+}
+# What is summed up; bytes, if not said otherwise.
+SUMS: dict[str, Callable[[ScheduledClient], int]] = {
+    "charged": lambda c: c.charged,
+    "host_charged": lambda c: c.host_counted,
+    "committed": lambda c: c.committed,
+    "used": lambda c: c.used,
+    "pinned": lambda c: c.pinned,
+    "fixed": lambda c: c.fixed,
+    "beyond": lambda c: c.beyond,
+    "unshown": lambda c: c.unshown if c.account else 0,
+    "staying_take": lambda c: c.takes if c.begins_or_runs else 0,
+    "holders_take": lambda c: c.takes if c.holds else 0,
+    # Room that those in the queue have not been promised.
+    "queued_want": lambda c: max(0, c.need - c.ordered) if c.queued else 0,
+    "cost": lambda c: c.cost or 0 if GROUPS["measured"](c) else 0,      # us
+    "need": lambda c: c.need,
+    "filled": lambda c: c.memory.filled - c.overclaims.filled,
+    "out_of_reach": lambda c: c.out_of_reach,
+    # Of those idle: what could leave without a copy.
+    "presaved": lambda c: min(c.presaved, c.staying) if c.is_idle else 0,
+}
 HEADS = 16                              # clients of one account, for which a margin is kept
-QUEUING = (Standing.FREE, Standing.CLAIMS)
 BURST = 500 * MILLISECOND               # that they may wait in a row,
 WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
 REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
@@ -89,76 +102,16 @@ class Counted(NamedTuple):
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """What a client counts as. One function, as it runs at each change of a client."""
-    memory, terms, phase, charged = client.memory, client.terms, client.phase, client.charged
-    wants = max(0, memory.need - client.ordered)
-    takes = client.takes
-    holds = client.turn is not None
-    waits = phase is Phase.WAITING and not terms.suspended
-    queued = waits and client.standing in QUEUING
-    stays = phase is Phase.LOADING or phase is Phase.RUNNING
-    groups = [phase.value]
-    if queued:
-        groups.append("queued")
-    if holds:
-        groups.append("holding")
-    if client.moves:
-        groups.append("moving")
-        if any(move.goal is not None for move in client.moves):
-            groups.append("speculating")
-    if client.question is not None:
-        groups.append("asking")
-    if client.committed > client.need:
-        groups.append("lent")
-    if client.pins:
-        groups.append("pinning")
-    if terms.memory_limit:
-        groups.append("bounded")
-    if memory.stays:
-        groups.append("staying")
-        if memory.stays is Stays.KEPT:
-            groups.append("keeping")
-        most = max(client.used, memory.need + client.to_pin)
-        if client.granted > memory.need or client.commit > most:
-            groups.append("excessive")
-        if client.settled and (holds or queued):
-            groups.append("settled" if holds else "entering")
-    if terms.suspended:
-        groups.append("suspended")
-    if client.standing:
-        groups.append("ganged")
-        if waits and client.standing is Standing.GRANTED:
-            groups.append("granted")
-    if client.rationed:
-        groups.append("rationed")
-    if stays and (wants or not client.whole):
-        groups.append("lacking")
-    if charged:
-        groups.append("occupying")
-    if client.priority is Priority.BACKGROUND:
-        if holds:
-            groups.append("background")
-    elif holds or client.whole:
-        groups.append("urgent")
-    rests = phase is Phase.IDLE and not terms.suspended
-    measured = client.cost is not None and (holds or queued) and not client.settled
-    if measured:
-        groups.append("measured")
+    """What a client counts as. It runs at each change of a client."""
+    memory = client.memory
+    away = memory.allocated - memory.resident
     return Counted(
-        tuple(groups),
-        (
-            charged, client.host_counted, client.committed, client.used,
-            client.pinned, client.fixed, client.beyond, client.unshown if client.account else 0,
-            takes if stays else 0, takes if holds else 0, wants if queued else 0,
-            client.cost or 0 if measured else 0,
-            memory.need, memory.filled - client.overclaims.filled, client.out_of_reach,
-            min(client.presaved, client.staying) if rests else 0,
-        ),
-        client.place if queued else None,
-        takes,
+        (client.phase.value, *[name for name, belongs in GROUPS.items() if belongs(client)]),
+        tuple([figure(client) for figure in SUMS.values()]),
+        client.place if client.queued else None,
+        client.takes,
         max(0, client.committed - client.fastened),
-        (memory.allocated - memory.resident, client.id)
-        if rests and memory.allocated > memory.resident else None,
+        (away, client.id) if client.is_idle and away > 0 else None,
         client.domains, client.stake if client.domains else NO_STAKE,
         client.tenancies, client.promise if client.tenancies else NO_STAKE,
         client.account,
@@ -183,7 +136,8 @@ class Groups:
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
-        self._groups: dict[str, dict[int, ScheduledClient]] = {name: {} for name in GROUPS}
+        self._groups: dict[str, dict[int, ScheduledClient]] = {
+            name: {} for name in (*GROUPS, *(phase.value for phase in Phase))}
         self._sorted: dict[str, list[ScheduledClient]] = {}     # until a client comes or goes
         self._sums = [0] * len(SUMS)
         self._news: dict[str, set[int]] = {}

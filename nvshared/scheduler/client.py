@@ -165,6 +165,7 @@ class Turn:
 WRITEBACK_AFTER = SECOND // 2
 WRITEBACK_AFTER_MOST = 64 * SECOND
 
+QUEUING = (Standing.FREE, Standing.CLAIMS)
 NO_GANG = Ganged((), 0, Standing.FREE)
 
 # What counts in card.py.
@@ -421,6 +422,22 @@ class ScheduledClient:
     def holds(self) -> bool:
         """Chosen, running or draining."""
         return self.turn is not None
+
+    @property
+    def begins_or_runs(self) -> bool:
+        """Chosen or running."""
+        return self.phase is Phase.LOADING or self.phase is Phase.RUNNING
+
+    @property
+    def queued(self) -> bool:
+        """It wants a turn and may have one."""
+        return (self.phase is Phase.WAITING and not self.terms.suspended
+                and self.membership.standing in QUEUING)
+
+    @property
+    def is_idle(self) -> bool:
+        """It wants no turn."""
+        return self.phase is Phase.IDLE and not self.terms.suspended
 
     def moving(self, way: Way) -> bool:
         """An order of this kind is on its way."""

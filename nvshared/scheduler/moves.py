@@ -26,8 +26,8 @@ from collections.abc import Iterable
 
 from nvshared.scheduler import promises, queue, trust
 from nvshared.scheduler.actions import Presave
-from nvshared.scheduler.card import QUEUING, Card
-from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient, Way
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import QUEUING, Goal, Move, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Evicted, Loaded, Moved, Presaved, Standing
 from nvshared.units import GIB, SECOND

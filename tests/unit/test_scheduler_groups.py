@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups and sums that are kept up are those that one finds by going through all clients."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -38,105 +36,16 @@ SETTINGS = Settings(
 LISTENING = replace(SETTINGS, gather=SECOND)
 
 
-def _wants(client: ScheduledClient) -> int:
-    return max(0, client.need - client.ordered)
-
-
-def _waits(client: ScheduledClient) -> bool:
-    waits = client.phase is Phase.WAITING and not client.terms.suspended
-    return waits and client.standing in (Standing.FREE, Standing.CLAIMS)
-
-
-def _stays(client: ScheduledClient) -> bool:
-    return client.phase in (Phase.LOADING, Phase.RUNNING)
-
-
-def _measured(client: ScheduledClient) -> bool:
-    has_turn = _waits(client) or client.turn is not None
-    return client.cost is not None and has_turn and not client.settled
-
-
-def _rests(client: ScheduledClient) -> bool:
-    return client.phase is Phase.IDLE and not client.terms.suspended
-
-
-def _unanswering(client: ScheduledClient) -> int:
-    """Bytes of a client that was reported to owe an answer, less what it needs if it runs."""
-    reported = bool(client.moves) and client.moves[0].reported
-    if client.phase is Phase.DRAINING:
-        reported = client.turn is not None and client.turn.reported
-    held = client.charged - min(client.charged, client.pinned)
-    needed = client.takes if client.phase is Phase.RUNNING else 0
-    return max(0, held - needed) if reported else 0
-
-
-def _in_phase(phase: Phase, client: ScheduledClient) -> bool:
-    return client.phase is phase
-
-
-BELONGS: dict[str, Callable[[ScheduledClient], object]] = {
-    "queued": _waits,
-    "holding": lambda client: client.turn is not None,
-    "moving": lambda client: client.moves,
-    "speculating": lambda client: any(move.goal for move in client.moves),
-    "asking": lambda client: client.question,
-    "lent": lambda client: client.committed > client.need,
-    "pinning": lambda client: client.pins,
-    "bounded": lambda client: client.terms.memory_limit,
-    "staying": lambda client: client.memory.stays,
-    "keeping": lambda client: client.memory.stays is Stays.KEPT,
-    "excessive": lambda client: client.memory.stays and (
-        client.granted > client.need
-        or client.commit > max(client.used, client.need + client.to_pin)
-    ),
-    "entering": lambda client: _waits(client) and client.turn is None and client.settled,
-    "settled": lambda client: client.turn is not None and client.settled,
-    "suspended": lambda client: client.terms.suspended,
-    "ganged": lambda client: client.standing,
-    "granted": lambda client: (
-        client.phase is Phase.WAITING and not client.terms.suspended
-        and client.standing is Standing.GRANTED),
-    "rationed": lambda client: client.rationed,
-    "lacking": lambda client: _stays(client) and (_wants(client) or not client.whole),
-    "occupying": lambda client: client.charged,
-    "measured": lambda client: _measured(client),
-    "background": lambda client: (
-        client.priority is Priority.BACKGROUND and client.turn is not None),
-    "urgent": lambda client: (
-        client.priority is not Priority.BACKGROUND
-        and (client.turn is not None or client.whole)),
-} | {phase.value: partial(_in_phase, phase) for phase in Phase}
-
-FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
-    "charged": lambda client: client.charged,
-    "host_charged": lambda client: client.host_counted,
-    "committed": lambda client: client.committed,
-    "used": lambda client: client.used,
-    "pinned": lambda client: client.pinned,
-    "fixed": lambda client: client.fixed,
-    "beyond": lambda client: client.memory.beyond - client.overclaims.beyond,
-    "unshown": lambda client: client.unshown if client.account else 0,
-    "staying_take": lambda client: client.takes if _stays(client) else 0,
-    "holders_take": lambda client: client.takes if client.turn is not None else 0,
-    "queued_want": lambda client: _wants(client) if _waits(client) else 0,
-    "cost": lambda client: client.cost or 0 if _measured(client) else 0,
-    "need": lambda client: client.need,
-    "filled": lambda client: client.memory.filled - client.overclaims.filled,
-    "out_of_reach": lambda client: _unanswering(client),
-    "presaved": lambda client: min(client.presaved, client.staying) if _rests(client) else 0,
-}
-
-
 def check(scheduler: Scheduler) -> None:
     """Counts everything anew."""
     card = scheduler._card
     everyone = card.everyone
-    assert {*BELONGS} == {*groups.GROUPS}
-    assert {*FIGURES} == {*groups.SUMS}
-    for name, belongs in BELONGS.items():
+    for name, belongs in groups.GROUPS.items():
         assert card.groups.group(name) == [one for one in everyone if belongs(one)], name
         assert card.groups.size(name) == len(card.groups.group(name))
-    for name, figure in FIGURES.items():
+    for phase in Phase:
+        assert card.in_phase(phase) == [one for one in everyone if one.phase is phase]
+    for name, figure in groups.SUMS.items():
         assert card.groups.total(name) == sum(map(figure, everyone)), name
     for account in {one.account for one in everyone}:
         mine = [one for one in everyone if one.account == account]
@@ -155,7 +64,7 @@ def check(scheduler: Scheduler) -> None:
     queued = sorted(card.waiting, key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
-    away = [(lack, one.id) for lack, one in lacks if _rests(one) and lack > 0]
+    away = [(lack, one.id) for lack, one in lacks if one.is_idle and lack > 0]
     assert card.groups.most_away() == max(away, default=(0, 0))
     sequence = [*queue.sequence(card)]
     assert [one.priority for one in sequence] == sorted(
