@@ -57,7 +57,6 @@ SUMS: dict[str, Callable[[ScheduledClient], int]] = {
     "fixed": lambda c: c.fixed,
     "beyond": lambda c: c.beyond,
     "unshown": lambda c: c.unshown if c.account else 0,
-    "staying_take": lambda c: c.takes if c.begins_or_runs else 0,
     "holders_take": lambda c: c.takes if c.holds else 0,
     # Room that those in the queue have not been promised.
     "queued_want": lambda c: max(0, c.need - c.ordered) if c.queued else 0,

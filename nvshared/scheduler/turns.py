@@ -348,14 +348,6 @@ def _give_way(decision: Decision) -> None:
 def _repair(decision: Decision) -> None:
     """What fitted may no longer fit: a client grew, the card shrank, the mode changed."""
     card = decision.card
-    groups = card.groups
-    fits = groups.total("staying_take") <= card.settings.capacity - card.pinned and not card.tight
-    crowded = (
-        card.one_at_a_time and groups.size(Phase.LOADING.value) > 0
-        and groups.size(Phase.LOADING.value) + groups.size(Phase.RUNNING.value) > 1
-    )
-    if fits and not crowded:
-        return
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
         if card.admits(staying):
