@@ -45,6 +45,7 @@
 #include <unistd.h>
 
 #include "driver/log.h"
+#include "driver/ops.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
 #include "gate/client.h"

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "block/pipeline.h"
+#include "driver/ops.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/drain.h"

@@ -3,7 +3,7 @@
 
 #include "block/region.h"
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 
 size_t mapped_access(const struct client *client, CUmemAccessDesc *access)

@@ -8,7 +8,7 @@
 
 #include "block/contents.h"
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "flight/bus_sharing.h"
 #include "gate/client.h"
 #include "gate/connection.h"

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "driver/real.h"
+#include "driver/ops.h"
+
 
 #define REGION_SIZE ((size_t)1 << 40)
 #define BUCKETS 48

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"

@@ -12,6 +12,7 @@
  */
 #include "flight/capture.h"
 
+#include "driver/ops.h"
 #include "flight/before_capture.h"
 
 /* Protects `captures`, which may be read without, and before_capture.c. Held across driver calls

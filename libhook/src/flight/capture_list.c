@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "driver/glibc.h"
+#include "driver/ops.h"
 #include "flight/capture.h"
 #include "gate/client.h"
 #include "gate/contexts.h"

@@ -27,6 +27,7 @@
 #include <time.h>
 
 #include "driver/log.h"
+#include "driver/ops.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"

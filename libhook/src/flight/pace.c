@@ -51,6 +51,7 @@
 #include <time.h>
 
 #include "driver/log.h"
+#include "driver/ops.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
 #include "flight/drain.h"

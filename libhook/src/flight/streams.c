@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "driver/locked.h"
+#include "driver/ops.h"
 #include "flight/capture.h"
 #include "gate/contexts.h"
 

@@ -11,8 +11,8 @@
 
 #include "driver/bell.h"
 #include "driver/forked.h"
+#include "driver/ops.h"
 #include "driver/own_file.h"
-#include "driver/real.h"
 #include "gate/commit.h"
 #include "gate/connection.h"
 #include "gate/gate.h"

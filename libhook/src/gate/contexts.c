@@ -20,7 +20,7 @@
 
 #include "driver/locked.h"
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 
 #define ROOM_FIRST 16
 

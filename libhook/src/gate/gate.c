@@ -33,7 +33,7 @@
 #include "driver/bell.h"
 #include "driver/glibc.h"
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 

@@ -15,8 +15,8 @@
 
 #include "block/region.h"
 #include "driver/forked.h"
+#include "driver/ops.h"
 #include "driver/own_file.h"
-#include "driver/real.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "gate/client.h"

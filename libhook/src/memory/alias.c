@@ -14,7 +14,7 @@
 
 #include "block/block.h"
 #include "block/region.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "memory/large.h"
 #include "memory/reservation.h"
 

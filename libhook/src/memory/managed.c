@@ -28,7 +28,7 @@
 #include "block/managed_table.h"
 #include "block/prefetches.h"
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "driver/setting.h"
 #include "gate/client.h"
 #include "gate/commit.h"

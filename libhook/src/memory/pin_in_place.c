@@ -17,7 +17,7 @@
 #include "block/exclusive.h"
 #include "block/region.h"
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/commit.h"

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 
 #include "driver/log.h"
-#include "driver/real.h"
 #include "gate/client.h"
 #include "gate/commit.h"
 #include "gate/contexts.h"

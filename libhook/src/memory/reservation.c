@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 
 struct reservation {

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "block/region.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "memory/alias.h"
 #include "memory/large.h"

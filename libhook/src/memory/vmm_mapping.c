@@ -15,7 +15,7 @@
 #include "memory/vmm_mapping.h"
 
 #include "block/region.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "memory/alias.h"

@@ -19,6 +19,7 @@
 
 #include <stdlib.h>
 
+#include "driver/ops.h"
 #include "flight/capture.h"
 #include "gate/client.h"
 #include "gate/gate.h"

@@ -11,7 +11,7 @@
 #include "pool/graph_memory.h"
 
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "flight/capture.h"
 
 static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)

@@ -28,6 +28,7 @@
  */
 #include "pool/ordered.h"
 
+#include "driver/ops.h"
 #include "flight/capture.h"
 #include "gate/client.h"
 #include "memory/memory.h"

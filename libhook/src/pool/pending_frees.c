@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "block/region.h"
+#include "driver/ops.h"
 #include "driver/ring.h"
 #include "flight/capture.h"
 #include "flight/drain.h"

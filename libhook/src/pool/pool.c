@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "memory/peers.h"
 #include "pool/async_allocation.h"

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/contexts.h"
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */

@@ -4,7 +4,7 @@
  * again: if the block has not changed when it leaves, it is not copied again.
  */
 
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "tier/host_slabs.h"
 #include "tier/host_threads.h"

@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "tier/tier.h"
 
 #ifndef MADV_POPULATE_WRITE

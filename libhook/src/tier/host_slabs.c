@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "tier/host_memory.h"
 

@@ -24,8 +24,8 @@
 #include <unistd.h>
 
 #include "driver/log.h"
+#include "driver/ops.h"
 #include "driver/own_thread.h"
-#include "driver/real.h"
 #include "flight/capture.h"
 #include "tier/host_memory.h"
 #include "tier/host_slabs.h"

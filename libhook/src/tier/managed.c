@@ -8,7 +8,7 @@
  */
 
 #include "driver/log.h"
-#include "driver/real.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "tier/host_slabs.h"
 #include "tier/tier.h"

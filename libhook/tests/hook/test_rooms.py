@@ -76,6 +76,19 @@ def test_nothing_goes_up() -> None:
     assert not ROOMS.upward()
 
 
+def test_rooms_below_api_call_the_driver_only_by_ops() -> None:
+    """What ops.def lists is what they call; and the sources see no other REAL()."""
+    listed = set(re.findall(r"^OP\((\w+)\)", (SOURCE / "driver/ops.def").read_text(), re.MULTILINE))
+    called: set[str] = set()
+    for path in [*FILES, *HEADERS]:
+        names = re.findall(r"REAL\((\w+)\)", path.read_text())
+        if path.parent.name in ("api", "driver") or not names:
+            continue
+        called |= set(names)
+        assert path.suffix == ".h" or '#include "driver/ops.h"' in path.read_text(), path
+    assert called == listed
+
+
 def test_few_files_of_a_room_use_each_other() -> None:
     assert max(map(len, ROOMS.circles())) <= 3
 

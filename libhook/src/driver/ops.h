@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The only way to the driver's functions for rooms below api/: REAL() and HAVE_REAL() as real.h has
+ * them, of what ops.def lists. Another function's name does not compile.
+ */
+#pragma once
+
+#include "driver/real.h"
+
+enum op {
+#define OP(name) OP_##name = REAL_##name,
+#include "driver/ops.def"
+#undef OP
+};
+
+#undef REAL
+#undef HAVE_REAL
+#define REAL(name) ((__typeof__(&name))real_function((enum real_index)OP_##name))
+#define HAVE_REAL(name) (real_function((enum real_index)OP_##name) != (void *)real_absent)
