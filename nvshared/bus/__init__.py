@@ -12,25 +12,6 @@ has let it pass, with the objects in objects.py, which also announces changes. p
 holds all of this together.
 """
 
-from nvshared.bus.publication import Publication
-from nvshared.history import History
-from nvshared.sharing.manager import Manager
+from nvshared.bus.publication import Publication, publish
 
 __all__ = ["Publication", "publish"]
-
-
-async def publish(
-    manager: Manager, bus: str, history: History | None = None
-) -> Publication:
-    """Puts the manager on "system", "session" or the bus at an address, as com.nvshare.
-
-    Raises BusUnavailable if there is no such bus, NotPermitted if it does not
-    let us own the name, AlreadyRunning if somebody else does.
-    """
-    publication = Publication(manager, bus, history)
-    try:
-        await publication.open()
-    except BaseException:
-        await publication.close()
-        raise
-    return publication

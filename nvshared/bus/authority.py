@@ -29,7 +29,7 @@ from dbus_next.signature import Variant
 
 from nvshared.bus.connection import BusConnection
 from nvshared.dbus import BUS, BusError
-from nvshared.errors import NotPermitted, NvshareError, PasswordNeeded
+from nvshared.errors import NotPermitted, PasswordNeeded
 from nvshared.machine import subordinate
 
 POLKIT = (
@@ -49,15 +49,6 @@ CHECKS_KEPT = 16                        # for users who have none
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 
-class TooManyChecks(NvshareError, bus_name=ErrorType.LIMITS_EXCEEDED.value):
-    """polkit has too many questions about this caller to answer."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "too many calls wait for polkit already", "answer or cancel those that ask for a "
-            "password, and try again")
-
-
 class Checks:
     """What polkit has been asked over one connection, and has not answered."""
 
@@ -70,7 +61,7 @@ class Checks:
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
         """Whether polkit permits this, and whether it would after a password.
 
-        Raises BusError where it does not answer, TooManyChecks where it has enough to answer.
+        Raises BusError where it does not answer, or has enough to answer.
         """
         user = subordinate.owner(uid)
         most = CHECKS - CHECKS_KEPT if self._of_user[user] else CHECKS
@@ -78,7 +69,9 @@ class Checks:
             self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
             or self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most
         ):
-            raise TooManyChecks
+            raise BusError(
+                ErrorType.LIMITS_EXCEEDED, "too many calls wait for polkit already; answer or "
+                "cancel those that ask for a password, and try again")
         name = f"nvshared{next(self._names)}"
         subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
         flags = _ALLOW_USER_INTERACTION if caller.interactive else 0
@@ -160,7 +153,7 @@ class Caller:
         return bool(there)
 
     async def authorise(self, action: str, hint: str = "") -> None:
-        """Returns if the caller may do this. Raises NotPermitted if not, or TooManyChecks."""
+        """Returns if the caller may do this. Raises NotPermitted, or BusError if too many ask."""
         if await self.administers():
             return
         uid = await self.uid()
@@ -172,6 +165,8 @@ class Caller:
         try:
             granted, challenge = await self._checks.ask(self, uid, action)
         except BusError as error:
+            if error.name == ErrorType.LIMITS_EXCEEDED.value:
+                raise
             reason = f"polkit did not decide: {error.message}"
             if error.name in _ABSENT:
                 reason = "polkit, which could permit it, does not run"

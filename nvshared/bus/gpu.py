@@ -5,21 +5,19 @@ import math
 
 from nvshared import names
 from nvshared.bus.interface import ANYONE, Emits, Interface, dbus_property, method, signal
-from nvshared.bus.manager import rows
+from nvshared.bus.manager import TurnSettings, rows
 from nvshared.machine.peer import name, owner
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
 
 
-class GPUInterface(Interface):
+class GPUInterface(TurnSettings):
     """What the card is, how it is shared, and who has it."""
 
     def __init__(self, manager: Manager, gpu: GPU) -> None:
-        super().__init__(names.GPU_INTERFACE)
-        self._manager = manager
+        super().__init__(names.GPU_INTERFACE, manager, gpu)
         self._gpu = gpu
-        self._index = str(gpu.facts.index)
 
     @signal("TurnStarted", "client")
     def turn_started(self, client: str) -> "o":
@@ -54,22 +52,6 @@ class GPUInterface(Interface):
         return self._gpu.facts.mig
 
     @dbus_property()
-    def TQ(self) -> "u":
-        return self._gpu.tq
-
-    @dbus_property()
-    def TQUSec(self) -> "t":
-        return self._gpu.tq_usec
-
-    @dbus_property()
-    def TQAuto(self) -> "b":
-        return self._gpu.tq_auto
-
-    @dbus_property()
-    def AntiThrash(self) -> "s":
-        return str(self._gpu.anti_thrash)
-
-    @dbus_property()
     def State(self) -> "s":
         return self._gpu.state
 
@@ -80,22 +62,6 @@ class GPUInterface(Interface):
     @dbus_property()
     def QueueLength(self) -> "u":
         return self._gpu.queue_length
-
-    @method("SetTQ", action=names.ACTION_SET_TQ)
-    def set_tq(self, seconds: "u") -> None:
-        self._manager.set_tq(seconds, self._index)
-
-    @method("SetTQUSec", action=names.ACTION_SET_TQ)
-    def set_tq_usec(self, usec: "t") -> None:
-        self._manager.set_tq_usec(usec, self._index)
-
-    @method("SetTQAuto", action=names.ACTION_SET_TQ)
-    def set_tq_auto(self) -> None:
-        self._manager.set_tq_auto(self._index)
-
-    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    def set_anti_thrash(self, mode: "s") -> None:
-        self._manager.set_anti_thrash(mode, self._index)
 
     @method("Preempt", action=names.ACTION_MANAGE_CLIENTS)
     def preempt(self) -> None:

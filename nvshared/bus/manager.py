@@ -26,7 +26,7 @@ from nvshared.history import Asked, Found, History
 from nvshared.machine.peer import printable
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_VIEW_HISTORY
-from nvshared.sharing.gpu import Client
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.pods import Pod
 from nvshared.sharing.tenancy import TenantView
@@ -63,12 +63,53 @@ def _used(found: Found) -> bytes:
     return marshalled("ttta(tsstttttttttta{sv})s", *times, rows, found.missing)
 
 
-class ManagerInterface(Interface):
+class TurnSettings(Interface):
+    """The quantum and the anti-thrash mode: of all GPUs, or of one."""
+
+    def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
+        super().__init__(name)
+        self._manager = manager
+        self._settings = manager if gpu is None else gpu
+        self._index = "" if gpu is None else str(gpu.facts.index)
+
+    @dbus_property()
+    def TQ(self) -> "u":
+        return self._settings.tq
+
+    @dbus_property()
+    def TQUSec(self) -> "t":
+        return self._settings.tq_usec
+
+    @dbus_property()
+    def TQAuto(self) -> "b":
+        return self._settings.tq_auto
+
+    @dbus_property()
+    def AntiThrash(self) -> "s":
+        return str(self._settings.anti_thrash)
+
+    @method("SetTQ", action=names.ACTION_SET_TQ)
+    def set_tq(self, seconds: "u") -> None:
+        self._manager.set_tq(seconds, self._index)
+
+    @method("SetTQUSec", action=names.ACTION_SET_TQ)
+    def set_tq_usec(self, usec: "t") -> None:
+        self._manager.set_tq_usec(usec, self._index)
+
+    @method("SetTQAuto", action=names.ACTION_SET_TQ)
+    def set_tq_auto(self) -> None:
+        self._manager.set_tq_auto(self._index)
+
+    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    def set_anti_thrash(self, mode: "s") -> None:
+        self._manager.set_anti_thrash(mode, self._index)
+
+
+class ManagerInterface(TurnSettings):
     """The whole of the daemon: settings of all GPUs, and whatever goes by a name or an id."""
 
     def __init__(self, manager: Manager, history: History | None = None) -> None:
-        super().__init__(names.MANAGER_INTERFACE)
-        self._manager = manager
+        super().__init__(names.MANAGER_INTERFACE, manager)
         self._history = history
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
 
@@ -89,56 +130,24 @@ class ManagerInterface(Interface):
         return __version__
 
     @dbus_property()
-    def TQ(self) -> "u":
-        return self._manager.tq
-
-    @dbus_property()
-    def TQUSec(self) -> "t":
-        return self._manager.tq_usec
-
-    @dbus_property()
-    def TQAuto(self) -> "b":
-        return self._manager.tq_auto
-
-    @dbus_property()
-    def AntiThrash(self) -> "s":
-        return str(self._manager.anti_thrash)
-
-    @dbus_property()
     def GPUs(self) -> "ao":
         return [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus]
 
-    @method("SetTQ", action=names.ACTION_SET_TQ)
-    def set_tq(self, seconds: "u") -> None:
-        self._manager.set_tq(seconds)
-
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        self._manager.set_tq(seconds, self._index(gpu))
-
-    @method("SetTQUSec", action=names.ACTION_SET_TQ)
-    def set_tq_usec(self, usec: "t") -> None:
-        self._manager.set_tq_usec(usec)
+        self._manager.set_tq(seconds, self._named(gpu))
 
     @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
     def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        self._manager.set_tq_usec(usec, self._index(gpu))
-
-    @method("SetTQAuto", action=names.ACTION_SET_TQ)
-    def set_tq_auto(self) -> None:
-        self._manager.set_tq_auto()
+        self._manager.set_tq_usec(usec, self._named(gpu))
 
     @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
     def set_gpu_tq_auto(self, gpu: "s") -> None:
-        self._manager.set_tq_auto(self._index(gpu))
-
-    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    def set_anti_thrash(self, mode: "s") -> None:
-        self._manager.set_anti_thrash(mode)
+        self._manager.set_tq_auto(self._named(gpu))
 
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
-        self._manager.set_anti_thrash(mode, self._index(gpu))
+        self._manager.set_anti_thrash(mode, self._named(gpu))
 
     @method("GetGPU", "path", action=ANYONE)
     def get_gpu(self, gpu: "s") -> "o":
@@ -257,7 +266,7 @@ class ManagerInterface(Interface):
         del self._drainers[who.name]
         self._manager.drain(bool(self._drainers))
 
-    def _index(self, gpu: str) -> str:
+    def _named(self, gpu: str) -> str:
         """An empty name means all GPUs to Manager, but to nobody who names one."""
         return str(self._manager.gpu(gpu).facts.index)
 

@@ -34,8 +34,25 @@ logger = logging.getLogger(__name__)
 RETRY = 1.0                             # seconds between attempts to get back on the bus
 
 
+async def publish(
+    manager: Manager, bus: str, history: History | None = None
+) -> "Publication":
+    """Puts the manager on "system", "session" or the bus at an address, as com.nvshare.
+
+    Raises BusUnavailable if there is no such bus, NotPermitted if it does not
+    let us own the name, AlreadyRunning if somebody else does.
+    """
+    publication = Publication(manager, bus, history)
+    try:
+        await publication.connect()
+    except BaseException:
+        await publication.close()
+        raise
+    return publication
+
+
 class Publication:
-    """One manager on one bus, from `open` to `close`."""
+    """One manager on one bus, until `close`."""
 
     def __init__(self, manager: Manager, bus: str, history: History | None = None) -> None:
         self._address = bus
@@ -62,14 +79,6 @@ class Publication:
         for client in manager.clients:
             self._client_new(client)
 
-    async def open(self) -> None:
-        """Connects and takes the name.
-
-        Raises BusUnavailable, NotPermitted or AlreadyRunning; nothing is left behind then.
-        """
-        connection = await self._connect()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(connection))
-
     async def close(self) -> None:
         """Answers who has asked, sends what is queued, and leaves the bus."""
         for disconnect in self._disconnect:
@@ -82,6 +91,11 @@ class Publication:
             await self._bus.close()
             await self._connection.close()
         self._bus.attach(None)
+
+    async def connect(self) -> None:
+        """Gets on the bus, and back whenever that goes and comes."""
+        connection = await self._connect()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(connection))
 
     async def _connect(self) -> BusConnection:
         connection = await BusConnection.open(locate(self._address), self._bus.take)

@@ -95,8 +95,7 @@ class Daemon:
 
     def gpu(self, name: str) -> int:
         """The index of the GPU that goes by this index, UUID or PCI address."""
-        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "GetGPU", "s", (name,))
-        ((path,),) = self._connection.ask(question)
+        path = self._get("GetGPU", "s", name)
         return int(path.rpartition("/")[2])
 
     def set_tq(self, tq: int | str, gpu: str | None = None) -> None:
@@ -120,8 +119,7 @@ class Daemon:
         Raises NoSuchClient if there are none.
         """
         index = None if gpu is None else self.gpu(gpu)
-        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "ListClients")
-        ((rows,),) = self._connection.ask(question)
+        rows = self._get("ListClients")
         found = {id: on for id, owner, on, *_ in rows if owner == pid and index in (None, on)}
         if not found:
             where = "a GPU" if gpu is None else f"GPU {gpu}"
@@ -146,17 +144,13 @@ class Daemon:
         """Those that have programs, or for which something is set."""
         from nvshared.control.tenants import tenant
 
-        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "ListTenants")
-        ((rows,),) = self._connection.ask(question)
-        return [tenant(row) for row in rows]
+        return [tenant(row) for row in self._get("ListTenants")]
 
     def tenant(self, name: str) -> "Tenant":
         """One of them, or one that is yet to come."""
         from nvshared.control.tenants import tenant
 
-        question = Question(MANAGER_PATH, MANAGER_INTERFACE, "GetTenant", "s", (name,))
-        ((row,),) = self._connection.ask(question)
-        return tenant(row)
+        return tenant(self._get("GetTenant", "s", name))
 
     def turns(self, client: int) -> "list[Turn]":
         """The last ones of a client, the latest first."""
@@ -216,6 +210,11 @@ class Daemon:
     def reset_settings(self) -> None:
         """Forgets what was changed at run time."""
         self._change("ResetSettings")
+
+    def _get(self, member: str, signature: str = "", *values: object) -> Any:
+        question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, values)
+        ((found,),) = self._connection.ask(question)
+        return found
 
     def _set(self, what: str, gpu: str | None, signature: str = "", *value: str | int) -> None:
         if gpu is None:
