@@ -45,8 +45,10 @@ async def publish(
     publication = Publication(manager, bus, history)
     try:
         await publication.connect()
-    except BaseException:
+    except BaseException as error:
         await publication.close()
+        if isinstance(error, BusUnavailable):
+            error.hint += ", --bus none does without"
         raise
     return publication
 
@@ -217,7 +219,7 @@ async def _own(connection: BusConnection, name: str) -> None:
             reason = str(error.__cause__) or "it did not answer"
             raise BusUnavailable(
                 f"the message bus went before we owned {name}: {reason}",
-                "is dbus running? --bus chooses another, --bus none does without",
+                "is dbus running? --bus chooses another",
             ) from error
         raise NotPermitted(
             f"the message bus does not let us own {name}: {error}",
