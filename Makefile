@@ -77,9 +77,10 @@ test-long: ready
 	done
 	$(PYTEST) $(AT_ONCE) -m long
 
-# The unit level with each Python that nvshared is for, and that this machine has.
+# The unit level with each Python that nvshared is for, and that this machine has. pyenv's own
+# commands run only the version that is chosen, so its interpreters are looked for beside them.
 test-pythons: compiled
-	@for python in $(PYTHONS); do \
+	@PATH="$$(echo "$$HOME"/.pyenv/versions/3.*/bin | tr ' ' ':'):$$PATH"; for python in $(PYTHONS); do \
 		command -v $$python >/dev/null && $$python -c 'import ensurepip' 2>/dev/null || { \
 			echo "skipped: there is no $$python on this machine, or it has no ensurepip"; continue; }; \
 		echo "with $$python"; \

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of README.md and docs/ work as printed, on simulated cards with a bus of their own."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conftest import no_bus
+from tests import pages
+from tests.bus.service import private_bus
+from tests.integration.conftest import ROOT, Site
+from tests.integration.test_own_memory import PRELUDE
+
+BUILD = ROOT / "libhook" / "build"
+PAGE_PID = "4711"
+# torchrun starts two such programs, one for each GPU; that they have their turns at once is for
+# test_gangs.py. This only sees that the command starts them, with the library.
+TRAIN = PRELUDE + '''
+address = c_uint64()
+call("cuMemAlloc_v2", byref(address), 8 * MIB)
+put(address.value, b"x" * MIB)
+assert get(address.value, MIB) == b"x" * MIB
+assert "libnvshare.so" in open("/proc/self/maps").read()
+print("trained")
+'''
+TORCHRUN = '''#!/bin/sh
+[ "$1" = --nproc-per-node=2 ] && python "$2" && python "$2"
+'''
+# What a kernel is told to run; it says what it inherits.
+LAUNCHER = 'import os, sys; print(os.environ["LD_PRELOAD"], sys.argv[1:])'
+
+pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+
+
+@dataclass
+class Machine:
+    """A user's folder with train.py, and what the commands of a page find on such a machine."""
+
+    folder: Path
+    environment: dict[str, str]
+    pid: int                            # of a program that shares the GPU
+
+    def run(self, line: str) -> str:
+        """What a command says, which must succeed; PAGE_PID is the running program."""
+        command = re.sub(rf"(?<![:\w]){PAGE_PID}\b", str(self.pid), line.partition(" #")[0])
+        done = subprocess.run(
+            ["sh", "-ec", command], cwd=self.folder, env=self.environment,
+            capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    def look(self, line: str) -> bytes:
+        """The screen of a command that ends by the key q."""
+        child, terminal = pty.fork()
+        if child == 0:
+            os.chdir(self.folder)
+            os.execvpe("sh", ["sh", "-c", line], {**self.environment, "TERM": "xterm-256color"})
+        seen = b""
+        while b"nvshare-workload" not in seen:
+            seen += os.read(terminal, 65536)
+        os.write(terminal, b"q")
+        try:
+            while os.read(terminal, 65536):
+                continue
+        except OSError:                 # the other end is closed
+            pass
+        _, status = os.waitpid(child, 0)
+        os.close(terminal)
+        assert status == 0, seen
+        return seen
+
+
+@pytest.fixture
+def machine(site: Site) -> Iterator[Machine]:
+    """A daemon on the system's bus, which is a private one here, and a program that runs."""
+    tools = site.folder / "tools"
+    tools.mkdir()
+    for name, module in (("nvsharectl", "nvshared.cli.main"), ("nvshared", "nvshared.__main__")):
+        (tools / name).write_text(
+            f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.argv[0] = \'{name}\'; '
+            f'from {module} import main; sys.exit(main())" "$@"\n')
+    (tools / "torchrun").write_text(TORCHRUN)
+    for name in ("python", "python3"):
+        (tools / name).symlink_to(sys.executable)
+    for path in tools.iterdir():
+        if not path.is_symlink():
+            path.chmod(0o755)
+    (site.folder / "train.py").write_text(TRAIN)
+    (site.folder / "ipykernel_launcher.py").write_text(LAUNCHER)
+    with private_bus() as bus:
+        system = {"DBUS_SYSTEM_BUS_ADDRESS": bus.address}
+        site.start("--bus", "system", "--state-dir", str(site.folder / "state"), **system)
+        environment = {
+            **site.environment, **system, "NVSHARE_SOCKET": str(site.socket),
+            "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        }
+        program = subprocess.Popen(
+            [str(BUILD / "nvshare-workload"), "--memory", "8MiB", "--until-told", "--rounds", "1"],
+            env={**environment, "LD_PRELOAD": str(BUILD / "libnvshare.so")}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        site.started.append(program)
+        assert program.stdout is not None
+        assert "8.0 MiB" in program.stdout.readline()
+        yield Machine(site.folder, environment, program.pid)
+
+
+def test_commands_of_users_in_readme_succeed(machine: Machine) -> None:
+    said = ""
+    for line in pages.block("README.md", "nvsharectl run").splitlines():
+        if line.startswith("nvsharectl top"):
+            machine.look(line.partition(" #")[0])
+        else:
+            said += machine.run(line)
+    assert said.count("trained") == 3
+    assert said.count("nvshare-workload") >= 2
+
+
+def test_commands_of_administrators_in_readme_succeed(machine: Machine) -> None:
+    *lines, last = pages.block("README.md", "nvsharectl set-tq").splitlines()
+    for line in lines:
+        machine.run(line)
+    # It changes the whole machine; tests/integration/test_preload.py has one of its own.
+    assert last.startswith("nvsharectl preload enable ")
+    client, = json.loads(machine.run("nvsharectl --json"))["clients"]
+    assert client["suspended"]
+
+
+@pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
+def test_busctl_command_in_readme_sets_the_quantum(machine: Machine) -> None:
+    machine.run(pages.block("README.md", "busctl call"))
+    assert {gpu["tq"] for gpu in json.loads(machine.run("nvsharectl --json"))["gpus"]} == {30}
+
+
+@pytest.mark.parametrize("lines", [
+    pages.block("docs/lab-server.md", "nvsharectl clients"),
+    pages.block("docs/lab-server.md", "nvsharectl tenants"),
+])
+def test_commands_of_the_lab_server_succeed(machine: Machine, lines: str) -> None:
+    for line in lines.splitlines():
+        if line.startswith("nvsharectl top"):
+            machine.look(line.partition(" #")[0])
+        else:
+            machine.run(line)
+
+
+def test_kernel_by_nvsharectl_run_keeps_the_library_beside_its_own_preload(
+    machine: Machine
+) -> None:
+    argv = json.loads("{" + pages.block("docs/lab-server.md", '"argv"') + "}")["argv"]
+    machine.environment["LD_PRELOAD"] = "libm.so.6"     # as "env" of kernel.json may say
+    done = subprocess.run(
+        argv, cwd=machine.folder, env=machine.environment, capture_output=True, text=True,
+        check=True)
+    assert "libm.so.6" in done.stdout
+    assert "libnvshare.so" in done.stdout
+    assert "{connection_file}" in done.stdout
+
+
+@pytest.mark.parametrize("text", [
+    pages.block("docs/lab-server.md", "[tenant group:students]"),
+    pages.block("docs/monitoring.md", "[nvshared]"),
+])
+def test_settings_in_docs_are_accepted(machine: Machine, text: str) -> None:
+    (machine.folder / "page.conf").write_text(text)
+    machine.run("nvshared --check --config page.conf")
+
+
+def offline() -> str:
+    """Why pip cannot install packages here, or an empty string."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", "/dev/null/x",
+         "sdnotify"], capture_output=True, text=True, check=False)
+    return "no package index answers" if "No matching distribution" in done.stderr else ""
+
+
+@pytest.mark.long
+def test_commands_without_root_in_readme_share_a_simulated_gpu(
+    site: Site, tmp_path: Path
+) -> None:
+    if why := offline():
+        pytest.skip(why)
+    home, checkout = tmp_path / "home", tmp_path / "checkout"
+    home.mkdir()
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(
+        ".git", ".venv", "build", "*.egg-info", "__pycache__", ".hypothesis"))
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    venv, enter, install, daemon, program, status = (
+        line.partition(" #")[0].strip().replace("/tmp/nvshare.sock", str(site.folder / "sock"))
+        for line in pages.block("README.md", "python3 -m venv").splitlines())
+    simulated = pages.block("README.md", "export LD_LIBRARY_PATH")
+    with private_bus() as bus:
+        environment["DBUS_SESSION_BUS_ADDRESS"] = bus.address
+
+        def sh(*lines: str) -> str:
+            done = subprocess.run(
+                ["sh", "-ec", "\n".join(lines)], cwd=checkout, env=environment,
+                capture_output=True, text=True, check=False)
+            assert done.returncode == 0, (lines, done.stdout, done.stderr)
+            return done.stdout
+
+        sh(venv, enter, install)
+        with (site.folder / "log").open("w") as log:
+            site.started.append(subprocess.Popen(
+                ["sh", "-ec", "\n".join([enter, simulated, f"exec {daemon}"])], cwd=checkout,
+                env=environment, stderr=log, text=True))
+        assert program.endswith(" python train.py")
+        workload = str(next(home.glob("nvshare/lib/*/site-packages/nvshared/lib/nvshare-workload")))
+        command = program.replace("python train.py", f"{workload} --memory 8MiB --steps 2")
+        assert "right" in sh(enter, simulated, command)
+        assert "Simulated GPU" in sh(enter, simulated, status)
+
+
+@pytest.mark.long
+def test_make_demo_in_readme_shows_two_programs_that_share_a_gpu() -> None:
+    if not (ROOT / ".venv" / "demo-ready").exists():
+        pytest.skip("make test made no .venv here")
+    demo, suite = pages.block("README.md", "make demo").splitlines()
+    assert suite.startswith("make test ")               # which is what runs this
+    done = subprocess.run(
+        ["sh", "-ec", demo], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "right" in done.stdout
