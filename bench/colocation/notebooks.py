@@ -65,7 +65,7 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
     """What `number` notebooks can have so that all of it lies somewhere.
 
     `total`: bytes of the card; `host`: of host memory for what is swapped. The rule is that of
-    nvshared/scheduler/demand.py, with every notebook's context still to come.
+    nvshared/scheduler/promises.py, with every notebook's context still to come.
     """
     wanted = int(total * SHARE) // MIB * MIB
     card = Capacity(total)

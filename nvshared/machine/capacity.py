@@ -18,7 +18,7 @@ at once.
 A client's context is made just before it says HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while it starts. Until two samples
 have seen a client, a reserve is kept for its context; of each account
-(scheduler/belief.py) for a few at most, as anybody can connect. One is always
+(scheduler/trust.py) for a few at most, as anybody can connect. One is always
 kept for one more, which nobody knows of before it has made its context. Where no
 sample means anything, as NVML fails or something is always on its way, time has
 to do: the reserve is given up after a while, and what a context took shows when

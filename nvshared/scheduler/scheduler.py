@@ -177,7 +177,7 @@ class Scheduler:
         """A client is in these domains from now on, and in no others."""
         found = self._card.clients.get(client)
         if found is not None:
-            terms.place(self._card, found, domains)
+            terms.bound(self._card, found, domains)
             self._card.groups.settle()
 
     def snapshot(self) -> Snapshot:

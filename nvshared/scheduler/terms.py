@@ -105,18 +105,14 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
     queue.forget(card, old, client.tenants)
 
 
-def bound(card: Card, client: ScheduledClient) -> None:
-    """What its tenants are promised keeps to their limits, of all levels."""
-    tenants = client.tenants
-    client.tenancies = card.tenancies.named(
-        [tenant for tenant in tenants if card.tenants.terms_for(tenant).memory_limit])
-    place(card, client, [one.name for one in client.domains if one.name not in tenants])
-
-
-def place(card: Card, client: ScheduledClient, groups: Iterable[str]) -> None:
-    """It is in these control groups, and in its tenants' limits of host memory."""
-    limited = [one for one in client.tenants if card.tenants.terms_for(one).host_limit]
-    client.domains = card.domains.named([*groups, *limited])
+def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
+    """What its tenants are promised keeps to their limits, of all levels. `groups`: the control
+    groups that it is in from now on; None: the same as before."""
+    if groups is None:
+        groups = [one.name for one in client.domains if one.name not in client.tenants]
+    terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
+    client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
+    client.domains = card.domains.named([*groups, *(name for name, one in terms if one.host_limit)])
 
 
 def preempt(card: Card) -> None:

@@ -826,6 +826,20 @@ def test_limit_of_a_tenant_holds_for_programs_that_come_and_ends() -> None:
     assert world.computed(hook, time=4 * SECOND) > [0.9]
 
 
+def test_time_that_programs_of_a_tenant_held_together_is_billed_whatever_one_hook_says() -> None:
+    talk = Talk()
+    talk.tell(TenantChanged("user:alice", TenantTerms(compute_limit=50)))
+    for client in (1, 2):
+        talk.join(client, 1, 1, tenants=ALICE)
+        talk.obey(talk.want(client))
+    talk.now = 50 * MILLISECOND
+    assert stops(talk.tell(Tick())) == [1, 2]
+    for client, used in ((1, 50), (2, 1)):
+        answer = Stopped(client, talk.memory[client], True, 1, used * MILLISECOND)
+        assert runs(talk.tell(answer)) == []
+    assert talk.scheduler.deadline() == 100 * MILLISECOND
+
+
 # Suspension and preemption.
 
 

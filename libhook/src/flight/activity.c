@@ -8,7 +8,7 @@
  * IDLE. Nothing has passed the gate since the last sample, no thread stands there, and the marker
  * is done. Every such pause is added up, however short: nobody is billed for it.
  *
- * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/busy.py.
+ * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/turns.py.
  * Here a marker is recorded at each sample at which the last is done, whether threads have passed
  * or not. If the new one is done within SOON_US, nothing was in flight. So short gaps are met by
  * chance, in proportion to the time that they take. A gap counts as the time since the last sample,
