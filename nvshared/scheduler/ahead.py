@@ -130,8 +130,7 @@ def _copying(card: Card) -> frozenset[Way]:
         return frozenset()
     ways: frozenset[Way] = frozenset()
     for client in card.in_phase(Phase.RUNNING):
-        assert client.turn is not None
-        ways |= client.turn.copying
+        ways |= client.its_turn.copying
     return ways
 
 
@@ -162,10 +161,7 @@ def _is_early(decision: Decision, head: ScheduledClient) -> bool:
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
     started = min(
-        (c.turn.counted for c in card.in_phase(Phase.RUNNING)
-         if c.turn is not None and c.turn.started is not None),
-        default=decision.now,
-    )
+        (c.its_turn.counted for c in card.in_phase(Phase.RUNNING)), default=decision.now)
     return not decision.due(started + card.quantum - quantum.moving(card, head, ahead))
 
 

@@ -465,10 +465,7 @@ class Card:
     @property
     def holders(self) -> list[ScheduledClient]:
         """Chosen, running and draining clients, oldest turn first."""
-        return sorted(
-            self.groups.group("holding"),
-            key=lambda client: client.turn.serial if client.turn else 0,
-        )
+        return sorted(self.groups.group("holding"), key=lambda client: client.its_turn.serial)
 
     def total_for(self, client: ScheduledClient) -> int:
         """How large this client is told the card is; bytes."""

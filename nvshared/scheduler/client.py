@@ -424,6 +424,12 @@ class ScheduledClient:
         return self.turn is not None
 
     @property
+    def its_turn(self) -> Turn:
+        """That of a client that holds the card."""
+        assert self.turn is not None
+        return self.turn
+
+    @property
     def begins_or_runs(self) -> bool:
         """Chosen or running."""
         return self.phase is Phase.LOADING or self.phase is Phase.RUNNING

@@ -54,10 +54,8 @@ class Decision:
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """Asks a running client to drain."""
-        assert client.turn is not None
-        client.turn.ending = why
-        client.turn.stop_sent = self.now
-        client.turn.reported = False
+        turn = client.its_turn
+        turn.ending, turn.stop_sent, turn.reported = why, self.now, False
         client.enter(Phase.DRAINING, self.now)
         self.actions.append(actions.Stop(client.id))
 

@@ -82,8 +82,7 @@ def lacks(client: ScheduledClient) -> int:
 
 def measure(card: Card, client: ScheduledClient) -> bool:
     """It is whole, and its gate opens now: what did that take? False: nothing new is known."""
-    turn = client.turn
-    assert turn is not None
+    turn = client.its_turn
     if turn.lacked is None:
         known, client.cost = client.cost is not None, None
         return known

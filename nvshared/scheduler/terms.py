@@ -119,8 +119,7 @@ def preempt(card: Card) -> None:
     """The present turns may be ended, if others wait."""
     if card.contended:
         for client in card.holders:
-            assert client.turn is not None
-            client.turn.preempted = True
+            client.its_turn.preempted = True
 
 
 def limit_tenant(card: Card, tenant: str) -> None:
@@ -180,8 +179,7 @@ def plan(decision: Decision) -> None:
 
 
 def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> None:
-    turn = client.turn
-    assert turn is not None
+    turn = client.its_turn
     if left > 0 and not turn.idle:
         decision.due(min(decision.now + left, ends))
     elif decision.due(turn.stop_after):

@@ -202,8 +202,8 @@ def report_stuck(decision: Decision) -> None:
     """Reports clients that owe an answer for too long, and goes on waiting."""
     card = decision.card
     owing = [
-        (client, client.turn, client.turn.stop_sent) for client in card.in_phase(Phase.DRAINING)
-        if client.turn is not None and client.turn.parked is None
+        (client, client.its_turn, client.its_turn.stop_sent)
+        for client in card.in_phase(Phase.DRAINING) if client.its_turn.parked is None
     ] + [
         # Orders behind a STOP wait for the same thing.
         (client, client.moves[0], client.moves[0].since) for client in card.moving
@@ -314,13 +314,10 @@ def _invite(decision: Decision) -> None:
 
 def _suspend(decision: Decision) -> None:
     """Ends the turns of suspended clients."""
-    suspended = [c for c in decision.card.groups.group("suspended") if c.turn is not None]
-    for client in sorted(suspended, key=lambda c: c.turn.serial if c.turn else 0):
-        turn = client.turn
-        assert turn is not None
+    for client in [c for c in decision.card.holders if c.terms.suspended]:
         if client.phase is Phase.LOADING:
             _put_back(decision, client)
-        elif client.phase is Phase.RUNNING and decision.due(turn.stop_after):
+        elif client.phase is Phase.RUNNING and decision.due(client.its_turn.stop_after):
             decision.stop(client, TurnEnd.SUSPENDED)
 
 
@@ -334,10 +331,9 @@ def _give_way(decision: Decision) -> None:
     if not stalled or not any(c.not_before <= decision.now for c in card.groups.queue()):
         return
     for client in stalled:
-        assert client.turn is not None
         under_way = client.moves or any(c.moving(Way.OUT) and not c.mute for c in card.moving)
         patience = card.settings.stuck_after if under_way else STALLED
-        if decision.due(max(client.turn.chosen, client.progress, card.last_evicted) + patience):
+        if decision.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
             queue.join(card, client)
             queue.account(card)
@@ -362,8 +358,7 @@ def _repair(decision: Decision) -> None:
         alone = [c for c in staying if not c.settled] == content[-1:]
         if card.fits(staying) or alone:
             return
-        assert client.turn is not None
-        if decision.due(client.turn.stop_after):
+        if decision.due(client.its_turn.stop_after):
             staying.remove(client)
             decision.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
 
@@ -410,7 +405,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
             break                       # the background has what nobody else wants
         if blocked is not None and not (fits and _may_overtake(decision, blocked, overtaken)):
             continue
-        serials = [holder.turn.serial for holder in overtaken if holder.turn]
+        serials = [holder.its_turn.serial for holder in overtaken]
         _choose(decision, client, frozenset(serials))
         if blocked is not None:
             overtaken.append(client)    # the youngest turn, so they are in order still
@@ -436,7 +431,7 @@ def _may_overtake(
     ended = _ended(decision, blocked, holders)
     heard = [h for h in holders if not h.mute and not h.settled]
     soonest = min(
-        (h.turn.counted for h in heard if h.turn and h.turn.started is not None),
+        (h.its_turn.counted for h in heard if h.its_turn.started is not None),
         default=decision.now,
     )
     return (
@@ -456,8 +451,7 @@ def _ended(
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
     for holder in holders:              # oldest first, so whom it came beside is known
-        turn = holder.turn
-        assert turn is not None
+        turn = holder.its_turn
         if holder.mute or (holder.settled and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # to which nobody can put an end
             continue
@@ -504,13 +498,8 @@ def _stop_enough(
         return claims and gang.gets_ready(head)     # as soon as the others have drained
     ended = _ended(decision, head, decision.card.holders)
     leaving: list[ScheduledClient] = []
-    may_leave = [
-        c for c in staying
-        if c.id in ended and c.turn is not None and decision.due(c.turn.stop_after)
-    ]
-    for client in sorted(
-        may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)
-    ):
+    may_leave = [c for c in staying if c.id in ended and decision.due(c.its_turn.stop_after)]
+    for client in sorted(may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)):
         staying.remove(client)
         leaving.append(client)
         if enough(staying):
@@ -535,8 +524,8 @@ def _start(decision: Decision) -> bool:
     """Opens the gates of chosen clients that are whole. True: a hand-over's cost was measured."""
     learnt = False
     for client in decision.card.in_phase(Phase.LOADING):
-        turn = client.turn
-        if turn is None or not client.whole or client.standing not in MAY_START:
+        turn = client.its_turn
+        if not client.whole or client.standing not in MAY_START:
             continue
         turn.started = decision.now
         learnt = quantum.measure(decision.card, client) or learnt
@@ -557,10 +546,10 @@ def _rest(decision: Decision) -> None:
     if not (ahead.pauses_matter(card) or _others_idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
-        assert client.turn is not None
-        if client.standing:
-            continue                    # the others of its gang may not be idle
-        if client.turn.idle and not client.settled and decision.due(client.turn.stop_after):
+        turn = client.its_turn          # the others of a gang may not be idle
+        if turn.idle and not client.standing and not client.settled and decision.due(
+            turn.stop_after
+        ):
             decision.stop(client, TurnEnd.IDLE)
 
 
@@ -628,14 +617,14 @@ def _awaits_idle(card: Card) -> bool:
     if card.busy.members or not _busy_matters(card):
         return False
     running = card.in_phase(Phase.RUNNING)
-    busy = sum(client.turn is not None and client.turn.busy is not None for client in running)
+    busy = sum(client.its_turn.busy is not None for client in running)
     return 1 < busy < len(running)
 
 
 def _others_idle(card: Card) -> bool:
     """All that are not busy are idle."""
     return _awaits_idle(card) and all(
-        client.turn is not None and (client.turn.busy is not None or client.turn.idle)
+        client.its_turn.busy is not None or client.its_turn.idle
         for client in card.in_phase(Phase.RUNNING)
     )
 
@@ -692,8 +681,8 @@ def _begin_busy_turns(decision: Decision) -> bool:
     members = card.in_phase(Phase.RUNNING)
     since = card.busy.since
     for client in members:
-        turn = client.turn
-        if turn is None or turn.busy is None or turn.idle:
+        turn = client.its_turn
+        if turn.busy is None or turn.idle:
             return False
         since = max(since, turn.busy, client.busy_after - BUSY_PROOF, turn.stop_after - BUSY_PROOF)
     if not _suit_turns(members) or not card.fits(members) or not decision.due(since + BUSY_PROOF):
@@ -719,16 +708,14 @@ def _busy_turns_over(decision: Decision) -> tuple[bool, ScheduledClient | None]:
 
 def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
     """It does not use its turns, or not only its own."""
-    turn = client.turn
     match client.phase:
         case Phase.IDLE:
             return decision.due(client.since + BUSY_COMES_BACK)
         case Phase.DRAINING:
             # What it had submitted before may take long, and runs beside the others'.
-            return (
-                turn is not None and (turn.started or 0) >= decision.card.busy.since
-                and decision.due(turn.stop_sent + BUSY_DRAINS)
-            )
+            turn = client.its_turn
+            return (turn.started or 0) >= decision.card.busy.since and decision.due(
+                turn.stop_sent + BUSY_DRAINS)
         case Phase.RUNNING:
-            return turn is not None and (turn.idle or turn.stop_after > decision.now)
+            return client.its_turn.idle or client.its_turn.stop_after > decision.now
     return False

@@ -743,12 +743,13 @@ def test_limit_is_raised_and_taken_away_at_any_time() -> None:
     assert one.runs == runs
 
 
-@pytest.mark.parametrize("pause", [10, 100, 700])
-def test_limit_that_changes_again_and_again_gives_no_more(pause: int) -> None:
+@pytest.mark.parametrize(("pause", "kernel"), [(10, 10), (100, 10), (700, 10), (700, 1500)])
+def test_limit_that_changes_again_and_again_gives_no_more(pause: int, kernel: int) -> None:
     """Users may lower and raise what their own programs get, up to the administrator's limit."""
     world, one = limited(10)
+    one.kernel = kernel * MILLISECOND
     before = one.computed
-    changes = 20 * WINDOW // (pause * MILLISECOND)
+    changes = (20 if kernel < 100 else 200) * WINDOW // (pause * MILLISECOND)
     for change in range(changes):
         world.put(one, compute_limit=9 + change % 2)
         world.advance(pause * MILLISECOND)
