@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import resource
+import selectors
 import signal
 import sys
 import time
@@ -74,10 +75,31 @@ def _run(argv: Sequence[str] | None) -> None:
         return
     log.start(os.environ, debug=config.debug)
     sys.setswitchinterval(GIVE_WAY)
-    asyncio.run(_serve(config, read, watch))
+    selector = WatchedSelector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(_serve(config, read, watch, selector))
 
 
-async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> None:
+class WatchedSelector(selectors.DefaultSelector):
+    """Measures for how long the event loop stands, that is, does not look for what is new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._woke = time.monotonic()
+        self.longest = 0.0              # seconds
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As the event loop calls it, each time it has done what was due."""
+        self.longest = max(self.longest, time.monotonic() - self._woke)
+        try:
+            return super().select(timeout)
+        finally:
+            self._woke = time.monotonic()
+
+
+async def _serve(
+    config: Config, read: Callable[[], Config], watch: Watch, selector: WatchedSelector,
+) -> None:
     """From the first card to the last signal."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -154,9 +176,11 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch) -> No
         # What there is now stays, and need not be looked through for what has become garbage.
         gc.freeze()
         notifier.ready()
+        selector.longest = 0.0          # the start is no matter
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
         journal.farewell(manager)
+        logger.debug("the event loop stood for %.3f s at most", selector.longest)
     if faults:
         raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")

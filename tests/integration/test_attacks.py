@@ -14,6 +14,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,12 @@ def start(site: Site) -> Callable[..., Daemon]:
     return lambda *options: Daemon(site, site.start(*options))
 
 
-def attack(site: Site, name: str, address: str, *options: str) -> Process:
-    """Begins at once. Without a number of rounds it goes on until `rest`."""
+def attack(
+    site: Site, name: str, address: str, *options: str,
+    before: Callable[[int], None] = lambda _: None,
+) -> Process:
+    """Begins at once, after `before` with its pid. Without a number of rounds it goes on until
+    `rest`."""
     # One that plays along as a client may have turns, and may take its time; on another card.
     card = 1 if name == "change" else 0
     user = ["--uid", str(SOMEBODY)] if IS_ROOT else []
@@ -114,6 +119,7 @@ def attack(site: Site, name: str, address: str, *options: str) -> Process:
     site.started.append(popen)
     attacker = Process(popen)
     attacker.wait_for("ready")
+    before(popen.pid)
     assert popen.stdin is not None
     popen.stdin.write("go\n")
     popen.stdin.flush()
@@ -251,6 +257,55 @@ def test_others_hand_over_while_one_attacks(
     rest(attacker)
     eventually(lambda: daemon.descriptors <= before)
     daemon.is_well()
+
+
+# What the daemon asks about an attacker, and never learns. A loop that waited for it would answer
+# nobody; the attacker itself is answered where others are to know less of it, and it no more.
+@another_user
+@pytest.mark.parametrize(
+    "what", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]
+)
+def test_others_hand_over_while_questions_about_an_attacker_are_never_answered(
+    site: Site, start: Callable[..., Daemon], what: str
+) -> None:
+    box = site.folder / "box"
+    (box / "proc").mkdir(parents=True)
+    (box / "groups" / "slow").mkdir(parents=True)
+    (box / "groups" / "slow" / "memory.max").write_text("1073741824")
+    site.before = [sys.executable, "-m", "tests.integration.hangingbox", str(box)]
+    daemon = start("--tq", "3600", "--debug")
+    attackers = [
+        attack(site, name, str(site.socket), "--width", str(WIDTH), before=partial(hang, box, what))
+        for name in ("answer_nothing", "come_and_go")
+    ]
+    hand_over(site)
+    control = site.hook()
+    assert control.hello() is not None
+    assert control.allocate(MIB)
+    for attacker in attackers:
+        rest(attacker)
+    daemon.process.terminate()
+    assert daemon.process.wait(PATIENCE) == 0       # whatever its threads still wait for
+    log = site.log.read_text()
+    assert "Traceback" not in log
+    print(*(line for line in log.splitlines() if "the event loop stood" in line))
+
+
+def hang(box: Path, what: str, pid: int) -> None:
+    """Has questions of this kind about this process block."""
+    folder = box / "proc" / str(pid)
+    folder.mkdir()
+    for file in ("comm", "stat", "cgroup", "status", "uid_map", "cmdline"):
+        (folder / file).symlink_to(f"/proc/{pid}/{file}")
+    if what in ("cmdline", "memory.current"):
+        for file, text in (("comm", "a" * 15), ("cgroup", "0::/slow")):
+            (folder / file).unlink()
+            (folder / file).write_text(f"{text}\n")
+    place = {"users": box, "memory.current": box / "groups" / "slow"}.get(what, folder) / what
+    if place.parent == folder:
+        place.unlink()
+    if not place.exists():
+        os.mkfifo(place)
 
 
 @another_user
