@@ -49,7 +49,7 @@ from nvshared.scheduler import quantum
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Goal, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims, wants
+from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, SECOND
 
@@ -68,7 +68,7 @@ def interrupt(decision: Decision) -> None:
         return
     calm, copying = _calm(card), _copying(card)
     for client in card.groups.group("speculating"):
-        rests = calm and client.phase is Phase.IDLE and not client.terms.suspended
+        rests = calm and client.is_idle
         for move in client.moves:
             match move.goal:
                 case Goal.HEAD:
@@ -90,10 +90,10 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
     card = decision.card
     _share_bus(decision, head)
     interrupt(decision)
-    if head is not None and not any(wants(c) for c in card.groups.group("lacking")):
+    if head is not None and not any(c.lacks_room for c in card.groups.group("lacking")):
         others = [c for c in victims(card) if c is not head]
         goal = Goal.HEAD if card.settings.bus_sharing else None
-        _bring_in(decision, head, wants(head), others, goal)
+        _bring_in(decision, head, head.lacks_room, others, goal)
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(decision)
@@ -197,11 +197,11 @@ def _prefetch(decision: Decision) -> None:
         return
     idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and not c.moves]
     idle = latest_first(idle, card.now)
-    wanted = [c for c in reversed(idle) if c.strays.number and (wants(c) or c.need * c.cut)]
+    wanted = [c for c in reversed(idle) if c.strays.number and (c.lacks_room or c.need * c.cut)]
     for client in wanted:
         later = LATER * client.pause_left(card.now)
         others = [c for c in idle if c.pause_left(card.now) > later]
-        missing = min(wants(client), card.settings.step)
+        missing = min(client.lacks_room, card.settings.step)
         if card.fits([client]) and decision.due(client.load_after) and _bring_in(
             decision, client, missing, others, Goal.PREFETCH
         ):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything the scheduler knows about one GPU, and the sums over its clients."""
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from operator import attrgetter
 from typing import NamedTuple
 
 from nvshared.scheduler.client import PACE, Average, Conduct, Phase, ScheduledClient, Way
@@ -39,7 +39,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
         c.standing is Standing.GRANTED and c.phase is Phase.WAITING and not c.terms.suspended),
     "rationed": lambda c: c.rationed,
     # Chosen or running, and short of room or of memory.
-    "lacking": lambda c: c.begins_or_runs and (c.need > c.ordered or not c.whole),
+    "lacking": lambda c: c.begins_or_runs and (c.lacks_room or not c.whole),
     "occupying": lambda c: c.charged,
     # Of those that hold the card: gives way to all "urgent" ones.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
@@ -48,7 +48,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.settled,
 }
 # What is summed up; bytes, if not said otherwise.
-SUMS: dict[str, Callable[[ScheduledClient], int]] = {
+FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "charged": lambda c: c.charged,
     "host_charged": lambda c: c.host_counted,
     "committed": lambda c: c.committed,
@@ -58,21 +58,26 @@ SUMS: dict[str, Callable[[ScheduledClient], int]] = {
     "beyond": lambda c: c.beyond,
     "unshown": lambda c: c.unshown if c.account else 0,
     "holders_take": lambda c: c.takes if c.holds else 0,
-    # Room that those in the queue have not been promised.
-    "queued_want": lambda c: max(0, c.need - c.ordered) if c.queued else 0,
-    "cost": lambda c: c.cost or 0 if GROUPS["measured"](c) else 0,      # us
+    "queued_want": lambda c: c.lacks_room if c.queued else 0,
+    "cost": lambda c: c.cost or 0 if GROUPS["measured"](c) else 0,     # us
     "need": lambda c: c.need,
     "filled": lambda c: c.memory.filled - c.overclaims.filled,
     "out_of_reach": lambda c: c.out_of_reach,
-    # Of those idle: what could leave without a copy.
     "presaved": lambda c: min(c.presaved, c.staying) if c.is_idle else 0,
+    # Read of each client only.
+    "takes": lambda c: c.takes,
+    "unfastened": lambda c: max(0, c.committed - c.fastened),
+    "away": lambda c: max(0, c.memory.allocated - c.memory.resident) if c.is_idle else 0,
+    "account_unshown": lambda c: c.unshown,
+    "account_pinning": lambda c: c.pinning,
+    "account_heads": lambda c: int(bool(c.committed) or not c.account),
 }
+ACCOUNT = -3                            # the last of them are summed by account
 HEADS = 16                              # clients of one account, for which a margin is kept
 BURST = 500 * MILLISECOND               # that they may wait in a row,
 WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
 REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
 
-POSITIONS = {name: position for position, name in enumerate(SUMS)}
 
 
 class Account(NamedTuple):
@@ -86,48 +91,31 @@ class Account(NamedTuple):
 class Counted(NamedTuple):
     """What a client counts as, so that it can be subtracted again."""
 
-    groups: tuple[str, ...]
-    sums: tuple[int, ...]               # in the order of SUMS
-    place: int | None                   # in the queue; None: it is not there
-    takes: int
-    span: int                           # what it was promised and may leave the card
-    away: tuple[int, int] | None        # idle: bytes that are not on the card, and its id
-    domains: tuple[Domain, ...] = ()
-    stake: Stake = NO_STAKE             # in each of those
-    tenancies: tuple[Domain, ...] = ()
-    promise: Stake = NO_STAKE           # in those
-    account: str = ""
-    parts: Account = Account()          # of its account's sums
+    groups: tuple[str, ...] = ()
+    figures: tuple[int, ...] = (0,) * len(FIGURES)
+    # Domains of host memory, and those of tenants' limits, with what it counts as in each.
+    stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 2
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """What a client counts as. It runs at each change of a client."""
-    memory = client.memory
-    away = memory.allocated - memory.resident
+    """It runs at each change of a client."""
     return Counted(
         (client.phase.value, *[name for name, belongs in GROUPS.items() if belongs(client)]),
-        tuple([figure(client) for figure in SUMS.values()]),
-        client.place if client.queued else None,
-        client.takes,
-        max(0, client.committed - client.fastened),
-        (away, client.id) if client.is_idle and away > 0 else None,
-        client.domains, client.stake if client.domains else NO_STAKE,
-        client.tenancies, client.promise if client.tenancies else NO_STAKE,
-        client.account,
-        Account(
-            client.unshown, client.pinning, 1 if client.committed or not client.account else 0),
+        tuple([figure(client) for figure in FIGURES.values()]),
+        ((client.domains, client.stake if client.domains else NO_STAKE),
+         (client.tenancies, client.promise if client.tenancies else NO_STAKE)),
     )
 
 
-NOTHING = Counted((), (0,) * len(SUMS), None, 0, 0, None)
+NOTHING = Counted()
 
 
 class Groups:
     """The clients of a card by what they have in common, and sums over them.
 
     A client notes each change of a figure that counts (ScheduledClient.__setattr__), and is counted
-    anew before anything is read. Membership and sums are kept up, as each event reads about sixty
-    of them. Everything else is found by a loop over a group.
+    anew before anything is read. Members and sums are kept up, as each event reads about sixty
+    of them; the rest is found when it is read, and kept until the next change.
     """
 
     def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
@@ -135,140 +123,108 @@ class Groups:
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
-        self._groups: dict[str, dict[int, ScheduledClient]] = {
-            name: {} for name in (*GROUPS, *(phase.value for phase in Phase))}
-        self._sorted: dict[str, list[ScheduledClient]] = {}     # until a client comes or goes
-        self._sums = [0] * len(SUMS)
+        names = (*GROUPS, *(phase.value for phase in Phase))
+        self._members: dict[str, set[int]] = {name: set() for name in names}
+        self._sums = dict.fromkeys(FIGURES, 0)
         self._news: dict[str, set[int]] = {}
-        self._accounts: dict[str, Account] = {}
-        self._margins: int | None = None            # None: to be counted anew
-        self._least: int | None = None              # the same
-        self._away: tuple[int, int] | None = None
-        self._queue: list[tuple[int, int]] = []     # places and ids
+        self._sorted: dict[str, list[ScheduledClient]] = {}     # until the next change,
+        self._accounts: dict[str, Account] | None = None        # the same; None: not found yet
 
     def settle(self) -> None:
         """Counts what has changed, in the sums of all domains too."""
-        if self.touched:
-            self._count()
+        while self.touched:
+            self._count(self.touched.pop())
 
     def group(self, name: str) -> list[ScheduledClient]:
         """The members, in the order of their joining."""
         self.settle()
-        members = self._groups[name]
-        if len(members) < 2:
-            return list(members.values())
-        if name not in self._sorted:
-            self._sorted[name] = [members[id] for id in sorted(members)]
-        return self._sorted[name].copy()
+        found = self._sorted.get(name)
+        if found is None:
+            found = self._sorted[name] = [self._clients[id] for id in sorted(self._members[name])]
+        return found.copy()
 
     def size(self, name: str) -> int:
         """The number of members."""
         self.settle()
-        return len(self._groups[name])
+        return len(self._members[name])
 
     def total(self, name: str) -> int:
-        """One of SUMS."""
+        """One of FIGURES."""
         self.settle()
-        return self._sums[POSITIONS[name]]
+        return self._sums[name]
+
+    def figures(self, name: str) -> list[tuple[int, int]]:
+        """One of FIGURES of each client, and its id."""
+        self.settle()
+        position = [*FIGURES].index(name)
+        return [(one.figures[position], id) for id, one in self._counted.items()]
 
     def accounts(self) -> Mapping[str, Account]:
         """The sums of each account whose clients have anything, or may."""
         self.settle()
+        if self._accounts is None:
+            self._accounts = {}
+            for id, one in self._counted.items():
+                unshown, pinning, heads = one.figures[ACCOUNT:]
+                if unshown or pinning or heads:
+                    account = self._clients[id].account
+                    sums = self._accounts.get(account, Account())
+                    self._accounts[account] = Account(
+                        sums[0] + unshown, sums[1] + pinning, sums[2] + heads)
         return self._accounts
 
     def margins(self) -> int:
         """For how many clients a margin of host memory is kept."""
-        self.settle()
-        if self._margins is None:
-            self._margins = sum([
-                min(one.heads, HEADS) if account else one.heads
-                for account, one in self._accounts.items()
-            ])
-        return self._margins
+        return sum([
+            min(one.heads, HEADS) if account else one.heads
+            for account, one in self.accounts().items()
+        ])
 
     def queue(self) -> list[ScheduledClient]:
         """The clients that wait, by their places."""
-        self.settle()
-        return [self._clients[id] for _, id in self._queue]
+        return sorted(self.group("queued"), key=attrgetter("place"))
 
     def least_take(self) -> int:
         """The least that a client that waits would take; 0 if none waits."""
-        self.settle()
-        if self._least is None:
-            self._least = min(
-                [self._counted[id].takes for id in self._groups["queued"]], default=0)
-        return self._least
+        queued = self._members["queued"]
+        return min([take for take, id in self.figures("takes") if id in queued], default=0)
 
     def most_away(self) -> tuple[int, int]:
         """The most that an idle client has away from the card, and its id; or zeros."""
-        self.settle()
-        if self._away is None:
-            idle = [self._counted[id].away for id in self._groups[Phase.IDLE.value]]
-            self._away = max([away for away in idle if away is not None], default=(0, 0))
-        return self._away
+        return max([one for one in self.figures("away") if one[0]], default=(0, 0))
 
     def spanning(self, size: int) -> list[ScheduledClient]:
         """Clients that were promised more than this beside what they have pinned."""
-        self.settle()
-        size = max(0, size)
-        found = [id for id, one in self._counted.items() if one.span > size]
+        found = [id for span, id in self.figures("unfastened") if span > max(0, size)]
         return [self._clients[id] for id in sorted(found)]
 
     def news(self, reader: str) -> list[ScheduledClient]:
         """Clients that have changed since this reader asked last, in the order of their joining."""
-        self._count()
+        self.settle()
         changed = self._news.get(reader, self._clients.keys())
         self._news[reader] = set()
         return [self._clients[id] for id in sorted(changed) if id in self._clients]
 
-    def _count(self) -> None:
-        while self.touched:
-            id = self.touched.pop()
-            for changed in self._news.values():
-                changed.add(id)
-            before, now = self._counted.pop(id, NOTHING), NOTHING
-            if (client := self._clients.get(id)) is not None:
-                now = self._counted[id] = counted(client)
-                for name in now.groups:
-                    if name not in before.groups:
-                        self._groups[name][id] = client
-                        self._sorted.pop(name, None)
-            for name in before.groups:
-                if name not in now.groups:
-                    del self._groups[name][id]
-                    self._sorted.pop(name, None)
-            if now.sums != before.sums:
-                for position, figure in enumerate(now.sums):
-                    self._sums[position] += figure - before.sums[position]
-            if (now.account, now.parts) != (before.account, before.parts):
-                self._margins = None
-                self._book(before, -1)
-                self._book(now, 1)
-            if (now.place, now.takes) != (before.place, before.takes):
-                self._least = None
-            if now.away != before.away:
-                self._away = None
-            if now.place != before.place:
-                if before.place is not None:
-                    self._queue.remove((before.place, id))
-                if now.place is not None:
-                    insort(self._queue, (now.place, id))
-            for domains, stake, old, held in (
-                (now.domains, now.stake, before.domains, before.stake),
-                (now.tenancies, now.promise, before.tenancies, before.promise),
-            ):
-                if (domains, stake) != (old, held):
-                    for domain in old:
-                        domain.count(id, None)
-                    for domain in domains:
-                        domain.count(id, stake)
-
-    def _book(self, counted: Counted, sign: int) -> None:
-        sums = Account(*[
-            total + sign * part for total, part in zip(
-                self._accounts.pop(counted.account, Account()), counted.parts, strict=True)])
-        if any(sums):
-            self._accounts[counted.account] = sums
+    def _count(self, id: int) -> None:
+        for changed in self._news.values():
+            changed.add(id)
+        before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
+        now = NOTHING if client is None else counted(client)
+        if before.figures[ACCOUNT:] != now.figures[ACCOUNT:]:
+            self._accounts = None
+        if client is not None:
+            self._counted[id] = now
+        for name in {*before.groups} ^ {*now.groups}:
+            self._members[name] ^= {id}
+            self._sorted.pop(name, None)
+        for name, old, new in zip(FIGURES, before.figures, now.figures, strict=True):
+            self._sums[name] += new - old
+        for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
+            if held != new_stakes:
+                for domain in held[0]:
+                    domain.count(id, None)
+                for domain in new_stakes[0]:
+                    domain.count(id, new_stakes[1])
 
 
 @dataclass(frozen=True, slots=True)

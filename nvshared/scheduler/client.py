@@ -262,6 +262,11 @@ class ScheduledClient:
         return self.memory.need
 
     @property
+    def lacks_room(self) -> int:
+        """Bytes of room that it needs and has not been promised."""
+        return max(0, self.memory.need - self.ordered)
+
+    @property
     def takes(self) -> int:
         """Bytes of the card that it fills when whole, without what it has pinned."""
         return self.memory.need - self.memory.pinned

@@ -65,7 +65,7 @@ def _move(decision: Decision) -> None:
     card = decision.card
     lacking = card.groups.group("lacking")
     lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
-    short = sum(wants(c) for c in lacking) - card.free - coming(card)
+    short = sum(c.lacks_room for c in lacking) - card.free - coming(card)
     evictions = Evictions(decision)
     host_short = 0
     if short > 0:
@@ -83,11 +83,6 @@ def _move(decision: Decision) -> None:
         evictions = Evictions(decision)
         evictions.plan(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
         evictions.order()
-
-
-def wants(client: ScheduledClient) -> int:
-    """Room it needs and has not been promised."""
-    return max(0, client.need - client.ordered)
 
 
 def coming(card: Card) -> int:
@@ -234,7 +229,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
     card = decision.card
     free, more_comes = card.free, coming(card) > 0
     for client in wanting:
-        want = wants(client)
+        want = client.lacks_room
         mine = max(0, min(want, free))  # kept for it, ordered now or later
         free -= mine
         if client.moving(Way.OUT) or not decision.due(client.load_after):
@@ -257,7 +252,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
 def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
     """Gives holders room to grow into, out of what nobody needs."""
     card = decision.card
-    spare = card.free - sum(wants(c) for c in lacking) - card.groups.total("queued_want")
+    spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.total("queued_want")
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return

@@ -45,7 +45,7 @@ def check(scheduler: Scheduler) -> None:
         assert card.groups.size(name) == len(card.groups.group(name))
     for phase in Phase:
         assert card.in_phase(phase) == [one for one in everyone if one.phase is phase]
-    for name, figure in groups.SUMS.items():
+    for name, figure in groups.FIGURES.items():
         assert card.groups.total(name) == sum(map(figure, everyone)), name
     for account in {one.account for one in everyone}:
         mine = [one for one in everyone if one.account == account]
