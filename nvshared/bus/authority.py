@@ -21,7 +21,6 @@ from collections import Counter
 from contextlib import suppress
 from contextvars import ContextVar
 from itertools import count
-from typing import TypeVar
 
 from dbus_next.constants import ErrorType, MessageFlag
 from dbus_next.message import Message
@@ -41,7 +40,6 @@ USERS_REMEMBERED = 256                  # a bus never gives a name to another co
 _ALLOW_USER_INTERACTION = 1
 PATIENCE = 25.0                         # seconds for an answer, where nobody types a password
 LOOK = 2.0                              # seconds between two looks whether a caller is still there
-Key = TypeVar("Key")
 CHECKS = 64                             # that polkit has not answered,
 CHECKS_EACH_CONNECTION = 4
 CHECKS_EACH_USER = 8
@@ -81,8 +79,7 @@ class Checks:
             patience=None))
         self._of_caller[caller.name] += 1
         self._of_user[user] += 1
-        answer.add_done_callback(lambda _: _less(self._of_caller, caller.name))
-        answer.add_done_callback(lambda _: _less(self._of_user, user))
+        answer.add_done_callback(lambda _: self._answered(caller.name, user))
         try:
             async with asyncio.timeout(None if caller.interactive else PATIENCE):
                 while not (await asyncio.wait([answer], timeout=LOOK))[0]:
@@ -100,11 +97,9 @@ class Checks:
         ((granted, challenge, _),) = answer.result()
         return granted, challenge
 
-
-def _less(counter: Counter[Key], key: Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+    def _answered(self, name: str, user: int) -> None:
+        self._of_caller -= Counter([name])      # keeps those above zero
+        self._of_user -= Counter([user])
 
 
 def _forget(answer: "asyncio.Task[list[object]]") -> None:

@@ -2,8 +2,9 @@
 """From a method call to its answer.
 
 A call is looked up among the objects, its arguments' types are compared, its caller is authorised,
-the method runs, and the answer goes out: the result, or the D-Bus error of an NvshareError, or, for
-a fault of our own, one sentence; the traceback goes to the log and to nobody else.
+its arguments are read, the method runs, and the answer goes out: the result, or the D-Bus error of
+an NvshareError, or, for a fault of our own, one sentence; the traceback goes to the log and to
+nobody else.
 
 Each call is a task, so that one that waits for polkit holds up nobody. They start in the order in
 which the calls came in. A caller that does not wait for its answers is refused after so many. A
@@ -115,9 +116,7 @@ class Bus(Objects):
 
     def _done(self, sender: str, call: "asyncio.Task[None]") -> None:
         self._calls.discard(call)
-        self._of_caller[sender] -= 1
-        if not self._of_caller[sender]:
-            del self._of_caller[sender]
+        self._of_caller -= Counter([sender])    # keeps those above zero
 
     async def _answer(self, connection: BusConnection, received: Received) -> None:
         large = False
@@ -143,11 +142,7 @@ class Bus(Objects):
             handler = BaseMessageBus._find_message_handler(self, message)
             if handler is None:
                 raise self._missing(message)
-            try:
-                message.body = received.values()
-            except WireError as error:
-                raise InvalidArgs(
-                    f"the arguments of {message.member} cannot be read: {error}") from error
+            message.body = cast(list[Any], received)    # read once the caller may call this
             if inspect.isawaitable(running := handler(message, reply)):
                 await running
             return reply.result()
@@ -181,7 +176,7 @@ class Bus(Objects):
         async def handle(message: Message, reply: _Reply) -> None:
             if method.action is not ANYONE and not method.itself:
                 await caller.get().authorise(method.action)
-            result = method.fn(interface, *message.body)
+            result = method.fn(interface, *_arguments(message))
             if inspect.isawaitable(result):
                 result = await result
             if not isinstance(result, bytes):   # the body already
@@ -193,22 +188,26 @@ class Bus(Objects):
     async def _default_properties_handler(self, message: Message, reply: _Reply) -> None:
         if message.path not in self._path_exports:
             raise self._missing(message)
-        what = (message.member, message.signature)
-        name = message.body[0] if what in (("Get", "ss"), ("GetAll", "s"), ("Set", "ssv")) else None
-        chosen = [
-            one for one in self._path_exports[message.path]
-            if name == one.name or (name == "" and message.member == "GetAll")
-        ]
+        interfaces = self._path_exports[message.path]
+        if {"Get": "ss", "GetAll": "s", "Set": "ssv"}.get(message.member) != message.signature:
+            raise BusError(
+                ErrorType.UNKNOWN_METHOD, f"no {message.member} takes {message.signature!r}")
+        if message.member == "Set":
+            actions = {
+                one.options["action"] for interface in interfaces
+                for one in interface.properties.values() if one.access.writable()
+            }
+            if not actions:
+                raise BusError(ErrorType.PROPERTY_READ_ONLY, f"{message.path} has none to write")
+            for action in actions:
+                await caller.get().authorise(action)
+        message.body = _arguments(message)
+        name = message.body[0]
+        chosen = [one for one in interfaces if name in (one.name, "")]
         for interface in chosen:
             await interface.refresh()
-            if message.member == "Set":
-                member = interface.properties.get(message.body[1])
-                if member is not None and member.options["action"]:
-                    await caller.get().authorise(member.options["action"])
-                self.changed(interface)     # found out once it is
         if chosen and message.member == "GetAll":
-            entries = joined(one.entries() for one in chosen)
-            reply.returns(message, "a{sv}", array(entries))
+            reply.returns(message, "a{sv}", array(joined(one.entries() for one in chosen)))
             return
         BaseMessageBus._default_properties_handler(self, message, reply)
 
@@ -224,6 +223,13 @@ class Bus(Objects):
         except OSError as error:
             raise NvshareError(
                 f"this machine has no id: {error}", "run systemd-machine-id-setup") from error
+
+
+def _arguments(message: Message) -> list[Any]:
+    try:
+        return cast(Received, message.body).values()
+    except WireError as error:
+        raise InvalidArgs(f"the arguments of {message.member} cannot be read: {error}") from error
 
 
 def _refusal(message: Message, error: NvshareError) -> Message:

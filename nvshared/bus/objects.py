@@ -51,8 +51,8 @@ class Objects(BaseMessageBus):
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._next: asyncio.Future[bytes] | None = None     # of those who ask now for everything
-        self._collecting = False
+        self._next: asyncio.Task[bytes] | None = None       # of those who ask now for everything
+        self._collecting = asyncio.Lock()
         self._not_before = 0.0
 
     def _setup_socket(self) -> None:
@@ -82,14 +82,14 @@ class Objects(BaseMessageBus):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(loop.time(), self._last + COALESCE), self.announce)
 
-    def announce(self) -> None:
-        """Announces now what has changed."""
+    def announce(self, seconds: float = SLICE) -> None:
+        """Announces now what has changed; the rest after so many seconds a moment later."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._last = loop.time()
-        end = loop.time() + SLICE
+        end = loop.time() + seconds
         while self._dirty and loop.time() < end:
             interface = next(iter(self._dirty))
             del self._dirty[interface]
@@ -99,32 +99,20 @@ class Objects(BaseMessageBus):
 
     async def everything(self) -> bytes:
         """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
-        loop = asyncio.get_running_loop()
         if self._next is None:
-            self._next = loop.create_future()
-        mine = self._next
-        if not self._collecting:
-            self._collecting = True
             # A task of its own: whoever asked first may be cancelled, the others still wait.
-            self._task = loop.create_task(self._collect_for_all())
-        return await asyncio.shield(mine)
+            self._next = asyncio.get_running_loop().create_task(self._collect_next())
+        return await asyncio.shield(self._next)
 
-    async def _collect_for_all(self) -> None:
+    async def _collect_next(self) -> bytes:
         loop = asyncio.get_running_loop()
-        try:
-            while self._next is not None:
-                await asyncio.sleep(max(0.0, self._not_before - loop.time()))
-                await self._refresh()
-                waiting, self._next = self._next, None
-                try:
-                    body, spent = await self._collect()
-                except Exception as error:      # told to those who asked, and logged there
-                    waiting.set_exception(error)
-                    continue
-                self._not_before = loop.time() + (SHARE - 1) * spent
-                waiting.set_result(body)
-        finally:
-            self._collecting = False
+        async with self._collecting:
+            await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+            self._next = None           # whoever asks from now on waits for another
+            await self._refresh()
+            body, spent = await self._collect()
+            self._not_before = loop.time() + (SHARE - 1) * spent
+            return body
 
     async def _collect(self) -> tuple[bytes, float]:
         """And the seconds of work that it took."""

@@ -63,7 +63,6 @@ class Publication:
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}
         self._limited: set[int] = set()         # clients with a share of the time
-        self._gpus: dict[GPU, GPUInterface] = {}
         self._manager = manager
         self._face = ManagerInterface(manager, history)
         self._bus.export(MANAGER_PATH, self._face)
@@ -89,7 +88,7 @@ class Publication:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
         if self._connection is not None:
-            self._bus.announce()
+            self._bus.announce(float("inf"))
             await self._bus.close()
             await self._connection.close()
         self._bus.attach(None)
@@ -118,8 +117,7 @@ class Publication:
                 reason = "it closed the connection"
             except Exception as error:      # whatever the transport met, the bus is gone
                 reason = str(error) or "it closed the connection"
-            logger.error(
-                "lost the message bus %r: %s; sharing goes on", self._address, reason)
+            logger.error("lost the message bus %r (%s); sharing goes on", self._address, reason)
             self._bus.attach(None)
             connection = await self._return()
             logger.info("back on the message bus %r", self._address)
@@ -141,7 +139,7 @@ class Publication:
                 reported = True
 
     def _gpu_new(self, gpu: GPU) -> None:
-        face = self._gpus[gpu] = GPUInterface(self._manager, gpu)
+        face = GPUInterface(self._manager, gpu)
         self._bus.export(gpu_path(gpu.facts.index), face)
         self._bus.export(gpu_path(gpu.facts.index), StatisticsInterface(gpu))
 
@@ -150,7 +148,7 @@ class Publication:
                 for limited in self._limited & gpu.clients.keys():
                     self._client_changed(limited)       # but for the end of a window
                 return
-            self._bus.changed(face)            # what has changed is found out later
+            self._bus.changed(face)     # what has changed is found out later
             changed: tuple[int, ...] = ()
             if isinstance(event, Ganged):
                 changed = event.clients

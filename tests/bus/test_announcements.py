@@ -36,7 +36,7 @@ async def announced(
     publication: Publication, other: Peeper
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Path, interface and new values of what has changed until now."""
-    publication._bus.announce()
+    publication._bus.announce(float("inf"))
     await other.settled()
     return [
         (path, interface, {name: variant.value for name, variant in changes.items()})

@@ -6,17 +6,26 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dbus_next.aio.message_bus import MessageBus
 from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
+from dbus_next.signature import Variant
 
 from nvshared.bus import authority
 from nvshared.bus.authority import Caller
+from nvshared.dbus import Received
+from nvshared.names import (
+    LOG_CONTROL_INTERFACE,
+    LOG_CONTROL_PATH,
+    MANAGER_INTERFACE,
+    MANAGER_PATH,
+)
 from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, peeper, published
-from tests.bus.test_calls import STANDARD, refusal
+from tests.bus.test_calls import PROPERTIES, STANDARD, refusal
 
 SOMEBODY = 4711
 NOBODY = 65534                          # a user that every system has
@@ -143,6 +152,33 @@ async def test_without_polkit_only_root_may(manager: Manager, caller: Peeper) ->
     assert name == STANDARD + "AccessDenied"
     assert "polkit" in sentence
     assert manager.tq == 30
+
+
+async def test_arguments_of_a_caller_that_is_not_permitted_are_not_read(
+    caller: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user may send variants, which take long to read."""
+    read: list[str] = []
+    values = Received.values
+
+    def noted(self: Received) -> list[Any]:
+        if self.message.message_type is MessageType.METHOD_CALL:
+            read.append(self.message.member)
+        return values(self)
+
+    monkeypatch.setattr(Received, "values", noted)
+    variants = Variant("av", [Variant("y", 1)] * 1000)
+    for member, signature, body, path, interface in (
+        ("SetTenantTerms", "sa{sv}", ["user:x", {"a": variants}], MANAGER_PATH, MANAGER_INTERFACE),
+        ("Set", "ssv", [LOG_CONTROL_INTERFACE, "LogLevel", variants], LOG_CONTROL_PATH, PROPERTIES),
+        ("Set", "ssv", [MANAGER_INTERFACE, "TQ", variants], MANAGER_PATH, PROPERTIES),
+        ("Get", "v", [variants], MANAGER_PATH, PROPERTIES),
+        ("SetTQ", "v", [variants], MANAGER_PATH, MANAGER_INTERFACE),
+    ):
+        refusal(await caller.call(member, signature, body, path=path, interface=interface))
+    assert read == []
+    assert len(await caller.result("ListGPUs")) == 2
+    assert read == ["ListGPUs"]
 
 
 async def test_anybody_may_look(caller: Peeper) -> None:
