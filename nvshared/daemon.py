@@ -206,7 +206,7 @@ def _manager(
     cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
 ) -> Manager:
     timer = _timer(asyncio.get_running_loop())
-    safe = SafeBudget(monotonic, timer)
+    safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
     told: list[str] = []                # settings that wait for the next start
 
@@ -225,7 +225,8 @@ def _manager(
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
     overrides = Overrides() if store is None else store.load()
-    tenancy = Tenancy(None if config.state_dir is None else TenantsFile(config.state_dir))
+    keeper = None if config.state_dir is None else TenantsFile(config.state_dir)
+    tenancy = Tenancy(keeper, lanes.run)
     manager = Manager(derived, monotonic, timer, overrides, store, tenancy)
     safe.follow(manager)
     ControlGroups(monotonic, timer, lanes.run).follow(manager)

@@ -28,6 +28,14 @@ Post = Callable[[Callable[[], None]], None]
 Run = Callable[..., None]               # Lanes.run
 
 
+def here(
+    _key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
+    _patience: int | None = None,
+) -> None:
+    """Lanes.run for whoever may wait: without a thread."""
+    answer(call())
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
     call: Callable[[], Any]

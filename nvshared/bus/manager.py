@@ -207,7 +207,10 @@ class ManagerInterface(TurnSettings):
         return [_row(one) for one in self._manager.tenancy.tenants()]
 
     @method("GetTenant", "found", action=ANYONE)
-    def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":
+    async def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":
+        known = asyncio.Event()
+        self._manager.tenancy.learn(tenant, known.set)
+        await known.wait()
         return _row(self._manager.tenancy.tenant(tenant))
 
     @method("GetHistory", "from_usec to_usec each_usec rows missing",

@@ -128,7 +128,8 @@ class Server:
         self._unknown[lender] += 1
         self._accepted.add(connected)
         self._lanes.run(
-            lender, partial(peer.identify, *credentials),
+            lender,
+            partial(peer.identify, *credentials, grouped=self.manager.tenancy.has_group_rules),
             partial(self._identified, connected, name, lender))
 
     def _identified(

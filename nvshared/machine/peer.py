@@ -38,6 +38,7 @@ class Peer:
     is_contained: bool = False          # in a container: its root is not the host's root
     started: int | None = None          # in ticks since boot; None: it had died
     strange: tuple[str, ...] = ()       # paths of its control groups that are not understood
+    groups: frozenset[str] | None = None    # of its user; None: nobody has asked
     title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
     gang: str = ""                      # alike for its user's programs that are to run together
     gang_size: int = 0                  # (NVSHARE_GANG), and how many they are; 0: nobody knows
@@ -89,8 +90,10 @@ def credentials(connection: socket.socket) -> Credentials:
     return Credentials(pid, uid)
 
 
-def identify(pid: int, uid: int) -> Peer:
+def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     """By what /proc and the list of users say of a process; of a dead one, its user at most.
+
+    `grouped`: asks for its user's groups.
 
     May block (nvshared/lanes.py), but not on memory of the process: only where root let SLURM
     make a job's folder without a number is the environment read.
@@ -105,7 +108,8 @@ def identify(pid: int, uid: int) -> Peer:
         found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
     contained = not cgroup or bool(puzzling) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
-    return Peer(pid, uid, owner, called, found, contained, started, puzzling)
+    groups = tenant.groups(found[0].name) if grouped else None
+    return Peer(pid, uid, owner, called, found, contained, started, puzzling, groups)
 
 
 def _is_of_the_systems_container(tenant: Tenant) -> bool:

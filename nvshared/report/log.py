@@ -8,6 +8,7 @@ a loop cannot fill the disk.
 
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
@@ -45,10 +46,15 @@ class Lines(logging.Handler):
 
 
 def tell(line: str) -> None:
-    """Writes a line to stderr, if that takes it."""
-    if sys.stderr is not None:          # as where it was closed when we were started
-        with suppress(OSError):
-            os.write(sys.stderr.fileno(), f"{line}\n".encode(errors="backslashreplace"))
+    """Writes a line to stderr, as far as that takes it at once: users can keep a journal busy."""
+    if sys.stderr is None:              # as where it was closed when we were started
+        return
+    text = f"{line}\n".encode(errors="backslashreplace")
+    with suppress(OSError):
+        asked = select.poll()
+        asked.register(sys.stderr, select.POLLOUT)
+        while text and asked.poll(0):
+            text = text[os.write(sys.stderr.fileno(), text[:select.PIPE_BUF]):]
 
 
 def start(environment: Mapping[str, str], *, debug: bool) -> None:

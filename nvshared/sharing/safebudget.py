@@ -21,6 +21,7 @@ from collections import Counter
 from functools import partial
 
 from nvshared.clock import Clock, Timer
+from nvshared.lanes import Run, here
 from nvshared.machine import host
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -35,17 +36,19 @@ APART = SECOND                          # a look takes a tenth of that with a th
 class SafeBudget:
     """How many bytes are safe to take."""
 
-    def __init__(self, clock: Clock, timer: Timer) -> None:
+    def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
+        """`run`: Lanes.run; the kernel is slow to tell of processes that end."""
         self.bytes = host.safe_budget()
         self._clock = clock
         self._timer = timer
+        self._run = run
         self._until = clock() + LATE
         self._next = clock()            # no look before that
         self._due = False
 
     def follow(self, manager: Manager) -> None:
         """Tells it what is safe to take with what clients of a daemon before us hold."""
-        manager.gathered.connect(partial(self._look, manager))
+        manager.gathered.connect(partial(self._look, manager, here))   # before anybody is refused
         manager.client_new.connect(partial(self._came, manager))
 
     def _came(self, manager: Manager, client: Client) -> None:
@@ -54,19 +57,22 @@ class SafeBudget:
         if late and _held(client) and not self._due:
             self._due = True
             if self._clock() >= self._next:
-                self._look(manager)
+                self._look(manager, self._run)
             else:
-                self._timer(self._next, partial(self._look, manager))
+                self._timer(self._next, partial(self._look, manager, self._run))
 
-    def _look(self, manager: Manager) -> None:
+    def _look(self, manager: Manager, run: Run) -> None:
         self._due = False
         self._next = self._clock() + APART
         held: Counter[int] = Counter()
         for client in manager.clients:
             held[client.peer.pid] += _held(client)
         held = +held                    # those that hold anything
-        more = host.safe_budget(held) if held else 0
-        if more > self.bytes:
+        if held:
+            run(self, partial(host.safe_budget, held), partial(self._found, manager))
+
+    def _found(self, manager: Manager, more: int | None) -> None:
+        if more is not None and more > self.bytes:
             self.bytes = more
             manager.set_safe_budget(more)
             logger.debug("with what programs hold already, %.1f GiB is safe to take", more / GIB)

@@ -13,11 +13,13 @@ A scheduler goes on knowing a tenant whose programs have ended. So nobody gets r
 starting anew; only of very many such tenants the oldest are forgotten.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from nvshared.errors import InvalidArgs
+from nvshared.lanes import Run, here
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
 from nvshared.names import TERM_SOURCES
@@ -28,8 +30,10 @@ from nvshared.settings.tenants import Kept
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.pods import Pod, Pods
 from nvshared.signal import Signal
+from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
+PATIENCE = SECOND                       # until what holds is told without what groups are
 GONE_KNOWN = 1000                       # tenants without programs that schedulers know
 
 
@@ -60,7 +64,9 @@ class TenantView:
 class Tenancy:
     """The terms of all tenants, and who tells them to the GPUs' schedulers."""
 
-    def __init__(self, keeper: Keeper | None = None) -> None:
+    def __init__(self, keeper: Keeper | None = None, run: Run = here) -> None:
+        """`run`: Lanes.run; who knows the groups of users may be on another machine."""
+        self._run = run
         self.renamed: Signal[Client] = Signal("renamed")    # what it is shown as is another
         self._pods = Pods()
         self._keeper = keeper
@@ -81,7 +87,33 @@ class Tenancy:
         """The rules are these from now on."""
         self._rules = rules
         self._groups.clear()
-        self._tell_all([*self._clients, *self._gone])
+        names = (*self._clients, *self._gone)
+        for name in (*names, *self._by_hand):
+            self.learn(name, lambda: None)
+        self._tell_all(names)
+
+    @property
+    def has_group_rules(self) -> bool:
+        """Whether what holds for a user depends on the groups that the user is in."""
+        return any(one.pattern.startswith(f"{GROUP}:") for one in self._rules)
+
+    def learn(self, name: str, then: Callable[[], None]) -> None:
+        """Finds out what tenant() must know of users without programs; calls `then` after that."""
+        kind, _, user = name.partition(":")
+        if kind != Kind.USER or not self.has_group_rules or (
+                name in self._groups and name in self._clients):
+            then()
+        else:
+            self._run(
+                GROUP, partial(kernel.groups, user), partial(self._learned, name, then), PATIENCE)
+
+    def _learned(self, name: str, then: Callable[[], None], groups: frozenset[str] | None) -> None:
+        if groups is not None:
+            known = {*self._clients, *self._by_hand, *self._gone}
+            self._groups = {one: its for one, its in self._groups.items() if one in known}
+            self._groups[name] = groups
+            self._tell_all([name])
+        then()
 
     def name(self, pods: Mapping[str, Pod]) -> None:
         """These are all pods of this machine, by their tenants."""
@@ -114,6 +146,7 @@ class Tenancy:
         if not self._by_hand[name]:
             del self._by_hand[name]
         self._tell_all([name])
+        self.learn(name, lambda: None)
         if self._keeper is not None:
             self._keeper.save(self._by_hand)
 
@@ -197,20 +230,16 @@ class Tenancy:
         """All that is said of each of a tenant's terms, what holds first."""
         by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
         names = {name, self._pods.shown(name)}
-        rules = holding(self._rules, names, self._groups_of(name))
+        rules = holding(self._rules, names, self._groups.get(name, frozenset()))
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
 
-    def _groups_of(self, name: str) -> frozenset[str]:
-        kind, _, user = name.partition(":")
-        if kind != Kind.USER or not any(one.pattern.startswith(f"{GROUP}:") for one in self._rules):
-            return frozenset()
-        if name not in self._groups:
-            self._groups[name] = kernel.groups(user)
-        return self._groups[name]
-
     def _joins(self, client: Client, _memory: Memory) -> None:
+        if client.peer.groups is not None:
+            self._groups[str(client.peer.tenants[0])] = client.peer.groups
         for name in map(str, client.peer.tenants):
             self._clients.setdefault(name, {})[client.id] = client
+            if name not in self._groups:
+                self.learn(name, lambda: None)
             client.pod = self._pods.pod(name) or client.pod
             self._gone.pop(name, None)
             self._tell(client.gpu, name)

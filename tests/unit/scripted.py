@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clock, a timer and a scheduler that do what a test says, for what surrounds schedulers."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -45,14 +44,6 @@ DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB))
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
     """Somebody."""
     return Peer(pid, uid, uid, "python", (Tenant(Kind.USER, user(uid)),))
-
-
-def at_once(
-    _key: Hashable, call: Callable[[], Any], answer: Callable[[Any], None],
-    _patience: int | None = None,
-) -> None:
-    """Lanes.run, without threads."""
-    answer(call())
 
 
 class Time:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared.lanes import here
 from nvshared.machine import cgroup, host
 from nvshared.machine.nvml import Sample
 from nvshared.report import journal
@@ -17,7 +18,7 @@ from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, KIB, MIB, SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, at_once, joined, peer
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, joined, peer
 
 RESERVE = 512 * MIB                     # of a limit of 8 GiB
 CARD = FACTS.memory_total
@@ -34,7 +35,7 @@ class Machine:
         (folder / "cgroup").write_text("0::/all/daemon\n")
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
-        ControlGroups(self.time.clock, self.time.timer, at_once).follow(self.manager)
+        ControlGroups(self.time.clock, self.time.timer, here).follow(self.manager)
         limited = Limited(logging.getLogger("nvshared.test"), self.time.clock, self.time.timer)
         for facts in (OTHER, FACTS):
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=False)

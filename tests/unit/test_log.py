@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from threading import Thread
 
 import pytest
 
 from nvshared.report import log
 from nvshared.report.log import BURST, INTERVAL, JournalFormatter, Limited
 from tests.unit.scripted import Time
+
+LONG = 60.0                             # seconds that a busy machine may take
 
 
 @pytest.fixture
@@ -53,6 +56,20 @@ def test_the_journal_gets_priorities_and_a_person_the_time(
     assert said.endswith("careful\n")
     log.set_debug(True)
     assert root.level == logging.DEBUG
+
+
+def test_tell_loses_a_line_that_stderr_does_not_take_at_once(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as journal, os.fdopen(writing, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        log.tell("read")
+        telling = Thread(target=lambda: log.tell("x" * (1 << 22)), daemon=True)
+        telling.start()                 # far more than a pipe takes
+        telling.join(LONG)
+        assert not telling.is_alive()
+        assert journal.readline() == b"read\n"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
@@ -20,7 +21,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.terms import ClientTerms
 from nvshared.units import SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, at_once, peer, script
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, peer, script
 
 OURS = os.getpid()
 
@@ -36,7 +37,7 @@ class Daemon:
 
     def __init__(self, folder: Path, time: Time) -> None:
         self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-        self.kept = RememberedTerms(folder, time.clock, time.timer, at_once)
+        self.kept = RememberedTerms(folder, time.clock, time.timer, here)
         for facts in (FACTS, OTHER):
             self.kept.follow(self.manager.add(facts, Sample(), gather=False))
 
