@@ -1,0 +1,877 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far clients may grow, within domains too, and which of their claims count."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from nvshared.scheduler import Scheduler
+from nvshared.scheduler.actions import Action, Evict, Limits, Load, MoveOrder, Presave, Run, Stop
+from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.events import (
+    CapacityChanged,
+    CommitAsked,
+    Event,
+    Evicted,
+    Evidence,
+    Joined,
+    Left,
+    Loaded,
+    Memory,
+    MemoryChanged,
+    Presaved,
+    Reopened,
+    Seen,
+    Stays,
+    Stopped,
+    TermsChanged,
+    Tick,
+)
+from nvshared.scheduler.settings import Settings, Terms
+from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from tests.seeds import seeds
+from tests.unit.scheduler_talk import Talk, limits, runs, stops
+from tests.unit.scheduler_world import World
+
+BOX = ("box",)
+CARD, HOST = 8 * GIB, 32 * GIB
+SETTINGS = Settings(capacity=CARD, total=CARD, host_budget=HOST, tq=SECOND)
+LIARS, HONEST = "user:1000", "user:1001"
+NOTHING = Evidence(0, 0)
+ONE = 10_000                            # the id of an honest client
+
+
+def granted(
+    talk: Talk, client: int, size: float, number: int = 1, pins: float = 0
+) -> bool | None:
+    """Whether a COMMIT is granted; None: not answered yet."""
+    for answer in limits(talk.ask(client, number, size, pins), client):
+        if answer.number == number:
+            return answer.commit >= int(size * GIB)
+    return None
+
+
+def one_has_half() -> Talk:
+    """Two clients on a card of 100 GiB and a host of 10."""
+    talk = Talk(100, host=10)
+    talk.join(1)
+    talk.join(2)
+    talk.ask(1, 1, 50)
+    talk.changed(1, allocated=50)
+    return talk
+
+
+def test_limits_are_the_first_action_after_a_client_joined() -> None:
+    first, *_ = Talk().join(1)
+    assert isinstance(first, Limits)
+    assert (first.number, first.most, first.total) == (0, 100 * GIB, 100 * GIB)
+
+
+def test_commit_is_answered_under_its_number() -> None:
+    talk = Talk()
+    talk.join(1)
+    answer, = limits(talk.ask(1, 7, 50), 1)
+    assert answer.number == 7
+    assert answer.commit >= 50 * GIB
+
+
+def test_grant_exceeds_the_request_a_little_while_there_is_plenty() -> None:
+    talk = Talk()
+    talk.join(1)
+    answer, = limits(talk.ask(1, 1, 50), 1)
+    assert 64 * MIB <= answer.commit - 50 * GIB <= GIB
+
+
+def test_commit_beyond_the_card_is_refused() -> None:
+    talk = Talk()
+    talk.join(1)
+    assert granted(talk, 1, 100)
+    assert granted(talk, 1, 100.1, 2) is False
+
+
+def test_commit_beyond_what_others_have_not_pinned_is_refused() -> None:
+    talk = Talk()
+    talk.join(1, pinned=20)
+    talk.join(2)
+    assert granted(talk, 2, 85) is False
+    assert granted(talk, 2, 80, 2)
+
+
+def test_pinning_is_refused_if_another_client_would_not_fit_beside_it() -> None:
+    talk = Talk()
+    talk.join(1, 90)
+    talk.join(2, 20)
+    assert granted(talk, 2, 31, pins=11) is False
+    assert granted(talk, 2, 20.5, 2, pins=11) is False  # of what it has already
+    assert granted(talk, 2, 29, 3, pins=9)
+    # What was granted counts before it is there.
+    assert granted(talk, 2, 31, 4, pins=2) is False
+    assert granted(talk, 1, 92) is False
+    assert granted(talk, 1, 91, 2)
+    talk.wait(61)                       # it has not done it
+    assert granted(talk, 2, 22, 5, pins=2)
+
+
+def test_grant_to_pin_that_was_freed_again_does_not_count() -> None:
+    """Another thread may free as much before the daemon hears that something is pinned."""
+    talk = Talk()
+    talk.join(1, 60)
+    talk.join(2, 20)
+    for number in range(1, 50):
+        assert granted(talk, 2, 25, number, pins=5)
+        talk.changed(2, pinned=0, answered=number)
+    assert granted(talk, 1, 95)
+
+
+def test_grant_to_pin_counts_as_the_hook_says() -> None:
+    talk = Talk()
+    talk.join(1, 90)
+    talk.join(2, 2)
+    assert granted(talk, 2, 4, 1, pins=2)
+    assert granted(talk, 2, 6, 2, pins=4)
+    talk.changed(2, answered=1, to_pin=2)               # and of the second it has not heard
+    assert granted(talk, 2, 7, 3, pins=5) is False
+    talk.changed(2, answered=3, to_pin=6)
+    assert granted(talk, 2, 7, 4, pins=5) is False
+    talk.changed(2, pinned=2, answered=4, to_pin=4)     # the same, whoever takes it first
+    assert granted(talk, 2, 7, 5, pins=5) is False
+    talk.changed(2, pinned=2, answered=5, to_pin=0)     # which was freed, or refused by the driver
+    assert granted(talk, 2, 9, 6, pins=5)
+
+
+def test_grant_to_pin_of_a_slow_thread_counts_until_it_is_used() -> None:
+    """The first has been granted a GiB, and takes it after all the others."""
+    talk = Talk()
+    talk.join(1, 90)
+    talk.join(2, 2)
+    assert granted(talk, 2, 3, 1, pins=1)
+    for number in range(2, 50):
+        assert granted(talk, 2, 7, number, pins=5)
+        talk.changed(2, pinned=5, answered=number, to_pin=1)
+        talk.changed(2, pinned=0)
+    assert granted(talk, 1, 98)
+    talk.changed(1, allocated=98)
+    assert granted(talk, 2, 4, 50, pins=2) is False     # it is counted as long as it may pin that
+    talk.wait(100)
+    assert granted(talk, 2, 4, 51, pins=2) is False
+    talk.changed(2, to_pin=0)
+    answer, = (a for a in limits(talk.obey(talk.ask(2, 52, 4, 2)), 2) if a.number)
+    assert answer.commit >= 4 * GIB
+
+
+def test_question_is_dropped_when_a_later_one_was_answered() -> None:
+    """What is beyond the card is answered at once; whoever waited before that asks again."""
+    talk = one_has_half()
+    probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
+    talk.beyond(2, 2, 0)
+    talk.changed(2, answered=2)
+    assert [a.number for a in limits(talk.evicted(probe), 2) if a.number] == []
+
+
+def test_unused_commit_is_called_back_for_what_is_to_be_pinned() -> None:
+    talk = Talk()
+    talk.join(1)
+    assert granted(talk, 1, 90)
+    talk.changed(1, allocated=90)       # and a GiB more is promised
+    talk.join(2, 5)
+    actions = talk.ask(2, 1, 15, 10)
+    assert not [answer for answer in limits(actions, 2) if answer.number]
+    told, = limits(actions, 1)
+    assert told.commit == 90 * GIB
+    answer, = (a for a in limits(talk.obey(actions), 2) if a.number)
+    assert answer.commit >= 15 * GIB
+
+
+def test_commit_that_could_not_be_evicted_is_refused() -> None:
+    talk = Talk(100, host=0)
+    talk.join(1)
+    talk.join(2)
+    assert granted(talk, 1, 70)
+    talk.changed(1, allocated=70)
+    assert granted(talk, 2, 40) is False
+    assert granted(talk, 2, 20, 2)
+
+
+def test_commit_of_three_times_80_fits_a_card_of_137_and_a_host_of_110() -> None:
+    talk = Talk(137, 110)
+    for client in (1, 2, 3):
+        talk.join(client)
+        talk.changed(client)
+    for client in (1, 2, 3):
+        talk.obey(talk.ask(client, 1, 80))
+        talk.changed(client, allocated=80)
+    assert all(talk.view(client).commit >= 80 * GIB for client in (1, 2, 3))
+    assert granted(talk, 1, 90, 2) is False
+
+
+def test_unused_commit_is_called_back_before_a_client_is_refused() -> None:
+    talk = one_has_half()
+    lent = talk.view(1).commit - 50 * GIB
+    assert lent > 0
+    everything = 110 - 1                # less the margin
+    wanted = everything - 50
+    actions = talk.ask(2, 1, wanted)
+    assert [a.number for a in limits(actions, 2)] == []
+    smaller = limits(actions, 1)[-1]
+    assert (smaller.number, smaller.commit) == (0, 50 * GIB)
+    probe = next(a for a in actions if isinstance(a, Evict) and a.client == 1)
+    answer, = (a for a in limits(talk.evicted(probe), 2) if a.number == 1)
+    assert answer.commit >= int(wanted * GIB)
+
+
+def test_unused_commit_that_was_used_meanwhile_is_not_promised_again() -> None:
+    talk = one_has_half()
+    wanted = 110 - 1 - 50
+    probe = next(a for a in talk.ask(2, 1, wanted) if isinstance(a, Evict) and a.client == 1)
+    memory = talk.set(1, allocated=50.5)
+    answer, = (
+        a for a in limits(talk.tell(Evicted(1, memory, probe.number, 0)), 2) if a.number == 1
+    )
+    assert answer.commit < int(wanted * GIB)
+
+
+def test_question_is_refused_when_a_called_client_does_not_answer() -> None:
+    talk = one_has_half()
+    talk.ask(2, 1, 110 - 1 - 50)
+    actions = talk.wait(10)
+    answer, = (a for a in limits(actions, 2) if a.number == 1)
+    assert answer.commit < (110 - 1 - 50) * GIB
+
+
+def test_fresh_grant_is_not_called_back_before_it_could_be_used() -> None:
+    talk = Talk(100, host=0)
+    talk.join(1)
+    talk.join(2)
+    talk.ask(1, 1, 60)                  # its thread has not allocated yet
+    assert granted(talk, 2, 60) is None
+    assert talk.view(1).commit >= 60 * GIB
+    answer, = (a for a in limits(talk.changed(1, allocated=60), 2) if a.number)
+    assert answer.commit < 60 * GIB
+
+
+def test_grant_that_is_never_used_is_called_back_after_a_while() -> None:
+    talk = Talk(100, host=0)
+    talk.join(1)
+    talk.join(2)
+    talk.ask(1, 1, 60)
+    talk.obey(talk.ask(2, 1, 60))
+    actions = talk.obey(talk.wait(1))
+    assert talk.view(1).commit == 0
+    answer, = (a for a in limits(actions, 2) if a.number == 1)
+    assert answer.commit >= 60 * GIB
+
+
+def test_limits_follow_a_change_of_capacity() -> None:
+    talk = Talk(100, host=10)
+    talk.join(1)
+    talk.join(2)
+    told = limits(talk.ask(1, 1, 70), 2)
+    assert told[-1].most < 40 * GIB
+    assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
+
+
+def test_grant_to_one_account_decides_at_once_what_another_waits_for() -> None:
+    talk = Talk(100, host=0)
+    talk.join(1, 2, 2, commit=12, account="user:1")
+    talk.join(2, account="user:1")
+    talk.join(3, account="user:2")
+    assert granted(talk, 2, 98) is None     # what the first was lent is called back
+    answers = talk.ask(3, 1, 4, pins=4)
+    assert [one.commit for one in limits(answers, 3)] == [4 * GIB]
+    refused, = (one for one in limits(answers, 2) if one.number == 1)
+    assert refused.commit < 98 * GIB        # as it could not run beside what the third pins
+
+
+def test_commit_while_gathering_waits() -> None:
+    talk = Talk(gather=1)
+    talk.join(1, commit=10)
+    assert talk.ask(1, 1, 50) == []
+    assert [a.number for a in limits(talk.wait(1), 1)] == [1]
+
+
+def test_commit_of_an_earlier_daemon_holds() -> None:
+    talk = Talk(gather=1)
+    first, *_ = talk.join(1, 10, 10, commit=30)
+    assert isinstance(first, Limits)
+    assert first.commit == 30 * GIB
+
+
+def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bool:
+    """Whether it may; it has given up what it may not when this returns."""
+    answer, = (one for one in limits(talk.beyond(client, number, size), client)
+               if one.number == number)
+    if answer.beyond < int(size * GIB):
+        talk.changed(client, beyond=0)
+    return answer.beyond >= int(size * GIB)
+
+
+def test_memory_beyond_the_card_is_what_the_host_has_and_no_client_was_promised() -> None:
+    talk = Talk(capacity=100, host=64)          # of which 4 are the margin
+    talk.join(1, 100)
+    assert may_hold_beyond(talk, 1, 59)
+    assert not may_hold_beyond(talk, 1, 61)
+    talk.join(2, 30)
+    assert may_hold_beyond(talk, 1, 29)
+    assert not may_hold_beyond(talk, 1, 31)
+
+
+def test_memory_beyond_the_card_is_neither_promised_nor_evicted_into() -> None:
+    talk = Talk(capacity=100, host=64)
+    talk.join(1, 90)
+    assert may_hold_beyond(talk, 1, 50)
+    assert talk.scheduler.snapshot().host_free == 14 * GIB
+    talk.join(2)
+    answer, = limits(talk.ask(2, 1, 30), 2)
+    assert answer.commit < 30 * GIB
+    talk.changed(1, beyond=0)
+    assert talk.scheduler.snapshot().host_free == 64 * GIB
+    answer, = limits(talk.ask(2, 2, 30), 2)
+    assert answer.commit >= 30 * GIB
+
+
+def test_memory_limit_allows_nothing_beyond_it() -> None:
+    talk = Talk(capacity=100, host=64)
+    talk.join(1, 10)
+    talk.tell(TermsChanged(1, Terms(memory_limit=20 * GIB)))
+    assert not may_hold_beyond(talk, 1, 1)
+    talk.tell(TermsChanged(1, Terms()))
+    assert may_hold_beyond(talk, 1, 1)
+
+
+def test_memory_beyond_the_card_counts_from_hello() -> None:
+    talk = Talk(capacity=100, host=64)
+    memory = Memory(90 * GIB, 90 * GIB, room=90 * GIB, beyond=40 * GIB)
+    welcome, *_ = limits(talk.tell(Joined(1, memory)), 1)
+    assert talk.scheduler.snapshot().host_free == 24 * GIB
+    assert 0 < welcome.beyond - 40 * GIB <= 24 * GIB
+
+
+def domains(**capacities: float) -> Domains:
+    made = Domains()
+    for name, size in capacities.items():
+        made.resize(name, int(size * GIB), f"the limit of {name}")
+    return made
+
+
+def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> Limits:
+    """To a COMMIT that is answered at once, or as soon as others have done what they are told."""
+    actions = talk.obey(talk.ask(client, number, size, pins))
+    found, = (one for one in limits(actions, client) if one.number == number)
+    return found
+
+
+def test_domain_bounds_commit_less_a_margin() -> None:
+    talk = Talk(100, domains=domains(box=16))
+    first, *_ = talk.join(1, domains=BOX)
+    assert isinstance(first, Limits)
+    assert first.most == 15 * GIB       # with a margin, as for the whole host
+    refused = answer(talk, 1, 15.1)
+    assert refused.commit < 15 * GIB
+    assert refused.why == "the limit of box"
+    granted = answer(talk, 1, 15, 2)
+    assert (granted.commit, granted.why) == (15 * GIB, "")
+    talk.join(2)
+    assert answer(talk, 2, 90).commit >= 90 * GIB
+
+
+def test_domain_does_not_bound_what_is_pinned() -> None:
+    talk = Talk(100, domains=domains(box=16))
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
+    talk.changed(1, pinned=40, answered=1)
+    assert answer(talk, 1, 55, 2).commit == 55 * GIB
+    assert answer(talk, 1, 56, 3).why
+
+
+def test_domain_is_shared_and_unused_commit_is_called_back() -> None:
+    talk = Talk(100, domains=domains(box=32))
+    for client in (1, 2):
+        talk.join(client, domains=BOX)
+    talk.changed(1)
+    assert talk.view(1).commit > 0      # that it has not asked for
+    assert answer(talk, 2, 30).commit == 30 * GIB
+    talk.changed(2, allocated=30)
+    assert answer(talk, 1, 1).why == "the limit of box"
+
+
+def test_domain_that_is_tightest_of_several_levels_decides() -> None:
+    levels = domains(pod=64, one=16, two=60)
+    talk = Talk(100, domains=levels)
+    talk.join(1, domains=("one", "pod"))
+    talk.join(2, domains=("two", "pod"))
+    assert answer(talk, 1, 16).why == "the limit of one"
+    assert answer(talk, 1, 14, 2).commit >= 14 * GIB
+    talk.changed(1, allocated=14)
+    assert answer(talk, 2, 50).why == "the limit of pod"
+    assert answer(talk, 2, 46, 2).commit == 46 * GIB
+
+
+def test_domain_spans_cards() -> None:
+    shared = domains(box=16)
+    first, second = Talk(100, domains=shared), Talk(100, domains=shared)
+    first.join(1, domains=BOX)
+    second.join(2, domains=BOX)
+    assert answer(first, 1, 10).commit >= 10 * GIB
+    assert answer(second, 2, 6).why == "the limit of box"
+    first.leave(1)
+    assert answer(second, 2, 6, 2).commit >= 6 * GIB
+
+
+def test_domain_whose_limit_changes_bounds_from_then_on() -> None:
+    shared = domains(box=16)
+    talk = Talk(100, domains=shared)
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 20).why
+    shared.resize("box", 32 * GIB)
+    told, = limits(talk.tell(Tick()), 1)
+    assert told.most == 30 * GIB        # it sees so without asking
+    assert answer(talk, 1, 20, 2).commit >= 20 * GIB
+    talk.scheduler.belongs(1, ())
+    assert answer(talk, 1, 99, 3).commit >= 99 * GIB
+
+
+def test_domain_bounds_memory_beyond_the_card() -> None:
+    talk = Talk(100, domains=domains(box=16))
+    first, *_ = talk.join(1, domains=BOX)
+    assert isinstance(first, Limits)
+    assert 0 < first.beyond <= 15 * GIB
+    refused, = (one for one in limits(talk.beyond(1, 1, 20), 1) if one.number)
+    assert refused.beyond < 20 * GIB
+    assert refused.why == "the limit of box"
+
+
+def test_domain_bounds_what_is_evicted() -> None:
+    shared = domains(box=64)
+    talk = Talk(100, domains=shared)
+    talk.run(1, 60, BOX)
+    shared.resize("box", 20 * GIB)      # somebody else has taken the rest
+    talk.join(2, 70)
+    actions = talk.obey(talk.want(2))
+    # It does not fit beside what must stay, so nobody is stopped for its sake.
+    assert not stops(actions)
+    assert not talk.view(2).fits
+    assert talk.view(1).fits
+    assert talk.view(1).memory.resident == 60 * GIB
+    talk.join(3, 60)
+    actions = talk.obey(talk.want(3))   # and this one does
+    talk.idle(1)
+    assert talk.view(1).state == "draining"
+    actions += talk.obey(talk.stopped(1, wants=False))
+    assert runs(actions)[-1] == 3
+    assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
+    assert talk.view(1).memory.resident >= 40 * GIB
+
+
+def test_domain_that_shrank_keeps_memory_on_the_card() -> None:
+    shared = domains(box=64)
+    talk = Talk(100, domains=shared)
+    talk.run(1, 60, BOX)
+    shared.resize("box", 20 * GIB)
+    talk.join(2)
+    assert answer(talk, 2, 61).commit < 61 * GIB
+    assert answer(talk, 2, 60, 2).commit >= 60 * GIB
+
+
+def test_domain_that_shrank_takes_back_unused_host_memory() -> None:
+    shared = domains(box=64)
+    talk = Talk(100, domains=shared)
+    talk.run(1, 60, BOX)
+    talk.changed(1, host=50)            # of the time before, and the program runs
+    shared.resize("box", 40 * GIB)
+    orders = [a for a in talk.tell(Tick()) if isinstance(a, Load)]
+    assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
+
+
+def test_domain_that_shrank_has_swapped_memory_loaded() -> None:
+    shared = domains(box=64)
+    talk = Talk(100, domains=shared)
+    talk.join(1, 60, 0, domains=BOX)
+    talk.set(1, host=60)
+    talk.swapped[1] = 60 * GIB
+    talk.changed(1)
+    shared.resize("box", 40 * GIB)
+    talk.obey(talk.tell(Tick()))
+    assert talk.view(1).memory.resident == 60 * GIB
+    assert talk.view(1).memory.host <= 40 * GIB
+
+
+def test_domain_of_the_whole_host_bounds_evictions_and_no_promises() -> None:
+    """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
+    shared = Domains()
+    shared.resize("box", 110 * GIB, whole=True)
+    talk = Talk(139, host=100, domains=shared)
+    for client in (1, 2, 3):
+        talk.join(client, domains=BOX)
+        assert answer(talk, client, 55).commit >= 55 * GIB
+        talk.changed(client, allocated=55)
+    assert not shared.lacking
+    shared.resize("box", 20 * GIB, whole=True)
+    talk.obey(talk.want(1))
+    talk.obey(talk.want(2))
+    actions = talk.obey(talk.want(3))
+    talk.idle(1)
+    actions += talk.obey(talk.stopped(1, wants=False))
+    assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
+
+
+def test_domain_without_a_limit_bounds_nothing() -> None:
+    talk = Talk(100)
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 100).commit == 100 * GIB
+
+
+def test_domain_leaves_commits_of_an_earlier_daemon() -> None:
+    shared = domains(box=16)
+    talk = Talk(100)
+    talk.scheduler = Scheduler(replace(talk.settings, gather=0), 0, shared)
+    talk.join(1, 40, 40, running=True, commit=40, domains=BOX)
+    assert talk.view(1).commit == 40 * GIB
+    assert answer(talk, 1, 41).why == "the limit of box"
+    other, = shared.named(("other",))
+    assert other.untaken > 1 << 60
+
+
+def test_domain_calls_back_what_was_pinned_and_freed() -> None:
+    talk = Talk(100, domains=domains(box=16))
+    talk.join(1, domains=BOX)
+    assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
+    talk.changed(1, pinned=40, answered=1)
+    talk.wait(2)
+    actions = talk.changed(1, pinned=0)
+    assert {one.commit for one in limits(actions, 1)} == {0}
+
+
+@pytest.mark.parametrize("seed", seeds(2, 6))
+def test_domain_whose_limit_changes_bounds_random_programs(seed: int) -> None:
+    """scheduler_world.py checks after each event that no more is taken than the limit leaves."""
+    random = Random(seed)
+    world = World(
+        Settings(
+            capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND // 4,
+            presave=bool(seed % 2), stuck_after=600 * SECOND),
+        seed,
+    )
+    world.resize(4 * GIB)
+    for _ in range(5):
+        world.join()
+    hooks = list(world.hooks.values())
+    most = 0
+    for _ in range(150):
+        hook = random.choice(hooks)
+        match random.randrange(8):
+            case 0 | 1 | 2:
+                hook.allocate(random.randrange(1, 1024) * MIB)
+            case 3:
+                hook.free(random.randrange(8))
+            case 4 if seed % 3 == 0:
+                world.resize(random.randrange(1, 24) * GIB // 4)
+            case _:
+                hook.compute(SECOND // 2)
+        world.advance(random.randrange(SECOND))
+        most = max(most, sum(one.host for one in hooks if one.id % 2))
+    assert most > 512 * MIB             # it mattered
+    world.resize(None)
+    for hook in hooks:
+        hook.compute(SECOND)
+    world.settle(600 * SECOND)
+    assert not any(hook.work or hook.asking for hook in hooks)
+
+
+class Court:
+    """A scheduler, clients that have nothing and say anything, and one that is honest."""
+
+    def __init__(self, seed: int, settings: Settings = SETTINGS) -> None:
+        self.now = 0
+        self.random = Random(seed)
+        self.first = NOTHING            # what is known of a liar when it comes
+        self.settings = settings
+        self.scheduler = Scheduler(settings, 0)
+        self.owed: dict[int, list[MoveOrder]] = {}     # by liar
+        self.last: dict[int, Memory] = {}
+        self.honest: list[Action] = []  # what the honest one was told
+
+    def tell(self, event: Event) -> None:
+        for action in self.scheduler.handle(event, self.now):
+            client = getattr(action, "client", 0)
+            if client >= ONE:
+                self.honest.append(action)
+            elif client in self.owed and isinstance(action, MoveOrder):
+                self.owed[client].append(action)
+
+    def wait(self, microseconds: int) -> None:
+        end = self.now + microseconds
+        while (due := self.scheduler.deadline()) is not None and due <= end:
+            self.now = due
+            self.tell(Tick())
+        self.now = end
+
+    def look(self, card: int | None = None) -> None:
+        """The driver and the kernel see nothing of the liars, and so much of the honest one."""
+        evidence = dict.fromkeys(self.owed, NOTHING)
+        filled = {id: self.scheduler.memory(id).filled for id in self.owed}
+        if card is not None:
+            evidence[ONE] = Evidence(card, 0)
+            filled[ONE] = card
+        self.tell(Seen(evidence, filled))
+
+    # The liars.
+
+    def figure(self) -> int:
+        dice = self.random
+        return dice.choice([0, 1, MIB, dice.randrange(CARD + 1), CARD, CARD // 2])
+
+    def memory(self) -> Memory:
+        """Within what the session lets through: no more on the card than the card has."""
+        pinned = self.figure()
+        resident = min(self.figure(), CARD - pinned)
+        return Memory(
+            allocated=min(CARD - pinned, self.figure()), resident=resident, pinned=pinned,
+            pending=self.figure(), room=self.figure(),
+            host=self.random.choice([0, self.figure(), 1 << 45]),
+            beyond=self.random.choice([0, self.figure(), 1 << 45]),
+            answered=self.random.randrange(5), to_pin=self.figure(),
+        )
+
+    def come(self, id: int) -> None:
+        dice = self.random
+        self.owed[id] = []
+        memory = dice.choice([Memory(), self.memory()])
+        self.tell(Joined(
+            id, memory, dice.random() < 0.3, dice.random() < 0.3,
+            dice.choice([0, CARD, self.figure()]), (), LIARS, NOTHING))
+
+    def lie(self, id: int) -> None:
+        dice = self.random
+        memory, number = self.memory(), dice.randrange(100)
+        orders = self.owed[id]
+        if orders and dice.random() < 0.5:
+            order = orders.pop(0)
+            answer = {Load: Loaded, Evict: Evicted, Presave: Presaved}[type(order)]
+            self.tell(answer(
+                id, memory, order.number, self.figure(), 1, dice.random() < 0.2,
+                dice.random() < 0.2))
+            return
+        said: list[Event] = [
+            MemoryChanged(id, memory, wants=dice.random() < 0.5),
+            CommitAsked(id, memory, number, self.figure(), dice.choice([0, self.figure()])),
+            CommitAsked(id, memory, number, 0),
+        ]
+        if self.scheduler.stopping(id):
+            said += [Stopped(id, memory, dice.random() < 0.5), Reopened(id, memory)]
+        self.tell(dice.choice(said))
+
+    def rage(self, steps: int, most: int) -> None:
+        """They come, lie and go."""
+        for step in range(steps):
+            ids = list(self.owed)
+            roll = self.random.random()
+            if not ids or (roll < 0.1 and len(ids) < most):
+                self.come(step + 1)
+            elif roll < 0.13:
+                gone = self.random.choice(ids)
+                del self.owed[gone]
+                self.tell(Left(gone))
+            elif roll < 0.2:
+                self.wait(self.random.choice([1, 10 * MILLISECOND, SECOND]))
+            elif roll < 0.25:
+                self.look()
+            else:
+                self.lie(self.random.choice(ids))
+
+    # The honest one.
+
+    def gets(self, size: int, account: str = HONEST) -> bool:
+        """Whether a client that comes now is promised so much at once."""
+        self.honest.clear()
+        self.tell(Joined(ONE, account=account, evidence=NOTHING))
+        self.tell(CommitAsked(ONE, Memory(), 1, size))
+        answers = [a for a in self.honest if isinstance(a, Limits) and a.number == 1]
+        return bool(answers) and answers[0].commit >= size
+
+
+WORTH = CARD - CARD // 16               # where somebody may be about to pin
+
+
+@pytest.mark.parametrize("seed", seeds(12, 60))
+def test_account_gets_a_cards_worth_whatever_another_claims(seed: int) -> None:
+    court = Court(seed)
+    court.rage(400, most=40)
+    assert court.gets(WORTH)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_root_gets_a_cards_worth_whatever_accounts_claim(seed: int) -> None:
+    court = Court(seed)
+    court.rage(300, most=40)
+    assert court.gets(WORTH, account="")
+
+
+def claim(court: Court, id: int) -> None:
+    court.tell(Joined(id, Memory(allocated=CARD), commit=CARD, account=LIARS, evidence=court.first))
+
+
+def ask(court: Court, id: int) -> None:
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
+    court.tell(CommitAsked(id, Memory(), 1, CARD))
+
+
+def silent(court: Court, id: int) -> None:
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
+
+
+def host(court: Court, id: int) -> None:
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
+    court.tell(MemoryChanged(id, Memory(host=16 * GIB)))
+
+
+def beyond(court: Court, id: int) -> None:
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
+    court.tell(MemoryChanged(id, Memory(beyond=16 * GIB)))
+    court.tell(CommitAsked(id, Memory(beyond=16 * GIB), 1, 0))
+
+
+def filled(court: Court, id: int) -> None:
+    memory = Memory(allocated=CARD, resident=CARD, room=CARD)
+    court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
+
+
+def pins(court: Court, id: int) -> None:
+    court.tell(Joined(id, account=LIARS, evidence=court.first))
+    court.tell(CommitAsked(id, Memory(), 1, CARD, CARD))
+    court.tell(MemoryChanged(id, Memory(pinned=CARD, room=CARD, answered=1)))
+
+
+def pinned(court: Court, id: int) -> None:
+    memory = Memory(pinned=CARD, room=CARD)
+    court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
+
+
+def stays(court: Court, id: int) -> None:
+    memory = Memory(allocated=GIB, resident=GIB, pinned=GIB, room=2 * GIB, stays=Stays.GIVEN)
+    court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
+
+
+CLAIMS = [claim, ask, silent, host, beyond, filled, pins, pinned, stays]
+UNKNOWN = Evidence()                    # the driver has named none of our clients yet
+
+
+@pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
+@pytest.mark.parametrize("say", CLAIMS)
+def test_claim_takes_nothing_from_other_accounts(
+    say: Callable[[Court, int], None], first: Evidence
+) -> None:
+    court = Court(0)
+    court.first = first
+    for id in range(1, 200):
+        court.owed[id] = []
+        say(court, id)
+    assert court.gets(WORTH)
+    memory = Memory(allocated=WORTH)
+    court.look()
+    court.honest.clear()
+    court.tell(MemoryChanged(ONE, memory, wants=True))
+    while not any(isinstance(action, Run) for action in court.honest):
+        orders = [a for a in court.honest if isinstance(a, Load)]
+        court.honest.clear()
+        for order in orders:
+            came = min(WORTH, order.room) - memory.resident
+            memory = replace(memory, resident=min(WORTH, order.room), room=order.room)
+            court.tell(Loaded(ONE, memory, order.number, came))
+        if not orders:
+            assert court.now < 15 * SECOND, "it has to wait for them"
+            court.wait(SECOND)
+            court.look(memory.resident)
+    assert not any(isinstance(action, Stop) for action in court.honest)
+
+
+def test_account_that_is_alone_gets_all_that_it_uses() -> None:
+    """What is promised and used is no promise to be held back."""
+    court = Court(0, replace(SETTINGS, host_budget=CARD))
+    court.tell(Joined(1, account=HONEST, evidence=NOTHING))
+    court.owed[1] = []
+    court.tell(CommitAsked(1, Memory(), 1, CARD // 2))
+    assert court.scheduler.snapshot().clients[1].commit >= CARD // 2
+    # More than a card's worth in all, and nothing of it is used.
+    assert court.gets(CARD // 2)
+    court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 2, CARD // 2 + GIB))
+    assert court.scheduler.snapshot().clients[ONE].commit < CARD // 2 + GIB
+    has = Memory(allocated=CARD // 2, resident=CARD // 2, room=CARD // 2)
+    court.tell(MemoryChanged(1, has))
+    court.tell(Seen({1: Evidence(CARD // 2, 0)}, {1: CARD // 2}))
+    court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 3, CARD // 2 + 2 * GIB))
+    assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
+
+
+def test_client_that_drains_or_evicts_is_not_judged() -> None:
+    """Its hook says so when it is done. The room is its own until then."""
+    talk = Talk(100, step=10)
+    for id in (1, 2):
+        talk.join(id, 80, account=HONEST)
+        talk.obey(talk.want(id))
+
+    def overclaimed() -> int:
+        """When the driver shows 30 GiB of it, for long enough."""
+        for _ in range(2):
+            talk.tell(Seen({1: Evidence(30 * GIB, 0)}, {1: talk.memory[1].filled}))
+        claimed = sum(talk.memory[id].filled for id in talk.scheduler.snapshot().clients)
+        return claimed - talk.scheduler.filled()
+
+    talk.wait(30)
+    assert talk.scheduler.stopping(1)
+    assert not overclaimed()
+    orders = [order for order in talk.stopped(1, wants=False) if isinstance(order, Evict)]
+    assert orders
+    assert not overclaimed()
+    talk.leave(2)
+    while orders:
+        orders += [more for more in talk.evicted(orders.pop(0)) if isinstance(more, Evict)]
+    assert overclaimed() == talk.memory[1].filled - 30 * GIB > 0
+
+
+def steps(court: Court) -> dict[str, int]:
+    """How many functions are called for each record of the honest client."""
+    memory, found = Memory(), {}
+
+    def tell(what: str, event: Event) -> None:
+        calls = 0
+
+        def count(_frame: object, kind: str, _argument: object) -> None:
+            nonlocal calls
+            calls += kind in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            court.tell(event)
+        finally:
+            sys.setprofile(None)
+        found[what] = calls
+
+    tell("HELLO", Joined(ONE, account=HONEST, evidence=NOTHING))
+    tell("COMMIT", CommitAsked(ONE, memory, 1, GIB))
+    memory = Memory(allocated=GIB)
+    tell("MEMORY", MemoryChanged(ONE, memory, wants=True))
+    load, = (action for action in court.honest if isinstance(action, Load))
+    memory = replace(memory, resident=GIB, room=load.room)
+    tell("MOVED", Loaded(ONE, memory, load.number, GIB))
+    tell("COMMIT, large", CommitAsked(ONE, memory, 2, 6 * GIB))
+    tell("COMMIT, to pin", CommitAsked(ONE, memory, 3, 2 * GIB, GIB // 2))
+    memory = replace(memory, allocated=6 * GIB)
+    tell("MEMORY, more", MemoryChanged(ONE, memory))
+    return found
+
+
+@pytest.mark.parametrize("say", CLAIMS)
+def test_claims_of_hundreds_of_clients_do_not_make_decisions_dear(
+    say: Callable[[Court, int], None]
+) -> None:
+    """In steps, as times say little on a busy machine."""
+    alone, court = steps(Court(0)), Court(0)
+    for id in range(1, 501):
+        say(court, id)
+    for _ in range(2):
+        court.look()
+    among = steps(court)
+    assert {what: n for what, n in among.items() if n > 2 * alone[what]} == {}
