@@ -25,6 +25,8 @@ from nvshared.units import SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, script
 from tests.unit.scripted import joined as join
 
+pytestmark = pytest.mark.usefixtures("closed_files")
+
 DAY = 86400
 NOON = 20_000 * DAY + DAY // 2
 ALICE = Party(1000, "alice", "user:alice")

@@ -24,6 +24,8 @@ from nvshared.history.store import FILE_NAME, STEPS, Store
 from nvshared.scheduler.tenants import Usage
 from tests.unit.test_history import ALICE, NOON, UUID, used
 
+pytestmark = pytest.mark.usefixtures("closed_files")
+
 ROOT = Path(__file__).parents[2]
 MINUTE = {UUID: {ALICE: used(1)}}
 WRITER = textwrap.dedent("""

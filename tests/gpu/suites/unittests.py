@@ -4,7 +4,6 @@
 import importlib
 import unittest
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,22 @@ def found(package: str) -> dict[str, unittest.TestCase]:
             try:
                 suite = loader.loadTestsFromName(module)
             except (unittest.SkipTest, pytest.skip.Exception) as why:
-                tests[module] = unittest.FunctionTestCase(partial(skip, str(why)))
+                tests[module] = Skipped(str(why))
                 continue
             tests.update((case.id(), case) for case in cases(suite))
     return tests
 
 
-def skip(why: str) -> None:
+class Skipped(unittest.TestCase):
     """A module that is skipped as a whole is a test that is."""
-    raise unittest.SkipTest(why)
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self._why = why
+
+    def runTest(self) -> None:  # noqa: N802
+        """Skips."""
+        self.skipTest(self._why)
 
 
 class _Result(unittest.TestResult):
