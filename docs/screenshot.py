@@ -32,8 +32,8 @@ from nvshared import library
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.gpu import DemoGPU, find
-from nvshared.demo.process import running
 from nvshared.demo.service import service
+from nvshared.demo.workload import running
 from nvshared.tui.actions import looked, settled
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Opened, Screen, State, who

@@ -29,14 +29,13 @@ from nvshared.hook.listening import Listening
 from nvshared.hook.server import Server, descriptors, most_clients
 from nvshared.lanes import Lanes
 from nvshared.machine.nvml import NVML, Facts, Sample
-from nvshared.report import command, journal, log, systemd
+from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
 from nvshared.settings.config import DEFAULT_FILE, Config, waiting
 from nvshared.settings.defaults import Defaults, derive
 from nvshared.settings.files import load
-from nvshared.settings.state import Overrides, StateFile
-from nvshared.settings.tenants import TenantsFile
+from nvshared.settings.state import Overrides, StateFile, TenantsFile
 from nvshared.settings.watch import Watch
 from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.manager import Manager
@@ -58,7 +57,7 @@ THREADS = 8                             # of each kind of lanes
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    return command.run("nvshared", lambda: _run(argv))
+    return log.run("nvshared", lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> None:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.harness import ROOT
-from nvshared.demo.process import running
+from nvshared.demo.workload import running
 from nvshared.errors import NvshareError
 
 PROGRAM = ROOT / "build" / "bench-colocation" / "job"

@@ -18,7 +18,7 @@ from typing import Any
 from bench.harness import ROOT
 from bench.trace import Line, summary, written
 from nvshared import library
-from nvshared.demo.process import running
+from nvshared.demo.workload import running
 from nvshared.errors import NvshareError
 
 PATIENCE = 30.0                         # seconds for a start or for settings to be read

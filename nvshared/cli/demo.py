@@ -17,16 +17,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(options: Options) -> ExitCode:
-    from nvshared.demo.interruption import Interrupted, run
-    from nvshared.demo.play import play
-    from nvshared.demo.report import COLUMNS
+    from nvshared.demo.play import COLUMNS, run
 
     # With --json standard output is for JSON alone.
-    seen_in = sys.stderr if options.json else sys.stdout
-    try:
-        report = run(play(simulate=options.simulate, file=seen_in))
-    except Interrupted as interruption:
-        raise SystemExit(128 + interruption.number) from None
+    report = run(simulate=options.simulate, file=sys.stderr if options.json else sys.stdout)
     faults = report.faults()
 
     def text() -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import library
-from nvshared.demo.process import running
-from nvshared.demo.workload import OUT_OF_MEMORY, Event
+from nvshared.demo.workload import OUT_OF_MEMORY, Event, running
 from nvshared.errors import NvshareError
 from nvshared.units import GIB, KIB, MIB
 

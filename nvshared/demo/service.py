@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared.demo.gpu import DemoGPU
-from nvshared.demo.process import running
+from nvshared.demo.workload import running
 from nvshared.errors import NvshareError
 
 START = 20.0                            # seconds a daemon may take until it is ready

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from nvshared.clock import Clock, Timer
 from nvshared.history.collector import Collector, Wall
-from nvshared.history.figures import OTHERS, Asked, Found, Row
 from nvshared.history.keeper import Keeper
+from nvshared.history.store import OTHERS, Asked, Found, Row
 from nvshared.sharing.gpu import GPU
 from nvshared.units import SECOND
 

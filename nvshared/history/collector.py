@@ -11,7 +11,7 @@ from itertools import islice
 from operator import sub
 
 from nvshared.clock import Clock, Timer
-from nvshared.history.figures import MOST, Batch, Party, add, joined
+from nvshared.history.store import MOST, Batch, Party, add, joined
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client

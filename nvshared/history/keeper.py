@@ -18,10 +18,18 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from nvshared.errors import InvalidArgs, NoHistory, NvshareError
-from nvshared.history.figures import Asked, Batch, Found, add, joined
-from nvshared.history.file import is_broken
-from nvshared.history.query import demand, find
-from nvshared.history.store import FILE_NAME, Store
+from nvshared.history.store import (
+    FILE_NAME,
+    Asked,
+    Batch,
+    Found,
+    Store,
+    add,
+    demand,
+    find,
+    is_broken,
+    joined,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the file of the history holds, and how much of it.
+"""What tenants used, in a file of sqlite3: sums, the file itself, what it holds, what is asked.
+
+The file is opened when it is needed, and whole after a power cut: what is written at once is
+written in one transaction, with a rollback journal that is on disk before the file is touched. A
+file that is not ours, is of a newer version or is broken is put aside under another name, and a new
+one begun. What keeps us from the file (permissions, a full disk) raises sqlite3.Error or OSError.
 
     usage:   one row for each step of time, card and party; sums
     step:    minutes, hours and days. What was used is added to one of each, so they need no
@@ -10,14 +15,259 @@ Kept are so many steps of each length, those that were begun last, whatever the 
 clock that is set wrong costs nothing. In each step so many parties are kept apart on a card, the
 smallest are put together. If the file reaches its size all the same, the oldest of the finest
 steps go first.
+
+A question's time is put together of days, of hours at its ends and of minutes at theirs: coarse
+steps are fewer, and keep more parties apart. Where fine ones have gone, the time is that of coarser
+ones.
 """
 
+import logging
+import os
 import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-from nvshared.history.figures import MOST, Batch, Party, Used, joined
-from nvshared.history.file import PAGE, File, number, transaction
+from nvshared.errors import InvalidArgs
 from nvshared.scheduler.tenants import Usage
+
+logger = logging.getLogger(__name__)
+
+OTHERS = ""                             # a name that stands for several
+NOBODY = -1                             # their user's number
+# Far more than a card can do in a step, and so little that no sum of a few is too large for sqlite:
+# a program may say anything of itself.
+MOST = 1 << 60
+
+
+class Party(NamedTuple):
+    """Whose usage it is."""
+
+    uid: int
+    user: str
+    tenant: str                         # KIND:NAME, the most telling
+
+    @property
+    def of_user(self) -> "Party":
+        """All of its user's that are not kept apart."""
+        return self._replace(tenant=OTHERS)
+
+
+EVERYBODY = Party(NOBODY, OTHERS, OTHERS)
+Used = dict[Party, Usage]
+Batch = dict[str, Used]                 # what was used of each card, by its UUID
+
+
+class Asked(NamedTuple):
+    """What somebody wants to know. Seconds of the wall clock."""
+
+    since: int
+    until: int
+    step: int                           # seconds of a row; 0: all in one
+    by: str                             # user, tenant or gpu
+    card: str = ""                      # UUID; "": all
+    uid: int | None = None              # whose alone
+    most: int = 0                       # so many names, the largest; 0: as many as there may be
+
+
+class Row(NamedTuple):
+    """One line of an answer."""
+
+    start: int                          # second
+    name: str                           # of user, tenant or card; OTHERS
+    user: str                           # of a tenant, if it is one
+    usage: Usage
+
+
+class Found(NamedTuple):
+    """The answer; `since`, `until` and `step` are those of what is kept."""
+
+    since: int
+    until: int
+    step: int                           # 0: all in one
+    rows: list[Row]
+    missing: str = ""                   # why what was used lately is not in it
+
+
+def added(one: Usage, other: Usage) -> Usage:
+    """Both together, as far as that can be."""
+    return Usage(*(min(a + b, MOST) for a, b in zip(one, other, strict=True)))
+
+
+def add(to: Used, party: Party, usage: Usage) -> None:
+    """It used so much more."""
+    to[party] = added(to.get(party, Usage()), usage)
+
+
+def joined(used: Mapping[Party, Usage], most: int) -> Used:
+    """At most so many parties: the smallest are put together, by user as long as that is enough."""
+    kept = dict(used)
+    for wider in (lambda party: party.of_user, lambda _: EVERYBODY):
+        if len(kept) <= most:
+            return kept
+        largest = sorted(kept, key=lambda one: (kept[one].gpu, kept[one].held, one), reverse=True)
+        # One place is for those that are put together.
+        before, kept = kept, {}
+        for number, party in enumerate(largest):
+            add(kept, party if number < most - 1 else wider(party), before[party])
+    return kept
+
+APPLICATION = 0x6E767368                # "nvsh": whose file it is, in its header
+VERSION = 1
+PAGE = 4096
+ASIDES = 9                              # files that were put aside
+PATIENCE = 1.0                          # seconds, if somebody else has it open
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # the last one: a table or column is not there
+
+
+class Foreign(Exception):
+    """The file is there and cannot be ours to write; why, in words."""
+
+
+class File:
+    """At a path, or none yet."""
+
+    def __init__(self, path: Path, pages: int, schema: str, probe: str) -> None:
+        """`pages` that it may have at most; `probe`: a query that only a file of ours answers."""
+        self.path = path
+        self.pages = pages
+        self._schema = schema
+        self._probe = probe
+        self._open: sqlite3.Connection | None = None
+        self._which = (0, 0)            # file it is, on disk
+
+    def close(self) -> None:
+        """Harmless when repeated; what comes next opens it again."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """The file, open. One that turns out to be broken is put aside."""
+        try:
+            yield self._opened()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            if is_broken(error):
+                self._put_aside(f"it is broken: {error}")
+            raise
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._open is not None and self._which != self._there():
+            self.close()                # somebody has taken it away: what is written would be lost
+        if self._open is None:
+            try:
+                self._open = self._begin()
+            except Foreign as reason:
+                self._put_aside(str(reason))
+                self._open = self._begin()
+            self._which = self._there()
+        return self._open
+
+    def _there(self) -> tuple[int, int]:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return found.st_dev, found.st_ino
+
+    def _begin(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
+            raise Foreign("it is no file")
+        # What others run is nobody's business: for us alone, and so is its journal.
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except PermissionError as error:
+            if self.path.exists():
+                raise Foreign("we may not write to it") from error
+            raise
+        file = sqlite3.connect(
+            self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
+            cached_statements=32)
+        try:
+            self._check(file)           # before anything that may write to one that is not ours
+            for pragma in (
+                "journal_mode = TRUNCATE", "synchronous = FULL", "cache_size = -512",
+                "temp_store = MEMORY", f"max_page_count = {self.pages}",
+            ):
+                file.execute(f"PRAGMA {pragma}").fetchall()
+        except sqlite3.DatabaseError as error:
+            file.close()
+            if error.sqlite_errorcode & 0xFF in UNLIKE_OURS:
+                raise Foreign(f"it is broken: {error}") from error
+            raise
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _check(self, file: sqlite3.Connection) -> None:
+        """Raises Foreign for a file that is none of ours. Makes one of an empty file.
+
+        A disk that fills up meanwhile leaves a page that has nothing in it, which is empty too.
+        """
+        identity = number(file, "PRAGMA application_id")
+        if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
+            file.execute(f"PRAGMA page_size = {PAGE}")
+            file.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            with transaction(file):
+                for statement in self._schema.split(";")[:-1]:
+                    file.execute(statement)
+                file.execute(f"PRAGMA application_id = {APPLICATION}")
+                file.execute(f"PRAGMA user_version = {VERSION}")
+        if number(file, "PRAGMA application_id") != APPLICATION:
+            raise Foreign("another program made it")
+        if (version := number(file, "PRAGMA user_version")) != VERSION:
+            raise Foreign(f"it is of version {version}, and we know {VERSION}")
+        file.execute(self._probe).fetchall()
+        ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
+        if answer != "ok":
+            raise Foreign(f"it is broken: {' '.join(answer.split())}")
+
+    def _put_aside(self, reason: str) -> None:
+        """Nothing in it is lost: people may look. Raises OSError."""
+        self.close()
+        number = 1
+        while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.aside-{number}")):
+            number += 1
+        if number > ASIDES:             # a disk that breaks again and again would be full of them
+            raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
+        self.path.rename(aside)
+        with suppress(FileNotFoundError):   # of a write that was cut short, and so a part of it
+            journal = self.path.with_name(f"{self.path.name}-journal")
+            journal.rename(aside.with_name(f"{aside.name}-journal"))
+        logger.warning("%s is put aside as %s and a new history begun: %s",
+                       self.path, aside.name, reason)
+
+
+def is_broken(error: sqlite3.Error) -> bool:
+    """The file is to be put aside, or has been."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
+
+
+@contextmanager
+def transaction(file: sqlite3.Connection) -> Iterator[None]:
+    """All of it or, if it raises, nothing."""
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        file.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):   # on some errors sqlite has done so itself
+            file.execute("ROLLBACK")
+        raise
+
+
+def number(file: sqlite3.Connection, query: str, *values: object) -> int:
+    """What a query answers that has one answer."""
+    return int(file.execute(query, values).fetchone()[0])
+
 
 FILE_NAME = "history.db"
 # Seconds of a step: how many are kept, and how many parties of each, on a card.
@@ -117,3 +367,100 @@ def _put(file: sqlite3.Connection, step: int, card: int, used: Used) -> None:
     which = "SELECT id FROM party WHERE uid = ? AND user = ? AND tenant = ?"
     file.executemany(_ADD, (
         (step, card, number(file, which, *party), *usage) for party, usage in used.items()))
+
+
+NAMES = {"user": "user", "tenant": "tenant", "gpu": "uuid"}
+MOST_NAMES = 1000
+MOST_ROWS = 20_000                      # of an answer
+LATEST = 1 << 40                        # seconds since 1970
+
+# total() cannot overflow, whatever programs have said of themselves.
+_SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
+_QUERY = """
+WITH piece (long, low, high) AS (VALUES {pieces}),
+part AS (
+    SELECT start, {name} AS name, user, {fields} FROM piece
+    JOIN step ON length = long AND start >= low AND start < high
+    JOIN usage ON usage.step = step.id JOIN party ON party.id = party JOIN card ON card.id = card
+    WHERE (:card = '' OR uuid = :card) AND (:uid IS NULL OR uid = :uid)),
+largest AS (
+    SELECT name FROM part WHERE name != ''
+    GROUP BY name ORDER BY total(gpu) DESC, total(held) DESC, name LIMIT :most)
+SELECT :since + (start - :since) / :step * :step AS first,
+    CASE WHEN name IN largest THEN name ELSE '' END AS shown,
+    CASE WHEN min(user) = max(user) THEN min(user) ELSE '' END, {sums}
+FROM part GROUP BY first, shown
+ORDER BY first, shown = '', total(gpu) DESC, total(held) DESC, shown
+LIMIT {most_rows}
+"""
+
+
+def demand(asked: Asked) -> None:
+    """Raises InvalidArgs for what makes no sense."""
+    if asked.by not in NAMES:
+        raise InvalidArgs(f"the history cannot be shown by {asked.by!r}",
+                          f"give {', '.join(NAMES)}")
+    if not 0 <= asked.since < asked.until <= LATEST:
+        raise InvalidArgs("the time that is asked for ends before it begins",
+                          "give a later end")
+
+
+def find(file: sqlite3.Connection, asked: Asked) -> Found:
+    """Looks it up. Raises InvalidArgs for what would be too much."""
+    kept = _kept(file)
+    since, until = _rounded(kept, asked.since, asked.until)
+    reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
+    step = -(-asked.step // reach) * reach
+    # A step has whole pieces.
+    lengths = [one for one in STEPS if not step or step % one == since % one == 0]
+    pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
+    query = _QUERY.format(
+        pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[asked.by],
+        fields=", ".join(FIELDS), sums=_SUMS, most_rows=MOST_ROWS + 1)
+    rows = file.execute(query, {
+        "since": since, "step": step or until - since, "card": asked.card, "uid": asked.uid,
+        "most": min(asked.most or MOST_NAMES, MOST_NAMES),
+    }).fetchall()
+    if len(rows) > MOST_ROWS:
+        raise InvalidArgs(f"the answer would have more than {MOST_ROWS} lines",
+                          "ask for a shorter time, longer steps, or fewer names")
+    by_tenant = asked.by == "tenant"
+    return Found(since, until, step, [
+        Row(start, name, user if by_tenant else OTHERS, Usage(*sums))
+        for start, name, user, *sums in rows
+    ])
+
+
+def _kept(file: sqlite3.Connection) -> dict[int, int]:
+    """For each length the moment from which on all steps are there."""
+    dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
+    return {length: dropped.get(length, -length) + length for length in STEPS}
+
+
+def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
+    """To the finest steps that are there at both ends."""
+    lengths = sorted(STEPS)
+    begin = next((one for one in lengths if kept[one] <= since), lengths[0])
+    end = lengths[-1]
+    for coarser, finer in pairwise(reversed(lengths)):
+        if kept[finer] > until - until % coarser:
+            break
+        end = finer
+    return since - since % begin, -(-until // end) * end
+
+
+def _pieces(
+    kept: dict[int, int], lengths: list[int], since: int, until: int
+) -> Iterator[tuple[int, int, int]]:
+    """Length, beginning and end of what covers a time together, of the coarsest steps that do."""
+    if not lengths or since >= until:
+        return
+    length, *finer = lengths
+    low = -(-max(since, kept[length]) // length) * length
+    high = until - until % length
+    if low < high:
+        yield length, low, high
+        yield from _pieces(kept, finer, since, low)
+        yield from _pieces(kept, finer, high, until)
+    else:
+        yield from _pieces(kept, finer, since, until)

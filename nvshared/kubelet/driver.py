@@ -21,7 +21,7 @@ from nvshared.kubelet.messages import DRA, HEALTH, classes
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.pod import clipped
 from nvshared.kubelet.pods import MOST_IN_EVENT, TROUBLES, Pods
-from nvshared.kubelet.registry import Kind
+from nvshared.kubelet.rpc import Kind
 from nvshared.kubelet.runtime import Runtime
 from nvshared.kubelet.watch import Seen
 

@@ -11,15 +11,15 @@ from contextlib import suppress
 from functools import partial
 
 from nvshared.errors import NvshareError
+from nvshared.kubelet.card import holders
 from nvshared.kubelet.cdi import Folders
+from nvshared.kubelet.claims import Prepared
 from nvshared.kubelet.container import Containers, prepare
-from nvshared.kubelet.given import holders
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
 from nvshared.kubelet.pod import RESOURCE
-from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.watch import Place, Seen, Watch, look
-from nvshared.report import command, log, systemd
+from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ PERIOD = 2.0                            # seconds between two looks at our socke
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    return command.run("nvshare-kubelet", lambda: _run(argv))
+    return log.run("nvshare-kubelet", lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> None:
@@ -43,7 +43,7 @@ async def _serve(options: Options) -> None:
         from nvshared.kubelet.driver import Driver
         from nvshared.kubelet.plugin import Plugin
         from nvshared.kubelet.pods import Pods
-        from nvshared.kubelet.registry import Registered
+        from nvshared.kubelet.rpc import Registered
         from nvshared.kubelet.runtime import Runtime
         from nvshared.kubelet.slices import Slices
         from nvshared.kubelet.static import StaticPods

@@ -12,7 +12,7 @@ from nvshared.kubelet.container import Answer, Containers
 from nvshared.kubelet.messages import DEVICE_PLUGIN, classes
 from nvshared.kubelet.offer import Offer, SameCardTwice, preferred
 from nvshared.kubelet.pod import RESOURCE
-from nvshared.kubelet.registry import Kind
+from nvshared.kubelet.rpc import Kind
 from nvshared.kubelet.runtime import Runtime
 from nvshared.kubelet.watch import Seen
 

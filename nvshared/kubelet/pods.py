@@ -13,9 +13,8 @@ from typing import Any
 from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
-from nvshared.kubelet.claims import Claim, read
+from nvshared.kubelet.claims import Claim, Prepared, read
 from nvshared.kubelet.pod import CONDITION, Pod, clipped
-from nvshared.kubelet.prepared import Prepared
 from nvshared.kubelet.static import ADVICE, REASON, StaticPods
 
 logger = logging.getLogger(__name__)

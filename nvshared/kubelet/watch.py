@@ -10,8 +10,7 @@ from pathlib import Path
 
 from nvshared.control import Daemon
 from nvshared.errors import BusUnavailable, NvshareError
-from nvshared.kubelet.card import Card
-from nvshared.kubelet.given import conflict, elsewhere
+from nvshared.kubelet.card import Card, conflict, elsewhere
 
 PERIOD = 2.0                            # seconds between two looks
 PATIENCE = 5.0                          # seconds for nvshared's answer

@@ -3,7 +3,7 @@
 
 A wrong line there can keep every program from starting, the ones that would
 repair it included. So, before anything is written: nobody but root may be able to
-change the library (guard.py), and programs that have it preloaded must run
+change the library (switch.py), and programs that have it preloaded must run
 (trial.py). Then the list is replaced as a whole (listing.py). Taking the line
 out asks for none of this.
 

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nvshared.clock import Clock, Timer
+from nvshared.errors import ExitCode, NvshareError
+from nvshared.report import systemd
 from nvshared.units import SECOND
 
 BURST = 20                              # lines of one kind in one interval, then no more
@@ -133,3 +135,17 @@ def _is_journal(stream: str) -> bool:
     except (OSError, ValueError):
         return False
     return stream == f"{status.st_dev}:{status.st_ino}"
+
+
+def run(name: str, act: Callable[[], None]) -> int:
+    """Runs it. Returns its exit status."""
+    try:
+        act()
+    except NvshareError as error:
+        for line in str(error).splitlines():
+            tell(f"{name}: {line}")
+        systemd.say_why(os.environ, str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.OK              # before there was a loop to catch it
+    return ExitCode.OK

@@ -1,31 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was changed at run time, and the file in which it outlives a restart.
+"""What was changed at run time, and the files in which it outlives a restart.
 
     /var/lib/nvshare/settings.json
     {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
+    /var/lib/nvshare/tenants.json
+    {"version": 1, "tenants": {"user:alice": {"memory": 42949672960, "weight": 200},
+                               "pod:UID": {"memory": [4294967296, "annotation"]}}}
 
-It is written whole and put in place of the old one, so that it is never seen
+A file is written whole and put in place of the old one, so that it is never seen
 in part. A disk that is full costs the memory of a change, not the change; whoever
-made it is told.
+made it is told. A file that cannot be read counts as empty, and the journal says so.
 """
 
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from nvshared.errors import NotKept
+from nvshared.names import TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.settings import AntiThrash
+from nvshared.settings.rules import TERMS, tenant
 from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "settings.json"
+TENANTS_FILE = "tenants.json"
 VERSION = 1
 AUTO: Final = "auto"
+Read = TypeVar("Read")
+# By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
+KeptTerms = dict[str, dict[str, tuple[int, str]]]
 # Whatever comes of reading a file into which anything may have been written.
 NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
@@ -53,18 +63,48 @@ class StateFile:
         self.path = folder / FILE_NAME
 
     def load(self) -> Overrides:
-        """What was saved. A file that cannot be read counts as empty, and the journal says so."""
-        try:
-            return _overrides(json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return Overrides()
-        except NOISE as error:
-            logger.warning("%s is not used, the configuration alone holds: %s", self.path, error)
-            return Overrides()
+        """What was saved."""
+        return load(self.path, _overrides, "the configuration alone holds") or Overrides()
 
     def save(self, overrides: Overrides) -> None:
         """Remembers. Raises NotKept for want of disk or permission, and the journal says so too."""
         keep(self.path, _plain(overrides))
+
+
+class TenantsFile:
+    """What is set for tenants, in the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / TENANTS_FILE
+
+    def load(self) -> KeptTerms:
+        """What was saved."""
+        return load(
+            self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
+
+    def save(self, kept: KeptTerms) -> None:
+        """Remembers. Raises NotKept."""
+        keep(self.path, {"version": VERSION, "tenants": {
+            name: {term: given if given[1] else given[0] for term, given in terms.items()}
+            for name, terms in kept.items()
+        }})
+
+
+def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
+    """What `read` makes of a file of our version; None if there is none, or it cannot be used.
+
+    `instead`: what holds then, in words.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["version"] != VERSION:
+            raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
+        return read(plain)
+    except FileNotFoundError:
+        return None
+    except NOISE as error:
+        logger.warning("%s is not used, %s: %s", path, instead, error)
+        return None
 
 
 def keep(path: Path, plain: dict[str, Any]) -> None:
@@ -113,9 +153,21 @@ def _plain_one(override: Override) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
+def _kept(plain: dict[str, Any]) -> KeptTerms:
+    found: KeptTerms = {}
+    for name, terms in plain["tenants"].items():
+        if tenant(name) != name or not terms:
+            raise ValueError(f"{name!r} is no tenant")
+        for term, given in terms.items():
+            value, source = given if isinstance(given, list) else (given, "")
+            if type(value) is not int or not 1 <= value <= TERMS[term].most or (
+                    source not in ("", *TERM_SOURCES)):
+                raise ValueError(f"the {term} of {name} cannot be {given!r}")
+            found.setdefault(name, {})[term] = value, source
+    return found
+
+
 def _overrides(plain: dict[str, Any]) -> Overrides:
-    if plain["version"] != VERSION:
-        raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
     return Overrides(
         _override(plain["everywhere"]),
         {uuid: _override(one) for uuid, one in plain["gpus"].items()},

@@ -14,8 +14,6 @@ machine goes down, the programs do, too. Times are written when the daemon is st
 killed loses them.
 """
 
-import json
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -29,15 +27,12 @@ from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.settings import UNLIMITED, Terms
-from nvshared.settings.state import NOISE, keep
+from nvshared.settings.state import VERSION, keep, load
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.terms import ClientTerms
 from nvshared.units import MILLISECOND
 
-logger = logging.getLogger(__name__)
-
 FILE_NAME = "programs.json"
-VERSION = 1
 WRITTEN_WITHIN = 100 * MILLISECOND
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -122,20 +117,14 @@ class RememberedTerms:
         return dead
 
     def _load(self) -> dict[Key, ClientTerms]:
-        """What was kept since this boot. A file that cannot be read counts as empty."""
-        try:
-            plain = json.loads(self.path.read_text(encoding="utf-8"))
-            if plain["version"] != VERSION:
-                raise ValueError(f"it is of version {plain['version']}, and we know {VERSION}")
-            if plain["boot"] != _boot():
-                return {}
-            self._times = {_place(one): _held_and_waited(one) for one in plain.get("times", ())}
-            return {_place(one): _client_terms(one) for one in plain["programs"]}
-        except FileNotFoundError:
+        """What was kept since this boot."""
+        return load(self.path, self._read, "no program has limits of its own") or {}
+
+    def _read(self, plain: dict[str, Any]) -> dict[Key, ClientTerms]:
+        if plain["boot"] != _boot():
             return {}
-        except NOISE as error:
-            logger.warning("%s is not used, no program has limits of its own: %s", self.path, error)
-            return {}
+        self._times = {_place(one): _held_and_waited(one) for one in plain.get("times", ())}
+        return {_place(one): _client_terms(one) for one in plain["programs"]}
 
 
 def _key(client: Client) -> Key | None:

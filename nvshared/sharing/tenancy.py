@@ -26,7 +26,7 @@ from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
-from nvshared.settings.tenants import Kept
+from nvshared.settings.state import KeptTerms
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.pods import Pod, Pods
 from nvshared.signal import Signal
@@ -40,10 +40,10 @@ GONE_KNOWN = 1000                       # tenants without programs that schedule
 class Keeper(Protocol):
     """Where what is set outlives a restart."""
 
-    def load(self) -> Kept:
+    def load(self) -> KeptTerms:
         """What was saved."""
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: KeptTerms) -> None:
         """Remembers. Raises NotKept, and nothing else, if it cannot."""
 
 
@@ -70,7 +70,7 @@ class Tenancy:
         self.renamed: Signal[Client] = Signal("renamed")    # what it is shown as is another
         self._pods = Pods()
         self._keeper = keeper
-        self._by_hand: Kept = {} if keeper is None else keeper.load()
+        self._by_hand: KeptTerms = {} if keeper is None else keeper.load()
         self._rules: tuple[Rule, ...] = ()
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._told: dict[GPU, dict[str, TenantTerms]] = {}

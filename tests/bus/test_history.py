@@ -17,8 +17,7 @@ from nvshared.bus import publish
 from nvshared.bus.authority import Caller
 from nvshared.clock import monotonic
 from nvshared.history import History
-from nvshared.history.figures import Party
-from nvshared.history.store import Store
+from nvshared.history.store import Party, Store
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND

@@ -17,7 +17,7 @@ from tests.integration.fakehook import PATIENCE
 
 COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 # With little to do for the processor between its steps, which is no part of what is tested.
-QUICK = "from nvshared.demo import acts; acts.STEP_CPU_MS = 50; " + COMMAND
+QUICK = "from nvshared.demo import play; play.STEP_CPU_MS = 50; " + COMMAND
 MARK = "NVSHARE_TEST_MARK"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.control import Daemon
-from nvshared.doctor import pods
+from nvshared.doctor import machine
 from nvshared.errors import ExitCode
 from nvshared.kubelet.pod import RESOURCE
 from nvshared.names import WITHOUT_GPU
@@ -298,9 +298,9 @@ def test_a_static_pod_that_started_without_its_share_is_told_so(
     assert event["message"].startswith("c1 started without nvshare.com/gpu")
     lab.api.annotate("bare", weight="x")
     assert lab.api.event(1)["reason"] == "AnnotationRefused"    # it is told once
-    monkeypatch.setattr(pods, "FILE", lab.node.state / WITHOUT_GPU)
-    (found,) = pods.findings()
+    monkeypatch.setattr(machine, "FILE", lab.node.state / WITHOUT_GPU)
+    (found,) = machine.static_pods()
     assert found.words.startswith("lab/bare: c1 started without nvshare.com/gpu")
     assert found.words + found.advice == f"lab/bare: {event['message'].replace('; ', '')}"
     lab.api.delete("bare")
-    eventually(lambda: list(pods.findings()) == [])
+    eventually(lambda: list(machine.static_pods()) == [])

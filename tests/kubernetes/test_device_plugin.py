@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nvshared.kubelet.given import CHECKPOINT
+from nvshared.kubelet.card import CHECKPOINT
 from tests.kubernetes.cluster import RESTRICTED, TOLD, Cluster, deployment, pod
 from tests.kubernetes.node import MANIFESTS, NAME
 from tests.system import card

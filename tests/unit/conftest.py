@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvshared.history.file import File
+from nvshared.history.store import File
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.demo.acts import Act, tasks
 from nvshared.demo.gpu import DemoGPU
-from nvshared.demo.handovers import Handovers, Place
-from nvshared.demo.report import COLUMNS, Report
-from nvshared.demo.show import Lines
+from nvshared.demo.play import COLUMNS, Act, Report, tasks
+from nvshared.demo.show import Handovers, Lines, Place
 from nvshared.demo.workload import Outcome
 from nvshared.tui.tables import plain
 from nvshared.units import MIB

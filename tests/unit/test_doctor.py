@@ -24,10 +24,7 @@ from nvshared.doctor import (
     Finding,
     Grade,
     cards,
-    installation,
-    memory,
-    pods,
-    tenants,
+    machine,
 )
 from nvshared.doctor import service as service_module
 from nvshared.doctor.cards import InspectedGPU, Seen
@@ -74,7 +71,7 @@ def test_no_driver() -> None:
     seen = Seen(error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
     (finding,) = cards.findings(seen)
     assert (finding.grade, finding.advice) == (Grade.FAULT, "load it with: modprobe nvidia")
-    assert list(tenants.findings(seen, None)) == []
+    assert list(cards.programs(seen, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -96,27 +93,27 @@ def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> N
 
 def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
-    monkeypatch.setattr(tenants, "_mapped", lambda pid: maps.get(pid, []))
+    monkeypatch.setattr(cards, "_mapped", lambda pid: maps.get(pid, []))
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
-    assert grades(tenants.findings(seen, a_snapshot(a_client(11), a_client(12)))) == [
+    assert grades(cards.programs(seen, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok"),
     ]
-    found = list(tenants.findings(seen, a_snapshot(a_client(99))))
+    found = list(cards.programs(seen, a_snapshot(a_client(99))))
     assert [one.grade for one in found] == [Grade.OK, Grade.WARNING, Grade.WARNING]
     assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
     assert "nvsharectl run" in found[1].advice
     assert "although it has the library" in found[2].words
     maps[11] = []
-    without = list(tenants.findings(seen, None))
+    without = list(cards.programs(seen, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
     assert "does not answer on this bus, so whether it shares cannot be told" in without[1].words
 
 
 def test_what_cannot_be_looked_into_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenants, "_mapped", lambda _: None)
+    monkeypatch.setattr(cards, "_mapped", lambda _: None)
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
-    assert grades(tenants.findings(seen, None)) == [("unshared", "note")] * 2
-    assert grades(tenants.findings(seen, a_snapshot())) == [("unshared", "warning")] * 2
+    assert grades(cards.programs(seen, None)) == [("unshared", "note")] * 2
+    assert grades(cards.programs(seen, a_snapshot())) == [("unshared", "warning")] * 2
 
 
 def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
@@ -131,9 +128,9 @@ def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         now = a_snapshot(a_client(process.pid))
-        assert grades(tenants.findings(Seen("1"), now)) == [("clients", "ok")]
+        assert grades(cards.programs(Seen("1"), now)) == [("clients", "ok")]
         copy.unlink()
-        assert grades(tenants.findings(Seen("1"), now)) == [
+        assert grades(cards.programs(Seen("1"), now)) == [
             ("clients", "ok"), ("library", "warning"),
         ]
         process.communicate("\n")
@@ -143,17 +140,17 @@ def test_programs_whose_memory_is_limited_below_a_card(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
-    monkeypatch.setattr(tenants, "_mapped", lambda _: None)
+    monkeypatch.setattr(cards, "_mapped", lambda _: None)
     monkeypatch.setattr(host, "process", lambda pid, _: f"0::/{'box' if pid < 9 else ''}\n")
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")
     (tmp_path / "box" / "memory.current").write_text(f"{GIB}\n")
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), Sample()),))
-    _, limit = tenants.findings(seen, a_snapshot(a_client(1), a_client(2), a_client(9)))
+    _, limit = cards.programs(seen, a_snapshot(a_client(1), a_client(2), a_client(9)))
     assert (limit.topic, limit.grade) == ("memory limit", Grade.NOTE)
     assert f"[1] and 1 more: {tmp_path}/box/memory.max is" in limit.words
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total}\n")
-    assert len(list(tenants.findings(seen, a_snapshot(a_client(1))))) == 1
+    assert len(list(cards.programs(seen, a_snapshot(a_client(1))))) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,7 +174,7 @@ def test_swap_budget(
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
     seen = Seen("1", (InspectedGPU(facts, Mode(), Sample()),))
-    budget = next(iter(memory.findings(seen)))
+    budget = next(iter(machine.host_memory(seen)))
     assert (budget.topic == "configuration") == ("much" in settings)
     assert (budget.grade, words in budget.words) == (grade, True), budget
 
@@ -190,10 +187,10 @@ def test_swap_budget(
 def test_huge_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, grade: Grade
 ) -> None:
-    monkeypatch.setattr(memory, "HUGE_PAGES", tmp_path / "enabled")
+    monkeypatch.setattr(machine, "HUGE_PAGES", tmp_path / "enabled")
     if text is not None:
         (tmp_path / "enabled").write_text(text + "\n")
-    _, pages, _ = memory.findings(Seen())
+    _, pages, _ = machine.host_memory(Seen())
     assert pages.grade is grade
 
 
@@ -203,7 +200,7 @@ def test_huge_pages(
 )
 def test_locked_memory(monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    *_, locked = memory.findings(Seen())
+    *_, locked = machine.host_memory(Seen())
     assert locked.grade is grade
 
 
@@ -350,12 +347,12 @@ def test_the_list_of_preloaded_libraries(
     place.write_text(text.format(hook=library.hook()))
     monkeypatch.setattr("nvshared.preload.listing.PLACE", place)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    assert grades(installation.findings())[-1] == ("preload", grade)
+    assert grades(machine.installed())[-1] == ("preload", grade)
 
 
 def test_what_stands_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")
-    *_, last = installation.findings()
+    *_, last = machine.installed()
     assert (last.topic, last.grade) == ("environment", Grade.NOTE)
 
 
@@ -364,7 +361,7 @@ def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NvshareError("/l/libnvshare.so is missing", "build it with: make build")
 
     monkeypatch.setattr(library, "hook", missing)
-    assert grades(installation.findings())[1] == ("library", "fault")
+    assert grades(machine.installed())[1] == ("library", "fault")
 
 
 @pytest.mark.parametrize(
@@ -395,9 +392,9 @@ def test_what_is_printed(
 
 
 def test_static_pods_without_their_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pods, "FILE", tmp_path / "file")
-    assert grades(pods.findings()) == []
+    monkeypatch.setattr(machine, "FILE", tmp_path / "file")
+    assert grades(machine.static_pods()) == []
     for text in ("[[", "[1]", "3", "[]", '[["lab/bare: c1 started without", "move it"]]'):
-        pods.FILE.write_text(text)
-        found = grades(pods.findings())
+        machine.FILE.write_text(text)
+        found = grades(machine.static_pods())
         assert found == ([] if text == "[]" else [("static pod", "warning")])

@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
 from nvshared.history.collector import SLICE, Collector
-from nvshared.history.figures import EVERYBODY, MOST, Asked, Batch, Party, Used, joined
-from nvshared.history.query import MOST_ROWS, demand, find
-from nvshared.history.store import STEPS, Store
+from nvshared.history.store import (
+    EVERYBODY,
+    MOST,
+    MOST_ROWS,
+    STEPS,
+    Asked,
+    Batch,
+    Party,
+    Store,
+    Used,
+    demand,
+    find,
+    joined,
+)
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.tenants import Usage
@@ -289,7 +300,7 @@ def test_what_makes_no_sense_is_refused(asked: Asked, sentence: str) -> None:
 def test_an_answer_is_no_longer_than_a_bus_carries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvshared.history.query.MOST_ROWS", 10)
+    monkeypatch.setattr("nvshared.history.store.MOST_ROWS", 10)
     assert MOST_ROWS > 10
     store.add([(NOON + 60 * number, {UUID: {ALICE: used(1)}}) for number in range(11)])
     with pytest.raises(InvalidArgs, match="more than 10 lines; ask for a shorter time"):

@@ -16,11 +16,19 @@ import pytest
 
 from nvshared.errors import NoHistory
 from nvshared.history import keeper as keeping
-from nvshared.history.figures import Asked, Batch, Found, Party
-from nvshared.history.file import ASIDES, PAGE
 from nvshared.history.keeper import ASKING, KEPT, Keeper
-from nvshared.history.query import find
-from nvshared.history.store import FILE_NAME, STEPS, Store
+from nvshared.history.store import (
+    ASIDES,
+    FILE_NAME,
+    PAGE,
+    STEPS,
+    Asked,
+    Batch,
+    Found,
+    Party,
+    Store,
+    find,
+)
 from nvshared.scheduler.tenants import Usage
 from tests.unit.test_history import ALICE, NOON, UUID, used
 
@@ -168,7 +176,7 @@ def test_one_that_we_may_not_write_to_is_put_aside(
             raise PermissionError(13, "Permission denied")
         return allowed(name, *rest)
 
-    monkeypatch.setattr("nvshared.history.file.os.open", opened)
+    monkeypatch.setattr("nvshared.history.store.os.open", opened)
     keeper.keep(NOON + 60, MINUTE)
     monkeypatch.undo()
     assert seconds(path) == seconds(path.with_name(f"{FILE_NAME}.aside-1")) == 1

@@ -17,8 +17,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.annotations import MEANINGS, Terms
 from nvshared.kubelet.api import Server, server
-from nvshared.kubelet.card import Card
-from nvshared.kubelet.given import CHECKPOINT, conflict, elsewhere
+from nvshared.kubelet.card import CHECKPOINT, Card, conflict, elsewhere
 from nvshared.kubelet.messages import (
     DEVICE_PLUGIN,
     DRA,

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card
 from nvshared.kubelet.cdi import Folders
-from nvshared.kubelet.claims import DRIVER, parameters, quantity, read, terms
+from nvshared.kubelet.claims import DRIVER, FILE, Prepared, parameters, quantity, read, terms
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.offer import Offer, Replicas
 from nvshared.kubelet.pod import Pod
-from nvshared.kubelet.prepared import FILE, Prepared
 from nvshared.kubelet.runtime import endpoint, refusal
 from nvshared.kubelet.slices import TAINT, described, elsewhere
 from nvshared.units import GIB

@@ -17,12 +17,12 @@ import yaml
 from nvshared import __version__
 from nvshared.kubelet import options
 from nvshared.kubelet.annotations import MEANINGS
+from nvshared.kubelet.card import CHECKPOINT
 from nvshared.kubelet.cdi import STATIC
 from nvshared.kubelet.claims import DRIVER, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
-from nvshared.kubelet.given import CHECKPOINT
 from nvshared.kubelet.pod import CONDITION, PREFIX, RESOURCE
-from nvshared.kubelet.registry import REGISTRY
+from nvshared.kubelet.rpc import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
 from tests.kubernetes.programs import FOLDER_VARIABLE

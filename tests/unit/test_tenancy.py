@@ -16,7 +16,7 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged
 from nvshared.scheduler.settings import TenantTerms
 from nvshared.settings.rules import TERMS, Rule
-from nvshared.settings.tenants import FILE_NAME, TenantsFile
+from nvshared.settings.state import TENANTS_FILE, TenantsFile
 from nvshared.sharing import tenancy
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -218,9 +218,9 @@ def test_term_set_over_bus_keeps_its_source_through_a_restart(
 def test_a_broken_file_counts_as_empty_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    (tmp_path / FILE_NAME).write_text(text)
+    (tmp_path / TENANTS_FILE).write_text(text)
     assert TenantsFile(tmp_path).load() == {}
-    assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
+    assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
 
 
 def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
@@ -235,7 +235,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(NotKept, match=f"{FILE_NAME} cannot be written: No space left"):
+        with pytest.raises(NotKept, match=f"{TENANTS_FILE} cannot be written: No space left"):
             daemon.set("user:alice", memory=GIB)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
     assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": (7, "")}}
@@ -268,7 +268,7 @@ def test_what_cannot_be_set_is_refused_whole(
         daemon.manager.tenancy.set(name, terms)
     assert str(raised.value) == sentence
     assert daemon.manager.tenancy.tenants() == []
-    assert not (tmp_path / FILE_NAME).exists()
+    assert not (tmp_path / TENANTS_FILE).exists()
 
 
 def test_requests_beyond_all_of_the_time_are_refused_and_the_others_named(daemon: Daemon) -> None:

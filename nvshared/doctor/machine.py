@@ -1,24 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host memory for what does not fit on the cards: how much, how quickly taken, how it is pinned."""
+"""What is installed; host memory for what does not fit on the cards; Kubernetes' static pods."""
 
+import json
 import os
 import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from nvshared import __version__, library
 from nvshared.doctor.cards import Seen
 from nvshared.doctor.finding import Finding, fault, note, ok, warning
 from nvshared.errors import NvshareError
 from nvshared.machine import host
+from nvshared.names import KUBELET_STATE, WITHOUT_GPU
+from nvshared.preload import switch, trial
+from nvshared.preload.tree import Tree
 from nvshared.settings import files
 from nvshared.units import GIB
+
+MACHINE = Tree(Path("/"))
+
+
+def installed() -> Iterator[Finding]:
+    """The command itself, the library, and the list of preloaded ones."""
+    yield ok("nvsharectl", f"version {__version__}, in {Path(__file__).parents[1]}")
+    yield _library()
+    yield _preload()
+    named = [
+        entry for entry in os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+        if Path(entry).name == "libnvshare.so"
+    ]
+    if named:
+        yield note("environment", f"LD_PRELOAD names {named[0]} here")
+
+
+def _library() -> Finding:
+    try:
+        path = library.hook().resolve()
+        trial.check(MACHINE, path)
+    except NvshareError as error:
+        return fault("library", error.message, error.hint or "install it again")
+    return ok("library", f"{path} can be loaded by this machine's programs")
+
+
+def _preload() -> Finding:
+    try:
+        state = switch.look(MACHINE)
+    except NvshareError as error:
+        return warning("preload", error.message, error.hint or "see: nvsharectl preload status")
+    if state.fault:
+        return fault(
+            "preload", f"{state.place} is not right: {state.fault}",
+            "put it right with: nvsharectl preload enable, or disable",
+        )
+    if state.enabled:
+        return ok("preload", f"every program has {state.entries[0]}, by {state.place}")
+    return note(
+        "preload", "only programs that are started so share their GPU",
+        "start them with: nvsharectl run -- PROGRAM, or have all do it: nvsharectl preload enable",
+    )
+
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PLENTY = GIB                            # bytes of locked memory; less is a limit somebody meets
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def host_memory(seen: Seen) -> Iterator[Finding]:
     """Swap budget, huge pages, limit of locked memory."""
     yield _budget(sum(card.facts.memory_total for card in seen.cards))
     yield _huge_pages()
@@ -87,3 +135,17 @@ def _locked() -> Finding:
         "should a program fail to pin host memory, raise it: ulimit -l unlimited, or "
         "LimitMEMLOCK=infinity in its unit",
     )
+
+
+FILE = Path(KUBELET_STATE) / WITHOUT_GPU
+
+
+def static_pods() -> Iterator[Finding]:
+    """One for each; none where there is no Kubernetes."""
+    try:
+        for words, advice in json.loads(FILE.read_text()):
+            yield warning("static pod", words, advice)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError) as error:
+        yield warning("static pod", f"{FILE} cannot be read: {error}", "restart nvshare-kubelet")
