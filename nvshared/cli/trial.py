@@ -179,7 +179,9 @@ TRIAL = Verb(
         "share, on a machine with or without a real one, and takes them away again. Programs "
         "that use the real GPU do not share it meanwhile. The simulated driver runs its own "
         "kernels alone, not PyTorch's; nvshare-workload computes with them and checks its "
-        "results. Nothing of a trial outlives a boot."
+        "results. The number and size of the GPUs hold through restarts of the service. Terms that "
+        "are set and history that is kept meanwhile are the trial's own, and go with it. Nothing "
+        "of a trial outlives a boot, and removing the package ends it."
     ),
     examples=(
         ("nvsharectl trial start", "one GPU of 1 GiB; this says how programs find it"),
