@@ -197,17 +197,18 @@ def _prefetch(decision: Decision) -> None:
         return
     idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and not c.moves]
     idle = latest_first(idle, card.now)
-    wanted = [c for c in reversed(idle) if c.strays.number and (c.lacks_room or c.need * c.cut)]
+    known = [c for c in reversed(idle) if c.pauses.spread.number]
+    wanted = [c for c in known if c.lacks_room or c.need * c.cut]
     for client in wanted:
-        later = LATER * client.pause_left(card.now)
-        others = [c for c in idle if c.pause_left(card.now) > later]
+        later = LATER * client.pauses.left(card.now - client.since)
+        others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
         missing = min(client.lacks_room, card.settings.step)
         if card.fits([client]) and decision.due(client.load_after) and _bring_in(
             decision, client, missing, others, Goal.PREFETCH
         ):
             return
     if wanted:
-        soonest = wanted[0].pause_left(card.now)
+        soonest = wanted[0].pauses.left(card.now - wanted[0].since)
         decision.due(card.now + max(LOOKS_LEAST, round(soonest / LOOKS)))
 
 
@@ -225,7 +226,7 @@ def _write_back(decision: Decision) -> None:
     """One client at a time, a step at a time."""
     card = decision.card
     short = _short(card)
-    if short <= card.groups.total("presaved") or any(
+    if short <= card.groups.total("written_back") or any(
         move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves
     ):
         return
@@ -236,7 +237,7 @@ def _write_back(decision: Decision) -> None:
     ]
     for client in latest_first(idle, card.now):
         part = min(short, client.staying)
-        if client.presaved < part and _write_back_step(decision, client, part):
+        if client.writeback.bytes < part and _write_back_step(decision, client, part):
             return
         short -= part
         if short <= 0:
@@ -246,14 +247,14 @@ def _write_back(decision: Decision) -> None:
 def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
     """False if that cannot be, or not yet."""
     card = decision.card
-    if client.moves or client.exhausted or not decision.due(client.refuse_until):
+    if client.moves or client.writeback.exhausted or not decision.due(client.refuse_until):
         return False
-    if not decision.due(client.since + client.presave_pause):
+    if not decision.due(client.since + client.writeback.after):
         return False
-    size = min(wanted, client.presaved + card.settings.step)
+    size = min(wanted, client.writeback.bytes + card.settings.step)
     # Of what it has to spare, what is written back already has its part.
-    spare = max(0, client.host_spare - client.presaved)
-    more = max(0, size - client.presaved - spare) + card.settings.block
+    spare = max(0, client.host_spare - client.writeback.bytes)
+    more = max(0, size - client.writeback.bytes - spare) + card.settings.block
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
     if host < client.host_charged + card.settings.block and not spare:
         return False

@@ -63,7 +63,7 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "need": lambda c: c.need,
     "filled": lambda c: c.memory.filled - c.overclaims.filled,
     "out_of_reach": lambda c: c.out_of_reach,
-    "presaved": lambda c: min(c.presaved, c.staying) if c.is_idle else 0,
+    "written_back": lambda c: min(c.writeback.bytes, c.staying) if c.is_idle else 0,
     # Read of each client only.
     "takes": lambda c: c.takes,
     "unfastened": lambda c: max(0, c.committed - c.fastened),

@@ -5,7 +5,7 @@ Only states and figures live here. Who changes them: turns.py the phase, moves.p
 what is on its way, promises.py the promises.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, TurnEnd
@@ -161,17 +161,54 @@ class Turn:
         return max(self.started or 0, self.renewed)
 
 
-# How long a client is idle before its memory is written back; see ahead.py.
+QUEUING = (Standing.FREE, Standing.CLAIMS)
+NO_GANG = Ganged((), 0, Standing.FREE)
+
 WRITEBACK_AFTER = SECOND // 2
 WRITEBACK_AFTER_MOST = 64 * SECOND
 
-QUEUING = (Standing.FREE, Standing.CLAIMS)
-NO_GANG = Ganged((), 0, Standing.FREE)
+
+@dataclass(frozen=True, slots=True)
+class Writeback:
+    """What of an idle client's memory was written back; see ahead.py."""
+
+    bytes: int = 0                      # that leave without a copy
+    exhausted: bool = False             # no more can be written back before its next turn
+    after: int = WRITEBACK_AFTER        # us for which it is to be idle before that
+
+    def wasted(self) -> "Writeback":
+        """Its turn begins, and what it computes makes the copies stale."""
+        after = min(2 * self.after, WRITEBACK_AFTER_MOST) if self.bytes else self.after
+        return Writeback(after=after)
+
+    def used(self) -> "Writeback":
+        """Some of its memory was evicted. How much of the copies is left is not known."""
+        return replace(self, bytes=0, after=WRITEBACK_AFTER) if self.bytes else self
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How long a client pauses between two uses of the card; us. See ahead.py."""
+
+    usual: Average = PAUSE
+    spread: Average = PAUSE             # how far they are from that
+
+    def after(self, pause: int) -> "Pauses":
+        """With one more."""
+        known, far = self.usual.number, abs(pause - self.usual.value)
+        return Pauses(self.usual.after(pause), self.spread.after(far) if known else self.spread)
+
+    def left(self, since: int) -> float:
+        """How much longer one will probably last that has lasted `since`."""
+        usual = self.usual.value
+        spread = self.spread.value if self.spread.number else usual
+        return max(abs(usual - since), spread)
+
 
 # What counts in card.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "granted", "pins", "cost", "presaved", "domains", "tenancies", "evidence",
+    "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
     "overclaims", "silenced", "path", "membership", "provided",
 })
 
@@ -224,12 +261,9 @@ class ScheduledClient:
     busy_after: int = 0                 # no turns because all are busy before this; see turns.py
     busy_pause: int = 0                 # for so long they were put off last
 
-    presaved: int = 0                   # bytes that are written back, and leave without a copy
-    exhausted: bool = False             # no more can be before its next turn
-    presave_pause: int = WRITEBACK_AFTER    # how long it is to be idle before that
+    writeback: Writeback = Writeback()
     provided: int = 0                   # host memory that it may make until its next move, in all
-    pauses: Average = PAUSE             # between two uses of the card, see ahead.py,
-    strays: Average = PAUSE             # and how far they are from that
+    pauses: Pauses = Pauses()           # between two uses of the card
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
     rests: int | None = None            # that time without them, if its last turn ended so
 
@@ -473,40 +507,6 @@ class ScheduledClient:
         """So much of the turn that has just ended was on the way, or idle: nobody is billed."""
         for node in self.nodes:
             node.credit(unused)
-
-    def begin_turn(self) -> None:
-        """What was written back is worth nothing any more."""
-        if self.presaved:
-            self.presave_pause = min(2 * self.presave_pause, WRITEBACK_AFTER_MOST)
-        self.presaved = 0
-        self.exhausted = False
-
-    def use_writeback(self) -> None:
-        """Some of its memory has been evicted. How much of the copy is left is not known."""
-        if self.presaved:
-            self.presave_pause = WRITEBACK_AFTER
-        self.presaved = 0
-
-    def wrote_back(self, size: int, wanted: int, *, cut_short: bool) -> None:
-        """So many bytes leave without a copy, of `wanted`; 0 for a running client."""
-        if self.turn is None:
-            self.presaved = min(size, self.memory.resident)
-        self.exhausted = not cut_short and size < wanted
-
-    def end_pause(self, now: int) -> None:
-        """It wants the card again."""
-        if not self.history.turns:
-            return                      # it had not used the card before
-        pause = now - self.since
-        if self.pauses.number:
-            self.strays = self.strays.after(abs(pause - self.pauses.value))
-        self.pauses = self.pauses.after(pause)
-
-    def pause_left(self, now: int) -> float:
-        """For how long it will probably not want the card; us. See ahead.py."""
-        usual = self.pauses.value
-        spread = self.strays.value if self.strays.number else usual
-        return max(abs(usual - (now - self.since)), spread)
 
     @property
     def nodes(self) -> tuple[Node, ...]:

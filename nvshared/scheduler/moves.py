@@ -23,6 +23,7 @@ up what is missing.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nvshared.scheduler import promises, queue, trust
 from nvshared.scheduler.actions import Presave
@@ -118,7 +119,7 @@ def victims(card: Card) -> list[ScheduledClient]:
 
 def latest_first(idle: Iterable[ScheduledClient], now: int) -> list[ScheduledClient]:
     """The client that will probably stay idle longest comes first."""
-    return sorted(idle, key=lambda client: (-client.pause_left(now), client.since, client.id))
+    return sorted(idle, key=lambda c: (-c.pauses.left(now - c.since), c.since, c.id))
 
 
 class Evictions:
@@ -327,7 +328,10 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         case Loaded():
             failed = _loaded(card, client, answer, done) or failed
         case Presaved() if isinstance(done.order, Presave):
-            client.wrote_back(answer.bytes, done.order.size, cut_short=answer.yielded)
+            done_now = client.writeback.bytes if client.holds else min(
+                answer.bytes, client.memory.resident)
+            short = answer.bytes < done.order.size and not answer.yielded
+            client.writeback = replace(client.writeback, bytes=done_now, exhausted=short)
     if failed:
         client.history.failures += 1
         card.count(failures=1)
@@ -340,7 +344,7 @@ def _evicted(
     card.count(bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
-        client.use_writeback()
+        client.writeback = client.writeback.used()
     if client.room < before:
         client.kept = 0
     elif done.order.room < before and not (

@@ -98,7 +98,8 @@ def wanted(card: Card, client: ScheduledClient) -> None:
         turn.parked = replace(turn.parked, wants=True)
     client.invited = False
     if client.phase is Phase.IDLE:
-        client.end_pause(card.now)
+        if client.history.turns:        # it had used the card before
+            client.pauses = client.pauses.after(card.now - client.since)
         quantum.came_back(client, card.now)
         queue.arrive(card, client)
 
@@ -531,7 +532,7 @@ def _start(decision: Decision) -> bool:
         learnt = quantum.measure(decision.card, client) or learnt
         client.history.turns += 1
         client.load_pause = 0
-        client.begin_turn()
+        client.writeback = client.writeback.wasted()
         decision.card.count(turns=1)
         client.enter(Phase.RUNNING, decision.now)
         decision.report(TurnStarted(client.id))
