@@ -3,6 +3,7 @@
 no longer than without the library: alone on the card, while the daemon has the client stopped,
 and while the thread captures a stream."""
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -224,6 +225,46 @@ def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(
     program.go_on()
     program.ends_well()
     answering.join()
+
+
+# Waits for the daemon, for room or for another process, which take as long as they take.
+LONG_WAITS = {
+    "attaching to another GPU": "cuda.cuDevicePrimaryCtxRetain(byref(other), 1)",
+    "a context that does not fit": "cuda.cuCtxCreate_v2(byref(other), 0, 0)",
+    "memory of a silent process": "open_silent()",
+}
+OPENS_SILENT = '''
+import socket, struct
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
+handle = Handle()
+call("cuIpcGetMemHandle", byref(handle), address)
+ticket = list(struct.unpack("7Q", bytes(handle)[:56]))
+ticket[1] += 1
+silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+silent.bind(b"\\0nvshare-%016x%016x" % (ticket[1], ticket[2]))
+silent.listen()
+def open_silent():
+    handle = Handle.from_buffer_copy(struct.pack("7Q", *ticket).ljust(64, b"\\0"))
+    return cuda.cuIpcOpenMemHandle_v2(byref(other), handle, 1)
+'''
+
+
+@pytest.mark.parametrize("wait", LONG_WAITS)
+def test_drain_gives_up_while_a_thread_waits_long_and_work_depends_on_it(
+        site: Site, eventually: Eventually, wait: str) -> None:
+    site.environment["NVSHARE_SIM_FAIL"] = "cuCtxCreate_v2:2+"
+    daemon, answering, program = dependent(
+        site, f"{OPENS_SILENT}\nspins()\naway()\nsays({LONG_WAITS[wait]})\n")
+    assert program.hears() == "away"
+    site.socket.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(site.socket))
+        silent.listen()
+        program.go_on()
+        daemon.send(OrderRecord(Type.STOP))
+        eventually(lambda: Type.REOPENED in answering.said)
 
 
 IMPORTS = '''

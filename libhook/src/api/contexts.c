@@ -168,11 +168,13 @@ static void ends(CUcontext context)
 /* Others may fill the card so that a context finds no memory: then they are
  * made to leave some, which takes as long as a hand-over. */
 #define WITH_PATIENCE(result, device, call)                                        \
-    CUresult result;                                                               \
-    unsigned tries = 0;                                                            \
-    do                                                                             \
-        result = call;                                                             \
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && client_awaits_context(device, &tries))
+    CUresult result = call;                                                        \
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                      \
+        BLOCKED;                                                                   \
+        unsigned tries = 0;                                                        \
+        while (result == CUDA_ERROR_OUT_OF_MEMORY && client_awaits_context(device, &tries)) \
+            result = call;                                                         \
+    }
 
 #define CREATE(name, parameters, arguments)                                        \
     EXPORT CUresult name parameters                                                \

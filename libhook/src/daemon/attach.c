@@ -250,6 +250,7 @@ void client_attach(CUdevice device, CUcontext context)
         return;                      /* or the driver has called back */
     LOCKED(attach_lock);
     if (clients[device] == NULL && (tried >> device & 1) == 0) {
+        BLOCKED;                     /* another device may be drained meanwhile */
         tried |= (uint32_t)1 << device;
         attach(device);
     }

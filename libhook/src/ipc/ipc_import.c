@@ -21,6 +21,7 @@
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
+#include "gate/gate.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_client.h"
 #include "ipc/ipc_server.h"
@@ -194,6 +195,7 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
  * many peers drops connections it has not read. */
 static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **made)
 {
+    BLOCKED;
     bool again = true;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     for (unsigned tries = 0; again && tries < TRIES; tries++) {
