@@ -84,16 +84,17 @@ class WatchedSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._woke = time.monotonic()
-        self.longest = 0.0              # seconds
+        self._woke = (time.monotonic(), time.thread_time())
+        self.longest = (0.0, 0.0)       # seconds, and how many of these on a processor
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the event loop calls it, each time it has done what was due."""
-        self.longest = max(self.longest, time.monotonic() - self._woke)
+        wall, processor = self._woke
+        self.longest = max(self.longest, (time.monotonic() - wall, time.thread_time() - processor))
         try:
             return super().select(timeout)
         finally:
-            self._woke = time.monotonic()
+            self._woke = (time.monotonic(), time.thread_time())
 
 
 async def _serve(
@@ -175,11 +176,13 @@ async def _serve(
         # What there is now stays, and need not be looked through for what has become garbage.
         gc.freeze()
         notifier.ready()
-        selector.longest = 0.0          # the start is no matter
+        selector.longest = (0.0, 0.0)   # the start is no matter
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
         journal.farewell(manager)
-        logger.debug("the event loop stood for %.3f s at most", selector.longest)
+        logger.debug(
+            "the event loop stood for %.3f s at most, of which it ran for %.3f s",
+            *selector.longest)
     if faults:
         raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
