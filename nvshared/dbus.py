@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from dbus_next._private.address import parse_address
@@ -121,16 +122,21 @@ def pack(message: Message, serial: int) -> bytes:
     body: Any = message.body
     if not isinstance(body, bytes):
         body = marshalled(message.signature, *body)
-    fields = (
-        (1, "o", message.path), (2, "s", message.interface), (3, "s", message.member),
-        (4, "s", message.error_name), (5, "u", message.reply_serial),
-        (6, "s", message.destination), (7, "s", message.sender), (8, "g", message.signature),
-    )
-    header = marshalled(
-        "yyyyuua(yv)", ord("l"), message.message_type.value, message.flags.value, 1, len(body),
-        serial, [[code, Variant(type_, value)] for code, type_, value in fields if value],
-    )
+    fields = _fields(
+        message.path, message.interface, message.member, message.error_name,
+        message.reply_serial, message.destination, message.sender, message.signature)
+    header = struct.pack(
+        "<BBBBII", ord("l"), message.message_type.value, message.flags.value, 1, len(body), serial,
+    ) + fields
     return b"".join((header, bytes(-len(header) % 8), body))
+
+
+@lru_cache(256)                         # signals repeat them
+def _fields(*values: str | int | None) -> bytes:
+    """The fields of a header, from byte 12 on."""
+    given = enumerate(zip("osssussg", values, strict=True), 1)
+    array = marshalled("a(yv)", [[code, Variant(*field)] for code, field in given if field[1]])
+    return array[:4] + array[8:]        # where no padding is needed
 
 
 def size(start: bytes) -> tuple[int, int]:

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from itertools import starmap
 from typing import Any
 
 from dbus_next.constants import ErrorType, MessageType
@@ -51,7 +50,7 @@ class BusConnection:
         self._writer = writer
         writer.transport.set_write_buffer_limits(high=0)    # then drain() returns when all is gone
         self._serial = 0
-        self._outgoing: list[tuple[Message, int]] = []      # of this turn of the loop
+        self._outgoing: list[tuple[Any, int]] = []      # of this turn of the loop
         self._answers: dict[int, asyncio.Future[Received]] = {}     # by the serial of the call
         self._take = take
         # Done, or failed with what the transport met, once the bus is gone.
@@ -115,8 +114,8 @@ class BusConnection:
             raise BusError(reply.message.error_name, said)
         return answered
 
-    def post(self, message: Message) -> None:
-        """Queues a message. Once the bus is gone it is dropped."""
+    def post(self, message: Message | Callable[[], Message]) -> None:
+        """Queues a message, or what makes it later. Once the bus is gone it is dropped."""
         self._serial = self._serial % 0xFFFF_FFFF + 1
         if self.reading.done():
             return
@@ -141,7 +140,8 @@ class BusConnection:
     def _write(self) -> None:
         messages, self._outgoing = self._outgoing, []
         if not self.reading.done():
-            self._writer.write(b"".join(starmap(dbus.pack, messages)))
+            self._writer.write(b"".join(
+                dbus.pack(one() if callable(one) else one, serial) for one, serial in messages))
 
     async def _flush(self) -> None:
         await asyncio.sleep(0)          # then what was queued has been written

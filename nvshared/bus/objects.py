@@ -183,11 +183,14 @@ class Objects(BaseMessageBus):
             self._signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
 
     def _signal(self, path: str, interface: str, member: str, signature: str, body: Any) -> None:
-        """`body`: values, or their bytes."""
-        if self._connection is not None:
+        """`body`: values, or their bytes. Who has something to tell may be in a hand-over."""
+        def make() -> Message:
             message = Message.new_signal(path, interface, member, signature)
             message.body = body
-            self._connection.post(message)
+            return message
+
+        if self._connection is not None:
+            self._connection.post(make)
 
 
 def _managed(path: str) -> bool:
