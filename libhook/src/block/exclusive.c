@@ -7,7 +7,7 @@
  *
  * Work in flight may wait for the very thread that called. So all drains and waits for captures
  * together last no longer than the caller's patience. Standing at the gate, until the program has
- * its turn, does not count.
+ * its turn, does not count: nothing is in flight then.
  */
 #include "block/exclusive.h"
 
@@ -23,7 +23,7 @@
 #include "gate/gate.h"
 
 #define TRIES 10                     /* as a STOP may come again and again */
-#define CAPTURE_LOOK_US 1000
+#define LOOK_US 1000
 
 struct task {
     struct client *client;
@@ -94,15 +94,23 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
-/* False: it would be in vain, or for too long. One of this thread's own would not end. */
-static bool captures_have_ended(struct task *task)
+static bool is_stopping(struct client *client)
+{
+    LOCKED(memory_lock);
+    return client->stopping;
+}
+
+/* Neither captures nor a drain for a STOP, which may wait for this very thread. False: it would be
+ * in vain, or for too long. A capture of this thread's own would not end. */
+static bool may_begin(struct task *task)
 {
     BLOCKED;
-    while (capture_going_on()) {
-        if (capture_is_own() || task->patience < CAPTURE_LOOK_US)
+    bool capturing;
+    while ((capturing = capture_going_on()) || is_stopping(task->client)) {
+        if ((capturing && capture_is_own()) || task->patience < LOOK_US)
             return false;
-        usleep(CAPTURE_LOOK_US);
-        task->patience -= CAPTURE_LOOK_US;
+        usleep(LOOK_US);
+        task->patience -= LOOK_US;
     }
     return true;
 }
@@ -138,9 +146,9 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins, uint64
     for (unsigned i = 0;
          i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY && task.patience > 0; i++) {
         pthread_mutex_unlock(&memory_lock);
-        bool may = captures_have_ended(&task);
+        bool may = may_begin(&task);
         pthread_mutex_lock(&memory_lock);
-        result = may ? once(&task, pins) : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        result = may ? once(&task, pins) : CUDA_ERROR_NOT_READY;
     }
     bool captured = !task.ran && result == CUDA_ERROR_NOT_READY && capture_going_on();
     return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
