@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the daemon makes calls that may block, each with the reason why its event loop may.
+
+docs/security.md says what bounds them. A call that is handed to nvshared/lanes.py is not made
+where that is written, and is not listed.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "nvshared"
+IN_THE_LOOP = ("hook", "sharing", "report", "bus", "history", "daemon.py")
+
+# What waits for a program, for control groups, or for whoever knows users.
+BLOCKING = {
+    "peer.identify", "peer.whole_name", "subordinate.owner", "tenant.user", "tenant.groups",
+    "kernel.user", "kernel.groups", "host.started", "host.process", "host.private",
+    "host.safe_budget", "host.total", "host.free", "host.kernel_text", "cgroup.chain",
+    "cgroup.owner", "cgroup.slurm_job", "group.limit",
+}
+ALLOWED = {
+    ("sharing/control_groups.py", "__init__"): "of the daemon itself, at its start",
+    ("sharing/control_groups.py", "_read"): "in a lane",
+    ("sharing/safebudget.py", "__init__"): "at the start",
+    ("sharing/remembered.py", "_store"): "in a lane, but for the end",
+    ("bus/authority.py", "ask"): "a name in /etc/subuid is looked up once, for a lent id alone",
+}
+
+
+def calls() -> Iterator[tuple[str, str]]:
+    """File and function of each."""
+    for place in IN_THE_LOOP:
+        path = PACKAGE / place
+        for file in [path] if path.is_file() else sorted(path.glob("*.py")):
+            name = str(file.relative_to(PACKAGE))
+            for function in ast.walk(ast.parse(file.read_text())):
+                if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                for call in ast.walk(function):
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) in BLOCKING:
+                        yield name, function.name
+
+
+def test_calls_that_may_block_are_made_in_lanes_or_listed_with_a_reason() -> None:
+    assert set(calls()) == ALLOWED.keys()
