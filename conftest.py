@@ -42,7 +42,7 @@ TOGETHER = (
 # Those that take longest: the others fill the time beside them, not they the end of the run.
 FIRST = (
     "libhook/tests/simulator/test_simulator_programs.py", "tests/unit/test_style.py::test_mypy",
-    "tests/integration/test_demo.py::test_everything_is_right_and_nothing_is_left",
+    "tests/integration/test_demo.py::test_demo_ends_with_right_results_and_leaves_nothing",
     "tests/integration/test_random_calls.py", "tests/integration/test_stays.py",
 )
 

@@ -77,7 +77,7 @@ def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
 
 
 @pytest.mark.parametrize("demo", [QUICK], indirect=True, ids=["quick"])
-def test_everything_is_right_and_nothing_is_left(demo: Demo) -> None:
+def test_demo_ends_with_right_results_and_leaves_nothing(demo: Demo) -> None:
     output, errors = demo.process.communicate()
     assert demo.process.returncode == 0, output + errors
     assert errors == ""
@@ -99,7 +99,9 @@ def test_everything_is_right_and_nothing_is_left(demo: Demo) -> None:
     *(pytest.param("checking every word", number, marks=pytest.mark.long)       # at its end
       for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
 ])
-def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
+def test_demo_ended_by_a_signal_leaves_nothing(
+    demo: Demo, moment: str, number: signal.Signals
+) -> None:
     demo.until(moment)
     demo.process.send_signal(number)
     _, errors = demo.process.communicate()
@@ -111,7 +113,7 @@ def test_a_signal_leaves_nothing(demo: Demo, moment: str, number: signal.Signals
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))]
 )
-def test_many_signals_at_any_moment_leave_nothing(demo: Demo, seed: int) -> None:
+def test_demo_ended_by_many_signals_leaves_nothing(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
     # Not before it begins: Python itself takes a while, and dies of a signal as any program does.
     demo.until("The GPU is simulated")
@@ -125,7 +127,7 @@ def test_many_signals_at_any_moment_leave_nothing(demo: Demo, seed: int) -> None
     demo.leaves_nothing()
 
 
-def test_when_nobody_reads_any_more_it_ends_and_leaves_nothing(demo: Demo) -> None:
+def test_demo_whose_output_is_closed_ends_and_leaves_nothing(demo: Demo) -> None:
     demo.until("holds the GPU")
     assert demo.process.stdout is not None
     demo.process.stdout.close()
@@ -135,7 +137,7 @@ def test_when_nobody_reads_any_more_it_ends_and_leaves_nothing(demo: Demo) -> No
     demo.leaves_nothing()
 
 
-def test_when_it_is_killed_its_programs_die_with_it(demo: Demo) -> None:
+def test_programs_of_a_killed_demo_die_with_it(demo: Demo) -> None:
     demo.until("holds the GPU")
     processes = demo.processes()
     assert len(processes) >= 4          # itself, the daemon, both programs

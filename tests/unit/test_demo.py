@@ -3,16 +3,14 @@
 
 import json
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from nvshared.demo.gpu import DemoGPU
-from nvshared.demo.play import COLUMNS, Act, Report, tasks
-from nvshared.demo.show import Handovers, Lines, Place
+from nvshared.demo.play import Act, Report, tasks
+from nvshared.demo.show import Handovers, Place
 from nvshared.demo.workload import Outcome
-from nvshared.tui.tables import plain
 from nvshared.units import MIB
 
 CARD = DemoGPU("a card", 512 * MIB, 512 * MIB, True, "in a test", 0, {})
@@ -30,7 +28,7 @@ def write(trace: Path, *lines: dict[str, object]) -> None:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def test_handovers_and_bytes_are_counted_from_the_trace(tmp_path: Path) -> None:
+def test_demo_counts_handovers_and_bytes_from_the_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.touch()
     handovers = Handovers.of(trace)
@@ -51,7 +49,7 @@ def test_handovers_and_bytes_are_counted_from_the_trace(tmp_path: Path) -> None:
     assert (handovers.handovers, handovers.bytes_out, handovers.bytes_in) == (1, 3, 4)
 
 
-def test_a_line_that_is_only_begun_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_demo_reads_a_trace_line_only_when_it_is_whole(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     line = json.dumps({"at": 1, "pid": 10, "report": "turn-started"}) + "\n"
     trace.write_text(line[:9])
@@ -63,7 +61,7 @@ def test_a_line_that_is_only_begun_is_read_when_it_is_whole(tmp_path: Path) -> N
     handovers.close()
 
 
-def test_the_two_programs_do_not_fit_together_but_each_alone() -> None:
+def test_programs_of_the_demo_fit_alone_and_not_together() -> None:
     for capacity in (256 * MIB, 512 * MIB, 8 << 30):
         one, two = tasks(replace(CARD, capacity=capacity))
         assert one.memory == two.memory <= 0.7 * capacity
@@ -81,7 +79,7 @@ UNSHARED = Act("unshared", (RIGHT_A, REFUSED), 1.0)
 GOOD = Report(CARD, SHARED, IN_TURN, UNSHARED)
 
 
-def test_all_is_well() -> None:
+def test_report_of_a_right_demo_has_no_faults() -> None:
     assert GOOD.faults() == []
     assert json.loads(json.dumps(GOOD.as_dict()))["acts"][0]["hand_overs"] == 7
 
@@ -109,33 +107,5 @@ def with_outcomes(act: Act, one: Outcome, two: Outcome) -> Act:
          "unshared: B failed: the driver failed"),
     ],
 )
-def test_what_is_wrong_is_said(report: Report, fault: str) -> None:
+def test_report_names_each_fault_of_a_demo(report: Report, fault: str) -> None:
     assert fault in report.faults()
-
-
-def test_the_table() -> None:
-    lines = [line.split("  ") for line in plain(COLUMNS, GOOD.acts).splitlines()]
-    assert [line[0] for line in lines] == ["TWO PROGRAMS", "shared", "in turn", "unshared"]
-    assert [line[-1] for line in lines] == [
-        "RESULTS", "A right, B right", "A right, B right", "A right, B out of memory",
-    ]
-
-
-def test_in_a_pipe_each_turn_is_a_line(tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    write(trace,
-          {"at": 1, "pid": 11, "event": "evicted", "bytes": 1, "memory": memory(MIB, 3 * MIB)},
-          {"at": 2, "pid": 10, "event": "loaded", "bytes": 1, "memory": memory(4 * MIB, 4 * MIB)},
-          {"at": 3, "pid": 10, "report": "turn-started"})
-    handovers = Handovers.of(trace)
-    seen = StringIO()
-    lines = Lines(seen)
-    lines.act("An act.")
-    lines.began(A, 10)
-    lines.began(B, 11)
-    for turn in handovers.new():
-        lines.turned(turn)
-    handovers.close()
-    assert seen.getvalue().startswith("\nAn act.\n")
-    last = seen.getvalue().splitlines()[-1].partition(" s  ")[2]
-    assert last == "A holds the GPU; A has 4.0M on it, B has 1.0M on it and 2.0M in host memory"

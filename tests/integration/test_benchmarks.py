@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks run from beginning to end on a simulated card, and their data is right."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.handover.card import find
+from bench.handover.program import Task, perform
+from nvshared.units import MIB
+from tests.integration.conftest import ROOT
+
+
+def report(folder: Path, name: str, *options: str) -> dict[str, Any]:
+    """What a benchmark prints, which it also keeps in a file."""
+    subprocess.run(["make", "-C", f"bench/{name}", "-s"], cwd=ROOT, check=True)
+    kept = folder / "kept.json"
+    done = subprocess.run(
+        [sys.executable, "-m", f"bench.{name}.measure", "--simulate", "--json",
+         "--output", str(kept), *options],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found == json.loads(kept.read_text())
+    return found
+
+
+@pytest.mark.long
+def test_bench_handover_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
+    found = report(
+        tmp_path, "handover", "--variant", "bus", "--variant", "allocation",
+        "--variant", "two-large", "--variant", "first-out", "--seconds", "2")
+    assert found["machine"]["simulated"] is True
+    assert [one["variant"] for one in found["results"]] == [
+        "bus", "allocation", *["two-large"] * 2, *["first-out"] * 2]
+    assert all(one["right"] for one in found["results"])
+    for one in found["results"][2:4]:
+        assert one["figures"]["moves"]["turns"] >= 1
+        assert [program["right"] for program in one["figures"]["programs"]] == [True, True]
+
+
+@pytest.mark.long
+def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
+    found = report(tmp_path, "colocation", "--variant", "big_50", "--shape", "alternating",
+                   "--tq", "5", "--scale", "0.001")
+    assert found["complete"]
+    assert found["right"]
+    trial, = found["thesis"]["trials"]
+    assert trial["trace"]["handovers"] > 0
+    assert [one["digest"] for one in trial["each"]] != ["0" * 16, "0" * 16]
+
+
+def test_bench_program_whose_driver_fails_is_not_right(tmp_path: Path) -> None:
+    card = find(tmp_path, simulate=True, seconds=None, budget=None)
+    tasks = [Task(8 * MIB, 1, seed, MIB) for seed in (1, 2)]
+    failing = {**card.environment, "NVSHARE_SIM_FAIL": "cuStreamSynchronize:1"}
+    assert [one.right for one in perform(tasks, failing)] == [False, False]
+    assert [one.right for one in perform(tasks, card.environment)] == [True, True]
