@@ -4,13 +4,11 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.settings import AntiThrash, Settings
-from nvshared.scheduler.tenants import MIB_SECOND, Division
+from nvshared.scheduler.tenants import MIB_SECOND
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_world import World
 
@@ -89,26 +87,3 @@ def test_the_cards_time_is_divided_among_those_who_hold_it(seed: int) -> None:
 def test_one_that_is_gone_has_used_nothing() -> None:
     world = World(Settings(capacity=MIB, total=MIB, host_budget=0, gather=0))
     assert not any(world.scheduler.usage(7, world.now))
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 4)), max_size=60))
-def test_parts_are_found_whatever_comes_and_goes(steps: list[tuple[int, int]]) -> None:
-    """Who holds it toggles; of each the part is `each` when it ends less `each` when it began."""
-    division, now, busy = Division(), 0, 0
-    began: dict[int, float] = {}
-    parts, expected = dict.fromkeys(range(5), 0.0), dict.fromkeys(range(5), 0.0)
-    for passed, who in steps:
-        now += passed
-        for one in began:
-            expected[one] += passed / len(began)
-        busy += passed if began else 0
-        if who in began:
-            ended = division.turn(now, -1)
-            parts[who] += ended - began.pop(who)
-        else:
-            began[who] = division.turn(now, 1)
-    for who, each in began.items():
-        parts[who] += division.at(now) - each
-    assert sum(parts.values()) == pytest.approx(busy, abs=1)
-    for who, part in expected.items():
-        assert parts[who] == pytest.approx(part, abs=1)
