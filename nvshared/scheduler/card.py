@@ -21,7 +21,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": lambda c: c.queued,                   # wants a turn and may have one
     "holding": lambda c: c.holds,
     "moving": lambda c: c.moves,                    # an order to move memory is on its way
-    "speculating": lambda c: any(move.goal is not None for move in c.moves),
+    "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
     "asking": lambda c: c.question,
     "lent": lambda c: c.committed > c.need,         # was promised more than it uses
     "pinning": lambda c: c.pins,                    # was allowed some more, and may not know yet
@@ -59,7 +59,7 @@ FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
     "unshown": lambda c: c.unshown if c.account else 0,
     "holders_take": lambda c: c.takes if c.holds else 0,
     "queued_want": lambda c: c.lacks_room if c.queued else 0,
-    "cost": lambda c: c.cost or 0 if GROUPS["measured"](c) else 0,     # us
+    "cost": lambda c: c.cost if c.cost and GROUPS["measured"](c) else 0,        # us
     "need": lambda c: c.need,
     "filled": lambda c: c.memory.filled - c.overclaims.filled,
     "out_of_reach": lambda c: c.out_of_reach,
@@ -77,7 +77,6 @@ HEADS = 16                              # clients of one account, for which a ma
 BURST = 500 * MILLISECOND               # that they may wait in a row,
 WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
 REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
-
 
 
 class Account(NamedTuple):

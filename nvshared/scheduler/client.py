@@ -516,12 +516,12 @@ class ScheduledClient:
     @property
     def priority(self) -> Priority:
         """What its tenants' terms say."""
-        return Priority[self.path[0].name]
+        return self.path[0].priority
 
     @property
     def rationed(self) -> bool:
         """Its time is limited, or that of a tenant of its."""
-        return any(node.quota is not None for node in self.limits)
+        return bool([node for node in self.limits if node.quota is not None])
 
     @property
     def open(self) -> bool:

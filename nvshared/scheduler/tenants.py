@@ -135,6 +135,7 @@ class Node:
     """A tenant, or a client, at one place of the tree; microseconds."""
 
     name: str = ""                      # of the tenant
+    priority: Priority = Priority.NORMAL        # of a root
     parent: "Node | None" = None
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
     members: dict[int, int] = field(default_factory=dict)   # weights of the clients in it, by id
@@ -225,7 +226,7 @@ class Tenants:
     """The tree of one card, and what is set for tenants."""
 
     roots: dict[Priority, Node] = field(default_factory=lambda: {
-        priority: Node(priority.name) for priority in sorted(Priority, reverse=True)})
+        priority: Node(priority=priority) for priority in sorted(Priority, reverse=True)})
     terms: dict[str, TenantTerms] = field(default_factory=dict)
     accounts: dict[str, Node] = field(default_factory=dict)     # by tenant
     limited: dict[Node, None] = field(default_factory=dict)     # those with a compute limit,
@@ -241,8 +242,8 @@ class Tenants:
         set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
         lowest = min(set_for)
         root = self.roots[lowest if lowest is Priority.BACKGROUND else max(set_for)]
-        whole = root.children.setdefault(outer, Node(outer, root))
-        return root, whole, whole.children.setdefault(inner, Node(inner, whole)), own
+        whole = root.children.setdefault(outer, Node(outer, parent=root))
+        return root, whole, whole.children.setdefault(inner, Node(inner, parent=whole)), own
 
     def weigh(self, now: int, *nodes: Node) -> None:
         """To be done when tenants have a client more or less, or other terms."""
