@@ -116,7 +116,7 @@ def writeback_pays(card: Card) -> bool:
 
 def _calm(card: Card) -> bool:
     groups = card.groups
-    busy = ("queued", "lacking", "asking", Phase.LOADING.value, Phase.DRAINING.value)
+    busy = ("queued", "lacking", "asking", Phase.LOADING, Phase.DRAINING)
     return not any(groups.size(name) for name in busy) and card.free >= 0
 
 
@@ -126,7 +126,7 @@ def _fit_together(card: Card) -> bool:
 
 def _copying(card: Card) -> frozenset[Way]:
     """The directions in which running clients load the bus, while no client waits for a move."""
-    if card.groups.size("lacking") or card.groups.size(Phase.DRAINING.value):
+    if card.groups.size("lacking") or card.groups.size(Phase.DRAINING):
         return frozenset()
     ways: frozenset[Way] = frozenset()
     for client in card.in_phase(Phase.RUNNING):

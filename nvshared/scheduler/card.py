@@ -99,7 +99,7 @@ class Counted(NamedTuple):
 def counted(client: ScheduledClient) -> Counted:
     """It runs at each change of a client."""
     return Counted(
-        (client.phase.value, *[name for name, belongs in GROUPS.items() if belongs(client)]),
+        (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)]),
         tuple([figure(client) for figure in FIGURES.values()]),
         ((client.domains, client.stake if client.domains else NO_STAKE),
          (client.tenancies, client.promise if client.tenancies else NO_STAKE)),
@@ -122,7 +122,7 @@ class Groups:
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
-        names = (*GROUPS, *(phase.value for phase in Phase))
+        names = (*GROUPS, *Phase)
         self._members: dict[str, set[int]] = {name: set() for name in names}
         self._sums = dict.fromkeys(FIGURES, 0)
         self._news: dict[str, set[int]] = {}
@@ -136,7 +136,8 @@ class Groups:
 
     def group(self, name: str) -> list[ScheduledClient]:
         """The members, in the order of their joining."""
-        self.settle()
+        if self.touched:
+            self.settle()
         found = self._sorted.get(name)
         if found is None:
             found = self._sorted[name] = [self._clients[id] for id in sorted(self._members[name])]
@@ -405,7 +406,7 @@ class Card:
 
     def in_phase(self, phase: Phase) -> list[ScheduledClient]:
         """Clients in this phase, in the order of their joining."""
-        return self.groups.group(phase.value)
+        return self.groups.group(phase)
 
     @property
     def waiting(self) -> list[ScheduledClient]:

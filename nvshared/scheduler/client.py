@@ -6,7 +6,7 @@ what is on its way, promises.py the promises.
 """
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import Enum, StrEnum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
@@ -49,7 +49,7 @@ PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; se
 PAUSE = Average(0, SECOND)              # us, see ahead.py
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """Where a client stands between two turns."""
 
     IDLE = "idle"                       # its gate is closed and nobody stands there
@@ -548,4 +548,4 @@ class ScheduledClient:
             return ClientState.EVICTING
         if not self.holds and self.terms.suspended:
             return ClientState.SUSPENDED
-        return ClientState(self.phase.value)
+        return ClientState(self.phase)

@@ -141,7 +141,7 @@ class _Queue(Collection[int]):
 
     def __len__(self) -> int:
         groups = self._card.groups
-        return groups.size(Phase.LOADING.value) + groups.size("queued")
+        return groups.size(Phase.LOADING) + groups.size("queued")
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._ids)

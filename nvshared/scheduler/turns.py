@@ -609,7 +609,7 @@ def _busy_matters(card: Card) -> bool:
     """Whether holders are to say if they are busy. A client that runs alone never is."""
     if card.busy.members:
         return True
-    several = 1 < card.groups.size(Phase.RUNNING.value) <= BUSY_MOST
+    several = 1 < card.groups.size(Phase.RUNNING) <= BUSY_MOST
     return several and not card.contended and _may_be_busy(card)
 
 
@@ -673,8 +673,8 @@ def _suit_turns(members: list[ScheduledClient]) -> bool:
 def _begin_busy_turns(decision: Decision) -> bool:
     card = decision.card
     groups = card.groups
-    number = groups.size(Phase.RUNNING.value)
-    others = ("queued", "lacking", Phase.LIMITED.value)
+    number = groups.size(Phase.RUNNING)
+    others = ("queued", "lacking", Phase.LIMITED)
     if number < 2 or number < groups.size("holding") or not _may_be_busy(card) or any(
         groups.size(name) for name in others
     ):
