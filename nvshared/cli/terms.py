@@ -108,13 +108,6 @@ def _listed(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
 
 
-_PLAIN = {
-    "memory": "memory_limit", "host-memory": "host_limit", "compute-limit": "compute_limit",
-    "compute-request": "compute_request", "priority": "priority", "weight": "weight",
-    "suspended": "suspended",
-}
-
-
 def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
     """Sets terms of a tenant, by their names on the bus; 0 takes back. Says what then holds."""
     if options.gpu is not None:
@@ -126,7 +119,7 @@ def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
     if not _has_account(now.name) and not now.programs:
         warn(f"this machine has no user {now.name.partition(':')[2]!r} now; what is set holds once "
              "a program of such a user comes")
-    values: dict[str, int | str] = {f"{_PLAIN[term]}": now.value(term) for term in terms}
+    values: dict[str, int | str] = {term.replace("-", "_"): now.value(term) for term in terms}
     if "priority" in values:
         values["priority"] = named(now.value("priority"))
     if "suspended" in values:
@@ -159,7 +152,7 @@ def _has_account(name: str) -> bool:
 def _print_tenant(now: "Tenant", terms: Mapping[str, int], around: "list[Tenant]") -> None:
     for term in terms:
         print(term_sentence(now, term))
-        if term in ("memory", "host-memory", "compute-limit"):
+        if term in ("memory-limit", "host-memory-limit", "compute-limit"):
             outer = tightest(around, term, now.value(term))
             if outer is not None:
                 print(tighter_limit(outer, term))
@@ -194,7 +187,7 @@ def _configure_limit(parser: argparse.ArgumentParser) -> None:
 
 def _act_limit(options: Options) -> None:
     wanted = {
-        "memory": options.memory, "host-memory": options.host_memory,
+        "memory-limit": options.memory, "host-memory-limit": options.host_memory,
         "compute-limit": options.compute, "compute-request": options.request,
     }
     if all(limit is None for limit in wanted.values()):
@@ -253,7 +246,7 @@ def _print_limit(
             limit = "all of the time that others leave it"
         which = "the GPU" if gpu is None else f"GPU {gpu}"
         print(f"Process {pid} may use {which} {limit}.")
-    for name, value in (("memory", memory), ("compute-limit", compute)):
+    for name, value in (("memory-limit", memory), ("compute-limit", compute)):
         outer = None if value is None else tightest(around, name, value)
         if outer is not None:
             print(tighter_limit(outer, name))

@@ -62,16 +62,16 @@ def _priority(text: str) -> int:
 
 # The term that each sets, and how its text is read.
 MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
-    f"{PREFIX}gpu-memory-limit": ("memory", _memory),
+    f"{PREFIX}gpu-memory-limit": ("memory-limit", _memory),
     f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
     f"{PREFIX}gpu-core-request": ("compute-request", _whole),
-    f"{PREFIX}host-memory-limit": ("host-memory", _memory),
+    f"{PREFIX}host-memory-limit": ("host-memory-limit", _memory),
     f"{PREFIX}priority": ("priority", _priority),
     f"{PREFIX}weight": ("weight", _whole),
 }
 # Terms of which a claim has so much, and an annotation no more; with how it is written.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
-    "memory": sized, "compute-limit": lambda percent: f"{percent} %",
+    "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
 KEYS = {term: key for key, (term, _) in MEANINGS.items()}
 MOST_QUOTED = 60                        # characters of an annotation that a message has

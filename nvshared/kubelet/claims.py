@@ -34,7 +34,7 @@ from nvshared.quantity import weight
 
 DRIVER = "gpu.nvshare.com"
 # Of what is consumed, the term that it is.
-TERMS = {"memory": "memory", "compute": "compute-limit"}
+TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
 QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
 DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # powers of 1000 and of 1024

@@ -66,7 +66,7 @@ class TenantTerms:
     compute_limit: int = UNLIMITED
     priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time that they get whenever they want it
-    host_limit: int = 0                 # bytes of host memory for what may leave cards; 0: any
+    host_memory_limit: int = 0          # bytes of host memory for what may leave cards; 0: any
     suspended: bool = False             # they leave the card, and do not run
     shown: str = ""                     # what people call the tenant; "": as we do
 

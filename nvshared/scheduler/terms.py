@@ -59,7 +59,7 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
         del card.tenants.terms[tenant]
     for domains, limit, old, what in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
-        (card.domains, terms.host_limit, before.host_limit, " of host memory"),
+        (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
     ):
         if limit != old or (limit and terms.shown != before.shown):
             whose = terms.shown or tenant
@@ -112,7 +112,8 @@ def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = No
         groups = [one.name for one in client.domains if one.name not in client.tenants]
     terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
     client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
-    client.domains = card.domains.named([*groups, *(name for name, one in terms if one.host_limit)])
+    limited = (name for name, one in terms if one.host_memory_limit)
+    client.domains = card.domains.named([*groups, *limited])
 
 
 def preempt(card: Card) -> None:

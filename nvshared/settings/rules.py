@@ -46,9 +46,11 @@ LONGEST = 256                           # characters of a tenant's name
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that can be set for a tenant; whole numbers, from 1 to `most`."""
+    """One thing that can be set for a tenant; whole numbers, from 1 to `most`.
 
-    setting: str                        # of the scheduler's TenantTerms
+    Its name is that of a field of the scheduler's TenantTerms, with dashes.
+    """
+
     most: int
     right: str                          # what can be given, in words
     parse: Callable[[str], int]         # from a file; raises ValueError
@@ -79,18 +81,17 @@ def _priority(text: str) -> int:
 
 
 TERMS: Mapping[str, Term] = {
-    "memory": Term("memory_limit", LARGEST, "a number of bytes", _or_none(limit, 0)),
-    "host-memory": Term(
-        "host_limit", LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
+    "memory-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
+    "host-memory-limit": Term(LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
     "compute-limit": Term(
-        "compute_limit", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
+        UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
     "compute-request": Term(
-        "compute_request", UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, 0)),
+        UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, 0)),
     "priority": Term(
-        "priority", max(PRIORITIES.values()),
+        max(PRIORITIES.values()),
         ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), _priority),
-    "weight": Term("weight", HEAVIEST, f"1 to {HEAVIEST}", weight),
-    "suspended": Term("suspended", 1, "1", lambda text: int(switch(text))),
+    "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", weight),
+    "suspended": Term(1, "1", lambda text: int(switch(text))),
 }
 
 

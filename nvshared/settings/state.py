@@ -4,8 +4,8 @@
     /var/lib/nvshare/settings.json
     {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
     /var/lib/nvshare/tenants.json
-    {"version": 1, "tenants": {"user:alice": {"memory": 42949672960, "weight": 200},
-                               "pod:UID": {"memory": [4294967296, "annotation"]}}}
+    {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
+                               "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
 
 A file is written whole and put in place of the old one, so that it is never seen
 in part. A disk that is full costs the memory of a change, not the change; whoever

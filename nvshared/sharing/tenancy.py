@@ -208,7 +208,7 @@ class Tenancy:
         """What holds for all programs of a tenant together."""
         settings: dict[str, Any] = {}
         for one in self._found(name):
-            settings.setdefault(TERMS[one.term].setting, one.value)
+            settings.setdefault(one.term.replace("-", "_"), one.value)
         if "priority" in settings:
             settings["priority"] = Priority(settings["priority"])
         if "suspended" in settings:

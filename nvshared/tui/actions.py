@@ -66,7 +66,7 @@ KINDS: dict[str, Kind] = {
         lambda one: f"Limit {one.name} on GPU {one.gpu} to {_memory(one)} of memory?",
         lambda one: f"{one.name} may allocate {_memory(one)} on GPU {one.gpu}.",
         lambda daemon, one: daemon.set_memory_limit(one.client.id, one.value),
-        "Memory limit (such as 20GiB, or none)", limit, term="memory",
+        "Memory limit (such as 20GiB, or none)", limit, term="memory-limit",
         together=lambda one:
             f"Limit all programs of {one.name} together to {_memory(one)} of memory on each GPU?",
     ),

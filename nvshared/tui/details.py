@@ -120,7 +120,7 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
         return []
     found = [Text(), Text("Terms", style="bold")]
     own = [
-        ("memory", sized(client.memory_limit), client.memory_limit > 0),
+        ("memory-limit", sized(client.memory_limit), client.memory_limit > 0),
         ("compute-limit", f"{client.compute_limit} %",
          client.compute_limit < USUAL_TERMS["compute-limit"]),
         ("weight", str(client.weight), client.weight != USUAL_TERMS["weight"]),

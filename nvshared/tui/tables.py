@@ -269,8 +269,8 @@ TENANT_COLUMNS = [
            give=Give(5)),
     Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
     Column("LIMITS", lambda tenant: _limits(
-        tenant.value("memory"), tenant.value("compute-limit"), tenant.value("weight"),
-        tenant.value("host-memory"), tenant.value("compute-request"),
+        tenant.value("memory-limit"), tenant.value("compute-limit"), tenant.value("weight"),
+        tenant.value("host-memory-limit"), tenant.value("compute-request"),
         tenant.value("priority"), tenant.value("suspended")) or "-"),
     Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
 ]
@@ -351,7 +351,7 @@ def _or_dash(value: float | None, form: str) -> str:
 
 def term_value(term: Term) -> str:
     """What is set."""
-    if term.name in ("memory", "host-memory"):
+    if term.name in ("memory-limit", "host-memory-limit"):
         return sized(term.value) if term.value else "no limit"
     if term.name == "priority":
         return named(term.value)
@@ -415,8 +415,8 @@ def _request(name: str, percent: int) -> str:
 
 
 _SENTENCES: dict[str, Callable[[str, int], str]] = {
-    "memory": _memory,
-    "host-memory": _host,
+    "memory-limit": _memory,
+    "host-memory-limit": _host,
     "compute-limit": _compute,
     "compute-request": _request,
     "priority": lambda name, priority: f"The priority of {name} is {named(priority)}",

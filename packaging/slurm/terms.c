@@ -11,8 +11,8 @@
 
 enum { MEMORY, HOST_MEMORY, COMPUTE, WEIGHT, PRIORITY };
 
-const char *const term_on_the_bus[TERMS] = {"memory", "host-memory", "compute-limit", "weight",
-					    "priority"};
+const char *const term_on_the_bus[TERMS] = {"memory-limit", "host-memory-limit", "compute-limit",
+					    "weight", "priority"};
 
 static const struct {
 	const char *name, *right;

@@ -28,7 +28,7 @@ __all__ = ["ctl"]                       # a fixture
 
 KNOWN = ", ".join(TERMS)
 RULES = (
-    Rule("user:*", "memory", 60 * GIB, "/etc/a.conf:2"),
+    Rule("user:*", "memory-limit", 60 * GIB, "/etc/a.conf:2"),
     Rule("user:*", "weight", 50, "/etc/a.conf:3"),
 )
 
@@ -44,7 +44,7 @@ def ruled(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> Manager:
 async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper) -> None:
     a_client(ruled, ruled.gpus[0])
     ruled.gpus[1].lose("it fell off the bus")
-    terms = {"memory": Variant("t", 40 * GIB), "compute-limit": Variant("i", 50)}
+    terms = {"memory-limit": Variant("t", 40 * GIB), "compute-limit": Variant("i", 50)}
     reply = await other.call("SetTenantTerms", "sa{sv}", ["user:0", terms])
     assert reply.message_type is MessageType.METHOD_RETURN, reply.body
     assert ruled.tenancy.terms("user:root") == TenantTerms(40 * GIB, 50, compute_limit=50)
@@ -54,9 +54,9 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
     assert (name, programs, within, more) == ("user:root", 1, [], {})
     assert (allocated, resident, pinned) == (30 * GIB, 20 * GIB, GIB)
     assert found == [
-        ["memory", 40 * GIB, "", ""], rules[0], ["compute-limit", 50, "", ""], rules[1]]
+        ["memory-limit", 40 * GIB, "", ""], rules[0], ["compute-limit", 50, "", ""], rules[1]]
     assert (await other.result("GetTenant", "s", ["user:root"]))[7] == found
-    taken = {"memory": Variant("t", 0), "compute-limit": Variant("u", 0)}
+    taken = {"memory-limit": Variant("t", 0), "compute-limit": Variant("u", 0)}
     await other.call("SetTenantTerms", "sa{sv}", ["user:root", taken])
     assert (await other.result("ListTenants"))[0][7] == rules
     assert await other.result("GetTenant", "s", ["user:nobody"]) == [
@@ -75,7 +75,8 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
      "1 (background), 2 (normal), 3 (high), or 0 to take back what was set"),
     ("user:a", {"weight": Variant("b", True)}, "the weight of user:a cannot be True; give 1 to "
      "1000, or 0 to take back what was set"),
-    ("user:a", {"memory": Variant("x", -1)}, "the memory of user:a cannot be -1; give a number of "
+    ("user:a", {"memory-limit": Variant("x", -1)},
+     "the memory-limit of user:a cannot be -1; give a number of "
      "bytes, or 0 to take back what was set"),
 ])
 async def test_what_cannot_be_set_is_refused(
@@ -119,7 +120,7 @@ async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl:
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
     assert ruled.tenancy.terms("user:alice") == TenantTerms(
-        40 * GIB, 200, compute_limit=50, compute_request=30, host_limit=9 * GIB)
+        40 * GIB, 200, compute_limit=50, compute_request=30, host_memory_limit=9 * GIB)
     ended = await ctl("limit", "job:7", "--request", "71")
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS, "the compute-request of job:7 cannot be 71 %; others have, of "
@@ -233,11 +234,11 @@ async def test_tenants_are_shown_with_where_their_terms_come_from(
     ruled: Manager, ctl: Run
 ) -> None:
     a_client(ruled, ruled.gpus[0])
-    ruled.tenancy.set("user:root", {"memory": 40 * GIB})
+    ruled.tenancy.set("user:root", {"memory-limit": 40 * GIB})
     ruled.tenancy.set(
-        "job:7", {"weight": 3, "host-memory": GIB, "compute-request": 20, "priority": 1})
+        "job:7", {"weight": 3, "host-memory-limit": GIB, "compute-request": 20, "priority": 1})
     ruled.tenancy.set("pod:7d1c", {"weight": 3, "source": "claim"})
-    ruled.tenancy.set("pod:7d1c", {"memory": GIB, "source": "annotation"})
+    ruled.tenancy.set("pod:7d1c", {"memory-limit": GIB, "source": "annotation"})
     assert [line.split() for line in (await ctl("tenants")).out.splitlines()] == [
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
         ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3,background", "hand"],
@@ -247,14 +248,14 @@ async def test_tenants_are_shown_with_where_their_terms_come_from(
     assert (await ctl("tenants", "--explain", "user:0")).out == """\
 user:root: 1 program, 31.0G of memory, 21.0G of it on GPUs, held for 0s.
 
-TERM    VALUE  FROM
-memory  40GiB  set by hand
-weight     50  [tenant user:*] in /etc/a.conf:3
+TERM          VALUE  FROM
+memory-limit  40GiB  set by hand
+weight           50  [tenant user:*] in /etc/a.conf:3
 
 Without these, there would hold:
 
-TERM    VALUE  FROM
-memory  60GiB  [tenant user:*] in /etc/a.conf:2
+TERM          VALUE  FROM
+memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
 """
     assert (await ctl("tenants", "--explain", "job:8")).out == (
         "job:8: no program uses a GPU now.\nNothing is set for it.\n")
@@ -263,7 +264,7 @@ memory  60GiB  [tenant user:*] in /etc/a.conf:2
         "name": "job:7", "programs": 0, "allocated": 0, "resident": 0, "pinned": 0,
         "held_usec": 0, "within": [],
         "terms": [
-            {"name": "host-memory", "value": GIB, "rule": "", "place": "", "holds": True},
+            {"name": "host-memory-limit", "value": GIB, "rule": "", "place": "", "holds": True},
             {"name": "compute-request", "value": 20, "rule": "", "place": "", "holds": True},
             {"name": "priority", "value": 1, "rule": "", "place": "", "holds": True},
             {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True},

@@ -160,7 +160,7 @@ def test_a_claim_becomes_terms_and_a_cdi_device_any_number_of_times(lab: ClaimLa
     (device,) = answer.devices
     # They hold when kubelet hears of it: no program of the pod is before them.
     assert lab.terms(lab.api.tenant("old")) == {
-        "memory": 12 * GIB, "compute-limit": 50, "weight": 200, "priority": 1}
+        "memory-limit": 12 * GIB, "compute-limit": 50, "weight": 200, "priority": 1}
     assert (device.pool_name, device.device_name, device.share_id) == (NODE, lab.first, "s1")
     assert list(device.request_names) == ["gpu"]
     kind, _, name = device.cdi_device_ids[0].partition("=")
@@ -184,7 +184,7 @@ def test_claims_of_a_pod_are_added_up(lab: ClaimLab) -> None:
     lab.claim("c", device=lab.second, compute="70")
     assert lab.prepare("a").devices
     assert lab.prepare("b").devices
-    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70, "memory": 128 * MIB}
+    assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70, "memory-limit": 128 * MIB}
     assert "several GPUs by NVIDIA's CDI devices alone" in lab.refused("c")
     lab.cdi.joinpath("nvidia.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [
         {"name": one["attributes"]["uuid"]["string"]} for one in lab.devices()]}))
@@ -358,9 +358,9 @@ def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
     lab.has(old, memory=32 * MIB, compute_limit=60, weight=900)
     lab.claim(memory="64Mi", compute="50", parameters={"weight": 200})
     assert lab.prepare().devices
-    assert lab.terms(old) == {"memory": 32 * MIB, "compute-limit": 50, "weight": 900}
+    assert lab.terms(old) == {"memory-limit": 32 * MIB, "compute-limit": 50, "weight": 900}
     assert lab.sources(old) == {
-        "memory": "annotation", "compute-limit": "claim", "weight": "annotation"}
+        "memory-limit": "annotation", "compute-limit": "claim", "weight": "annotation"}
     said = "nvshare.com/gpu-core-limit cannot be 60 %: 50 % are claimed"
     assert lab.api.event(0)["message"] == said
     lab.api.annotate("old", gpu_memory_limit="65Mi", gpu_core_limit="20", weight=None)

@@ -34,23 +34,24 @@ def test_a_rule_file_that_goes_bad_while_programs_run(
     site: Site, bus: str, eventually: Eventually
 ) -> None:
     file = site.folder / "nvshared.conf"
-    file.write_text("[tenant user:*]\nmemory = 3GiB\n")
+    file.write_text("[tenant user:*]\nmemory-limit = 3GiB\n")
     site.start("--bus", bus, "--trace", str(site.folder / "trace"))
     one = program(site, 1, None)
     with Control(bus) as control:
 
         def memory() -> tuple[int, str]:
-            held = control.tenant(OURS).holding("memory")
+            held = control.tenant(OURS).holding("memory-limit")
             return (0, "") if held is None else (held.value, held.rule)
 
         eventually(lambda: bool(control.snapshot().clients))
         assert memory() == (3 * GIB, "user:*")
-        file.write_text("[tenant user:*]\nmemory = 2GiB\nwieght = 3\n")
+        file.write_text("[tenant user:*]\nmemory-limit = 2GiB\nwieght = 3\n")
         eventually(lambda: "settings stay as they are" in site.log.read_text())
         assert f"{file}:3: [tenant user:*] has no setting 'wieght'; did you mean weight?" in (
             site.log.read_text())
         assert memory() == (3 * GIB, "user:*")
-        file.write_text(f"[tenant user:*]\nmemory = 2GiB\n[tenant {OURS}]\nmemory = 1GiB\n")
+        file.write_text(
+            f"[tenant user:*]\nmemory-limit = 2GiB\n[tenant {OURS}]\nmemory-limit = 1GiB\n")
         eventually(lambda: memory() == (GIB, OURS))
         file.write_text("")
         eventually(lambda: memory() == (0, ""))
@@ -69,7 +70,7 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
     options = ("--bus", bus, "--state-dir", str(site.folder / "state"))
     daemon = site.start(*options)
     with Control(bus) as control:
-        control.set_tenant_terms(OURS, {"memory": 512 * MIB, "compute-limit": 90})
+        control.set_tenant_terms(OURS, {"memory-limit": 512 * MIB, "compute-limit": 90})
         control.set_tenant_terms("job:7", {"weight": 3})
         finish([program(site, 1)])
         control.set_tenant_terms("job:7", {"weight": 0})
@@ -80,7 +81,7 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
     with Control(bus) as control:
         eventually(lambda: any(tenant.programs for tenant in control.tenants()))
         (ours,) = [tenant for tenant in control.tenants() if tenant.name == OURS]
-        assert (ours.value("memory"), ours.value("compute-limit")) == (512 * MIB, 90)
+        assert (ours.value("memory-limit"), ours.value("compute-limit")) == (512 * MIB, 90)
         assert "job:7" not in [tenant.name for tenant in control.tenants()]
     finish([one])
     events = [line for line in site.trace() if "event" in line]
@@ -144,13 +145,13 @@ class Allocator:
 def test_programs_of_a_tenant_have_no_more_together_than_its_limit(site: Site, bus: str) -> None:
     site.start("--bus", bus)
     with Control(bus) as control:
-        control.set_tenant_terms(OURS, {"memory": 256 * MIB})
+        control.set_tenant_terms(OURS, {"memory-limit": 256 * MIB})
         one, two = Allocator(site), Allocator(site)
         assert one.allocate(128 * MIB) == 0
         assert two.allocate(160 * MIB) == OUT_OF_MEMORY
         assert two.allocate(64 * MIB) == 0
         assert one.allocate(96 * MIB) == OUT_OF_MEMORY
-        control.set_tenant_terms(OURS, {"memory": 0})
+        control.set_tenant_terms(OURS, {"memory-limit": 0})
         while two.allocate(160 * MIB) == OUT_OF_MEMORY:
             continue
     one.end()

@@ -165,12 +165,13 @@ class TestClaims:
         cluster.start_pods(pod("it", claimed="it"))
         limit = "nvshare.com/gpu-memory-limit"
         cluster.kubectl("annotate", "pod", "it", f"{limit}=48")
-        cluster.until(lambda: cluster.terms("it")["memory"] == 48 * MIB, "it is heeded")
+        cluster.until(lambda: cluster.terms("it")["memory-limit"] == 48 * MIB, "it is heeded")
         cluster.kubectl("annotate", "--overwrite", "pod", "it", f"{limit}=65")
         cluster.until(lambda: "64MiB are claimed" in cluster.refusals("it"), "it is refused")
-        assert cluster.terms("it") == {"memory": 48 * MIB, "compute-limit": 50}
+        assert cluster.terms("it") == {"memory-limit": 48 * MIB, "compute-limit": 50}
         cluster.kubectl("annotate", "pod", "it", f"{limit}-")
-        cluster.until(lambda: cluster.terms("it")["memory"] == 64 * MIB, "the claim holds again")
+        cluster.until(
+            lambda: cluster.terms("it")["memory-limit"] == 64 * MIB, "the claim holds again")
         cluster.finish("it")
 
     def test_a_share_is_a_claim_that_kubernetes_makes(self, cluster: Cluster) -> None:

@@ -20,7 +20,8 @@ from tests.system.tree import NoTree, prepared
 MEMORY = 40                             # MiB of each notebook; the card has room for a third
 MUCH = 130                              # which fits with no other beside it
 # A limit that fits this card, in place of the guide's.
-RULE = ("/etc/nvshare/nvshared.conf.d/small.conf", "[tenant group:students]\nmemory = 64MiB\n")
+RULE = (
+    "/etc/nvshare/nvshared.conf.d/small.conf", "[tenant group:students]\nmemory-limit = 64MiB\n")
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,8 @@ def test_all_compute_at_once_and_are_right(lab: Lab) -> None:
 
 def test_each_is_under_the_rules_for_user_group_and_unit(lab: Lab) -> None:
     terms: dict[str, dict[str, int]] = {
-        f"user:{user}": {"memory": 64 * MIB, "weight": 50} if user in STUDENTS
-        else {"memory": 0} for user in PEOPLE}
+        f"user:{user}": {"memory-limit": 64 * MIB, "weight": 50} if user in STUDENTS
+        else {"memory-limit": 0} for user in PEOPLE}
     shown = {user: f"user:{user}" for user in PEOPLE}
     if lab.spawner == "systemd":
         shown = {user: f"unit:jupyter-{user}.service" for user in PEOPLE}

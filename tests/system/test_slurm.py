@@ -221,9 +221,9 @@ def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Con
     for job in (usual, asked):
         job.await_memory()
     share = card.MEMORY * 3 // SHARDS
-    assert terms(cluster, usual.tenant) == {"memory": share << 20, "weight": 300}
+    assert terms(cluster, usual.tenant) == {"memory-limit": share << 20, "weight": 300}
     assert terms(cluster, asked.tenant) == {
-        "memory": 100 << 20, "weight": 300, "compute-limit": 50, "priority": 1}
+        "memory-limit": 100 << 20, "weight": 300, "compute-limit": 50, "priority": 1}
     assert "set by job" in cluster.output("nvsharectl", "tenants", "--explain", usual.tenant)
     assert "LD_PRELOAD=libnvshare.so\n" in usual.said
     assert "LD_PRELOAD=libSegFault.so:libnvshare.so\n" in asked.said
@@ -235,7 +235,7 @@ def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Con
 def test_job_with_a_shard_of_no_number_has_one(cluster: Container) -> None:
     job = Job(cluster, "alice", "--gres=shard", memory=16)
     job.await_memory()
-    assert terms(cluster, job.tenant)["memory"] == card.MEMORY // SHARDS << 20
+    assert terms(cluster, job.tenant)["memory-limit"] == card.MEMORY // SHARDS << 20
     job.finish()
 
 
@@ -434,7 +434,7 @@ def test_prolog_says_refused_terms_on_stderr_and_job_runs_by_the_rule(cluster: C
         held = terms(cluster, job.tenant)
         job.finish()
         assert held == {
-            "memory": card.MEMORY * 2 // SHARDS << 20, "weight": 70, "compute-request": 30}
+            "memory-limit": card.MEMORY * 2 // SHARDS << 20, "weight": 70, "compute-request": 30}
         assert re.search(
             "^nvshare: --nvshare: compute-limit=10 is refused, .*contradicts", job.said,
             re.MULTILINE)
@@ -583,7 +583,7 @@ def test_shards_of_several_cards_with_names(cluster: Container) -> None:
     for job in jobs:
         job.await_memory()
         assert terms(cluster, job.tenant) == {
-            "memory": card.MEMORY * (SHARDS - 2) // SHARDS << 20, "weight": 600}
+            "memory-limit": card.MEMORY * (SHARDS - 2) // SHARDS << 20, "weight": 600}
     # Each has its shards on one card, and no card has so many for two.
     assert {job.client["gpu"] for job in jobs} == {0, 1}
     for job in jobs:

@@ -76,7 +76,7 @@ def test_what_a_claim_consumes_becomes_terms() -> None:
     found = read(claim(result(memory="12Gi", compute="50")))
     assert found.uids == ["p1"]
     assert not found.is_shareable
-    assert terms([found]) == {"memory": 12 * GIB, "compute-limit": 50}
+    assert terms([found]) == {"memory-limit": 12 * GIB, "compute-limit": 50}
 
 
 def test_what_was_not_asked_for_is_not_limited() -> None:
@@ -124,8 +124,8 @@ def test_a_claim_that_is_refused_is_named() -> None:
 def test_claims_of_one_card_are_added_up_and_cards_must_agree() -> None:
     two = claim(result(memory="8Gi"), result(memory="4Gi", request="b"))
     same = claim(result("gpu-1b", memory="12Gi"), uid="c2")
-    assert terms([read(two)]) == {"memory": 12 * GIB}
-    assert terms([read(two), read(same)]) == {"memory": 12 * GIB}
+    assert terms([read(two)]) == {"memory-limit": 12 * GIB}
+    assert terms([read(two), read(same)]) == {"memory-limit": 12 * GIB}
     other = claim(result("gpu-1b", memory="8Gi"), uid="c2")
     with pytest.raises(InvalidArgs, match="on different GPUs; give it the same on each"):
         terms([read(two), read(other)])
@@ -144,11 +144,11 @@ def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
     prepared.keep(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner=""))
     again = Prepared(tmp_path)
     assert again.terms() == {
-        POD: {"memory": 2 * GIB}, OTHER: {"memory": GIB}}   # the second claim is for two
-    assert again.terms(without="c2") == {POD: {"memory": GIB}, OTHER: {}}
+        POD: {"memory-limit": 2 * GIB}, OTHER: {"memory-limit": GIB}}   # the second is for two
+    assert again.terms(without="c2") == {POD: {"memory-limit": GIB}, OTHER: {}}
     assert again.terms(without="never there") == {}
     (left,) = again.without("p1")
-    assert again.terms(read(left)) == {POD: {"memory": GIB}, OTHER: {"memory": 2 * GIB}}
+    assert again.terms(read(left)) == {POD: {"memory-limit": GIB}, OTHER: {"memory-limit": 2 * GIB}}
     assert [one.is_shareable for one in again.claims()] == [False, True]
     again.forget("c2")
     again.forget("never there")

@@ -31,42 +31,42 @@ def test_every_setting_is_read_with_its_place(
     monkeypatch.setattr(host, "total", lambda: 80 * GIB)
     found = read(file, """
 [tenant user:*]
-memory = 60GiB
+memory-limit = 60GiB
 compute-limit = 50%
 [gpu]
 tq = 3
 [tenant   unit:jupyter-*.service ]
 weight = 50
-host-memory = 25%
+host-memory-limit = 25%
 priority = high
 [tenant group:staff]
-memory = none
+memory-limit = none
 compute-limit = none
 """)
     assert found.tq == 3_000_000
     assert found.rules == (
-        Rule("user:*", "memory", 60 * GIB, f"{file}:3"),
+        Rule("user:*", "memory-limit", 60 * GIB, f"{file}:3"),
         Rule("user:*", "compute-limit", 50, f"{file}:4"),
         Rule("unit:jupyter-*.service", "weight", 50, f"{file}:8"),
-        Rule("unit:jupyter-*.service", "host-memory", 20 * GIB, f"{file}:9"),
+        Rule("unit:jupyter-*.service", "host-memory-limit", 20 * GIB, f"{file}:9"),
         Rule("unit:jupyter-*.service", "priority", 3, f"{file}:10"),
-        Rule("group:staff", "memory", 0, f"{file}:12"),
+        Rule("group:staff", "memory-limit", 0, f"{file}:12"),
         Rule("group:staff", "compute-limit", 100, f"{file}:13"),
     )
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("[tenant user:*]\nmemroy = 1\n",
-     ":2: [tenant user:*] has no setting 'memroy'; did you mean memory?"),
+    ("[tenant user:*]\nmemroy-limit = 1\n",
+     ":2: [tenant user:*] has no setting 'memroy-limit'; did you mean memory-limit?"),
     ("[tenant user:*]\ntq = 1\n",
      f":2: [tenant user:*] has no setting 'tq'; there are {', '.join(TERMS)}"),
-    ("[tenant user:*]\nhost-memory = 0%\n",
-     ":2: host-memory cannot be '0%'; give more than 0%, or none"),
-    ("[tenant user:*]\nhost-memory = 101%\n",
-     ":2: host-memory cannot be '101%'; give a percentage between 0% and 100%, or none"),
-    ("[tenant user:*]\nmemory = 5%\n", ":2: memory cannot be '5%'; "
+    ("[tenant user:*]\nhost-memory-limit = 0%\n",
+     ":2: host-memory-limit cannot be '0%'; give more than 0%, or none"),
+    ("[tenant user:*]\nhost-memory-limit = 101%\n",
+     ":2: host-memory-limit cannot be '101%'; give a percentage between 0% and 100%, or none"),
+    ("[tenant user:*]\nmemory-limit = 5%\n", ":2: memory-limit cannot be '5%'; "
      "give a size such as 40GiB, 512M or 1073741824, or none"),
-    ("[tenant user:*]\nmemory = 0\n", ":2: memory cannot be '0'; "
+    ("[tenant user:*]\nmemory-limit = 0\n", ":2: memory-limit cannot be '0'; "
      "give 1 to 18446744073709551615 bytes, or none"),
     ("[tenant user:*]\ncompute-limit = 101\n", ":2: compute-limit cannot be '101'; "
      "give a percentage of the time from 1 to 100, or none"),
@@ -114,7 +114,8 @@ def test_all_that_is_wrong_is_told_at_once(
     folder.mkdir()
     (folder / "a.conf").write_text("[gpu]\ntq = never\nno\n")
     file.write_text(
-        "[tenant user:*]\nweight = 0\nmemory = 1GiB\nmemory = 2GiB\n[gpus]\ntq = no\n[gpu\n")
+        "[tenant user:*]\nweight = 0\nmemory-limit = 1GiB\nmemory-limit = 2GiB\n[gpus]\n"
+        "tq = no\n[gpu\n")
     assert main(["--check", "--config", str(file)]) == ExitCode.BAD_CONFIG
     told = [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()]
     assert [line.partition(": ")[0] for line in told] == [

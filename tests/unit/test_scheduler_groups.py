@@ -132,7 +132,7 @@ def test_groups_and_sums_are_always_right(seed: int, data: st.DataObject) -> Non
                     terms.memory_limit, terms.weight, terms.compute_limit,
                     priority=data.draw(st.sampled_from(Priority)),
                     compute_request=data.draw(st.sampled_from([0, 30])),
-                    host_limit=data.draw(st.sampled_from([0, 512 * MIB])),
+                    host_memory_limit=data.draw(st.sampled_from([0, 512 * MIB])),
                     suspended=data.draw(st.booleans()),
                 ))
         world.advance(data.draw(st.integers(0, 900)) * 1000)

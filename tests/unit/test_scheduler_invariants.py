@@ -176,7 +176,7 @@ class Tenants(RuleBasedStateMachine):
     ) -> None:
         """All its programs may have so much together, or anything."""
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
-        terms = TenantTerms(limits[0], weight, priority=priority, host_limit=limits[1])
+        terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1])
         self.world.put_tenant(tenant, terms)
 
     @rule(mode=MODES, tq=QUANTA, draining=st.booleans())

@@ -1108,7 +1108,7 @@ def test_a_limit_below_what_is_allocated_takes_nothing_away_and_gives_nothing_mo
 
 
 def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
-    terms = TenantTerms(memory_limit=int(memory * GIB), host_limit=int(host * GIB))
+    terms = TenantTerms(memory_limit=int(memory * GIB), host_memory_limit=int(host * GIB))
     talk.obey(talk.tell(TenantChanged(tenant, terms)))
 
 

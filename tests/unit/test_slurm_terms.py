@@ -16,7 +16,7 @@ from nvshared.settings.rules import TERMS
 SOURCE = Path(__file__).parents[2] / "packaging/slurm/terms.c"
 COUNT = 5                               # of terms.h
 PARSED: dict[str, tuple[str, Callable[[str], int]]] = {
-    "memory": ("memory", limit), "host-memory": ("host-memory", limit),
+    "memory": ("memory-limit", limit), "host-memory": ("host-memory-limit", limit),
     "compute": ("compute-limit", share), "weight": ("weight", weight),
 }
 
@@ -55,8 +55,8 @@ def parse(tmp_path_factory: pytest.TempPathFactory) -> Parse:
 
 def test_terms_are_those_of_the_bus(parse: Parse) -> None:
     found = parse("memory=1.5G,host-memory=none,compute=50%,weight=200,priority=background")
-    assert found == {"memory": 3 << 29, "host-memory": 0, "compute-limit": 50, "weight": 200,
-                     "priority": 1}
+    assert found == {"memory-limit": 3 << 29, "host-memory-limit": 0, "compute-limit": 50,
+                     "weight": 200, "priority": 1}
     assert set(found) <= set(TERMS)
     assert parse("") == {}
 

@@ -30,7 +30,7 @@ TRAIN = Pod("lab", "train", {"9f1c": "main"})
 SHOWN = "pod:lab/train"
 KNOWN = ", ".join(TERMS)
 RULES = (
-    Rule("user:*", "memory", 60 * GIB, "a.conf:2"), Rule("user:*", "weight", 50, "a.conf:3"),
+    Rule("user:*", "memory-limit", 60 * GIB, "a.conf:2"), Rule("user:*", "weight", 50, "a.conf:3"),
     Rule("pod:lab/*", "compute-limit", 30, "a.conf:5"),
 )
 
@@ -78,7 +78,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
 
 
 def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> None:
-    daemon.set("user:alice", memory=40 * GIB, compute_limit=50, weight=200)
+    daemon.set("user:alice", memory_limit=40 * GIB, compute_limit=50, weight=200)
     daemon.set("pod:lab/train", weight=7)
     assert not daemon.told()
     daemon.joins(ALICE, POD)
@@ -107,9 +107,9 @@ def test_a_change_is_told_where_the_tenant_is(daemon: Daemon) -> None:
     daemon.joins(ALICE)
     daemon.told()
     daemon.set("user:alice", weight=200)
-    daemon.set("user:alice", memory=GIB)
+    daemon.set("user:alice", memory_limit=GIB)
     daemon.set("user:alice", weight=0)
-    daemon.set("user:alice", weight=0, memory=0)
+    daemon.set("user:alice", weight=0, memory_limit=0)
     daemon.set("user:bob", weight=3)
     assert [event.terms for event in daemon.told()] == [
         TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms(),
@@ -125,12 +125,13 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
         TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
         TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, shown=SHOWN)),
     ]
-    daemon.set("user:alice", memory=4 * GIB, compute_limit=100)
+    daemon.set("user:alice", memory_limit=4 * GIB, compute_limit=100)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
     (_, alice) = daemon.manager.tenancy.tenants()
     assert alice.terms == (
-        Rule("", "memory", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""), RULES[1])
-    daemon.set("user:alice", memory=0)
+        Rule("", "memory-limit", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""),
+        RULES[1])
+    daemon.set("user:alice", memory_limit=0)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(60 * GIB, 50))]
     daemon.rules = ()
     daemon.manager.reload()
@@ -168,7 +169,8 @@ def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.Monkey
     monkeypatch.setattr(kernel, "groups", groups)
     daemon.joins(ALICE, POD)
     assert asked == []
-    daemon.rules = (Rule("group:staff", "weight", 9, "a"), Rule("user:alice", "memory", GIB, "b"))
+    daemon.rules = (
+        Rule("group:staff", "weight", 9, "a"), Rule("user:alice", "memory-limit", GIB, "b"))
     daemon.manager.reload()
     client = daemon.joins(Tenant(Kind.USER, "bob"))
     daemon.joins(Tenant(Kind.UNIT, "staff.service"))
@@ -181,7 +183,7 @@ def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.Monkey
 
 
 def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
-    daemon.set("user:alice", memory=40 * GIB, compute_limit=50)
+    daemon.set("user:alice", memory_limit=40 * GIB, compute_limit=50)
     daemon.set("pod:lab/train", weight=7)
     daemon.set("pod:lab/train", weight=0)
     second = Daemon(tmp_path)
@@ -196,12 +198,12 @@ def test_term_set_over_bus_keeps_its_source_through_a_restart(
     def sources(which: Daemon) -> dict[str, str]:
         return {term.term: term.source for term in which.manager.tenancy.tenant(SHOWN).terms}
 
-    daemon.manager.tenancy.set(SHOWN, {"weight": 7, "memory": GIB, "source": "annotation"})
-    daemon.manager.tenancy.set(SHOWN, {"memory": 2 * GIB})
-    expected = {"weight": "set by annotation", "memory": "set by hand"}
+    daemon.manager.tenancy.set(SHOWN, {"weight": 7, "memory-limit": GIB, "source": "annotation"})
+    daemon.manager.tenancy.set(SHOWN, {"memory-limit": 2 * GIB})
+    expected = {"weight": "set by annotation", "memory-limit": "set by hand"}
     assert sources(daemon) == sources(Daemon(tmp_path)) == expected
     daemon.manager.tenancy.set(SHOWN, {"weight": 0, "source": "annotation"})
-    assert sources(Daemon(tmp_path)) == {"memory": "set by hand"}
+    assert sources(Daemon(tmp_path)) == {"memory-limit": "set by hand"}
 
 
 @pytest.mark.parametrize("text", [
@@ -213,7 +215,7 @@ def test_term_set_over_bus_keeps_its_source_through_a_restart(
     '{"version": 1, "tenants": {"user:a": {"weight": 1001}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": true}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": [3, "whim"]}}}',
-    '{"version": 1, "tenants": {"user:a": {"memory": 18446744073709551616}}}', "[" * 200_000,
+    '{"version": 1, "tenants": {"user:a": {"memory-limit": 18446744073709551616}}}', "[" * 200_000,
 ])
 def test_a_broken_file_counts_as_empty_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
@@ -236,7 +238,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(NotKept, match=f"{TENANTS_FILE} cannot be written: No space left"):
-            daemon.set("user:alice", memory=GIB)
+            daemon.set("user:alice", memory_limit=GIB)
     assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
     assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": (7, "")}}
 
@@ -258,8 +260,9 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
      "or 0 to take back what was set"),
     ("user:a", {"compute-limit": 50.0}, "the compute-limit of user:a cannot be 50.0; give 1 to "
      "100 percent, or 0 to take back what was set"),
-    ("user:a", {"memory": "40GiB"}, "the memory of user:a cannot be '40GiB'; give a number of "
-     "bytes, or 0 to take back what was set"),
+    ("user:a", {"memory-limit": "40GiB"},
+     "the memory-limit of user:a cannot be '40GiB'; give a number of bytes, "
+     "or 0 to take back what was set"),
 ])
 def test_what_cannot_be_set_is_refused_whole(
     daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str
