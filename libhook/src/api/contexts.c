@@ -13,14 +13,11 @@
 
 #include "api/wrapper.h"
 #include "daemon/attach.h"
-#include "daemon/context_end.h"
 #include "driver/setting.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
-#include "gate/process_end.h"
-#include "gate/stay.h"
 #include "memory/peers.h"
 
 #define DEVICES 64

@@ -18,7 +18,7 @@
 
 #include "api/wrapper.h"
 #include "driver/log.h"
-#include "gate/stay.h"
+#include "gate/client.h"
 
 #define WORDS                                                                              \
     uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,    \

@@ -9,7 +9,7 @@
  * that were not registered.
  */
 #include "api/wrapper.h"
-#include "gate/stay.h"
+#include "gate/client.h"
 #include "ipc/ipc_export.h"
 #include "memory/memory.h"
 #include "memory/vmm_allocation.h"

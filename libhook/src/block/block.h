@@ -18,7 +18,7 @@ enum block_state {
     BLOCK_SWAPPED,                   /* its bytes are in its place */
     BLOCK_COMING,                    /* mapped; being copied in */
     BLOCK_SHARED,                    /* others reach it too: on the card for good, and pinned */
-    BLOCK_LOST, /* its bytes are nowhere any more (context_failed.c), and it counts nowhere */
+    BLOCK_LOST, /* its bytes are nowhere any more (block.c), and it counts nowhere */
 };
 
 /* What examine.cu finds in a block. */
@@ -81,16 +81,19 @@ void block_give_place(struct block *block);
 /* Blocks on the card give up places until the client holds no more host memory than `allowance`, if
  * that suffices. Service thread; may release and retake the lock. */
 void blocks_give_places(struct client *client, uint64_t allowance);
-/* Puts physical memory behind an EMPTY or SWAPPED block and counts it as resident; the state is the caller's to set. Leaves everything as it was
- * if the driver refuses. */
+/* Puts physical memory behind an EMPTY or SWAPPED block and counts it as resident; the state is the
+ * caller's to set. Leaves everything as it was if the driver refuses. */
 CUresult block_map(struct block *block);
 /* The opposite. An error is the context's (it has failed for good): the
  * memory then stays counted, as it stays on the card. */
 CUresult block_unmap(struct block *block);
-/* It goes without a copy, wherever it is, but for one on the move: that stays as it is. */
-void block_lose(struct block *block);
 /* It is on the card for good from now on, and counts as pinned. */
 void block_share(struct block *block);
 /* Unmaps, gives back its place and forgets it, now or, if it is on the
  * move, as soon as it has arrived. Its addresses are given back as well. */
 void block_free(struct block *block);
+
+/* Something could not be moved. If that is because the context has failed for good, all of the
+ * client's memory goes. What is on the move has failed as well, and goes when that is answered.
+ * Service thread, with memory_lock held. */
+void release_if_context_failed(struct client *client);

@@ -9,7 +9,6 @@
 #include "block/in.h"
 
 #include "block/block.h"
-#include "block/context_failed.h"
 #include "block/pipeline.h"
 #include "block/search.h"
 #include "gate/client.h"
@@ -101,7 +100,7 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
 }
 
 /* The next LOAD, if it is what comes next: an order that was set aside while YIELD
- * was looked for (orders.c) came before it. */
+ * was looked for (service.c) came before it. */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
     return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);

@@ -11,7 +11,7 @@
  *   leaving   mapped until the copy has been seen to end; then its place has the only copy;
  *   coming    the place is kept until the copy has been seen to end.
  *
- * victim.c says which blocks leave. Some need no copy: one that was never brought in holds nothing.
+ * The first section says which blocks leave. Some need no copy: one that was never brought in holds nothing.
  * The others are looked at first (contents.c). One that is all zero just goes, and is cleared when
  * it comes back. One that is as it came in just goes too, as its place still has it. One that was
  * presaved or brought in since the program ran goes without a look.
@@ -41,11 +41,89 @@
 
 #include "block/block.h"
 #include "block/contents.h"
-#include "block/context_failed.h"
 #include "block/pipeline.h"
 #include "block/search.h"
-#include "block/victim.h"
 #include "gate/client.h"
+
+/*
+ * Chooses which blocks leave when not all of them must. Those that cost least go first:
+ *
+ *   1. what held only zeros when it was last looked at: it crosses the bus neither way;
+ *   2. what came back once as it had left, and what was presaved or brought in since the program ran
+ *      (out.c): it needs no copy out;
+ *   3. all the rest.
+ *
+ * Among equals the youngest go first, so always in the same order. When a little less than all must
+ * go, the same old blocks stay each time, and so do the places that the others keep.
+ *
+ * A program that has taken most of the card ahead of its needs has many blocks of zeros, but
+ * somebody must look to know which. So where the known ones do not suffice, blocks that were never
+ * looked at are looked at once, fifty times faster than the bus.
+ *
+ * All of it is a guess about the order. Every block is looked at again when it leaves (out.c),
+ * which decides what is copied.
+ */
+
+/* The next block to leave, or with `unready` to be copied before it can. `rank` is 0 at
+ * first, and kept between calls. NULL: there is none. */
+static struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
+{
+    struct block *block = NULL;
+    while (*rank < RANKS
+           && (block = search_youngest(client, (unready ? SEARCH_UNREADY : SEARCH_VICTIM) + *rank)) == NULL)
+        ++*rank;
+    return block;
+}
+
+/* A block that was to leave does not. */
+static void victim_stays(struct block *block)
+{
+    block_set_state(block, BLOCK_RESIDENT);
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+/* A block was looked at. */
+static void victim_seen(struct block *block)
+{
+    block->seen = true;
+    block->light = block->look.whole && content_is_zero(&block->look.all);
+}
+
+/* From here on they do not disappear, even if they are freed. */
+static size_t take_unseen(struct client *client, struct block **blocks)
+{
+    struct block *block;
+    size_t count = 0;
+    while (count < WHOLES_MAX && (block = search_youngest(client, SEARCH_UNSEEN)) != NULL) {
+        block_set_state(block, BLOCK_LEAVING);
+        blocks[count++] = block;
+    }
+    return count;
+}
+
+/* Finds out what is zero, if that may save copies of the `wanted` bytes that are to leave. Service
+ * thread, as content_look(); may release and retake memory_lock. */
+static void victims_survey(struct client *client, uint64_t wanted)
+{
+    struct block *blocks[WHOLES_MAX];
+    size_t count;
+    bool looked = true;
+    if (wanted >= client->memory.resident)
+        return;
+    while (looked && !client->granted && search_bytes(client, SEARCH_LIGHT) < wanted
+           && (count = take_unseen(client, blocks)) > 0) {
+        pthread_mutex_unlock(&memory_lock);
+        looked = content_look(client, blocks, count);
+        pthread_mutex_lock(&memory_lock);
+        for (size_t i = 0; i < count; i++) {
+            if (looked)
+                victim_seen(blocks[i]);
+            victim_stays(blocks[i]);
+        }
+    }
+}
 
 /* One order under way. */
 struct departure {

@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include "block/block.h"
+
 struct client;
 struct nvshare_order;
 

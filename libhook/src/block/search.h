@@ -7,7 +7,7 @@
 
 #include "block/block.h"
 
-/* What it costs to let a block leave; victim.c says why. */
+/* What it costs to let a block leave; out.c says why. */
 enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 
 enum search {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "block/pipeline.h"
 #include "daemon/service.h"
 #include "daemon/waiting.h"
 #include "driver/glibc.h"
@@ -22,15 +23,20 @@
 #include "driver/own_thread.h"
 #include "driver/rebind.h"
 #include "driver/setting.h"
+#include "flight/capture.h"
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/connection.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
-#include "gate/stay.h"
 #include "gate/unknown_entry.h"
-#include "memory/deferred_free.h"
+#include "ipc/ipc_import.h"
+#include "memory/allocation.h"
+#include "memory/managed.h"
+#include "memory/memory.h"
+#include "memory/pinned.h"
 #include "memory/spare.h"
+#include "pool/pending_frees.h"
 #include "pool/pool.h"
 #include "tier/host_memory.h"
 
@@ -269,4 +275,35 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
     if (!room)
         nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
     return true;
+}
+
+/*
+ * What goes with a context: all memory that was taken in it, and what the service had there.
+ */
+
+void context_ends(CUcontext context)
+{
+    if (client_none()) {
+        contexts_remove(context);
+        return;
+    }
+    UNCANCELLED;
+    bool drained = drain_ending(context);
+    LOCKED(service_lock);
+    LOCKED(memory_lock);
+    deferred_frees_context_end(context);
+    ipc_import_context_ends(context);
+    managed_context_ends(context);
+    pinned_context_ends(context);
+    pending_frees_context_ends(context);
+    contexts_remove(context);
+    capture_leave_context(context);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = clients[i];
+        if (client == NULL)
+            continue;
+        allocations_context_ends(client, context);
+        swap_leave_context(client, context, drained);
+        client_update(client);
+    }
 }

@@ -12,3 +12,7 @@ void client_attach(CUdevice device, CUcontext context);
  * client known to the daemon, which then keeps room for its context, and waits
  * a moment. True: worth another try. `*tries` starts at 0. */
 bool client_awaits_context(CUdevice device, unsigned *tries);
+
+/* The driver is about to destroy a context (or reset a primary one): drop
+ * everything allocated in it. Before the driver's call, with no lock held. */
+void context_ends(CUcontext context);

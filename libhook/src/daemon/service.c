@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service thread, one per client: reads the daemon's orders and has them
- * carried out one after the other (orders.c). It decides nothing.
+ * The service thread, one per client: reads the daemon's orders, carries them out one after
+ * the other and answers them. It decides nothing.
  *
- * Without a daemon it tries to find one again, twice a second at least; a
- * program that holds the GPU goes on meanwhile, one that waits goes on waiting.
+ * Without a daemon it tries to find one again, twice a second at least; a program that holds the GPU
+ * goes on meanwhile, one that waits goes on waiting.
  */
 #define _GNU_SOURCE
 #include "daemon/service.h"
@@ -13,9 +13,10 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include "block/in.h"
+#include "block/out.h"
 #include "block/pipeline.h"
 #include "daemon/caches.h"
-#include "daemon/orders.h"
 #include "daemon/waiting.h"
 #include "driver/bell.h"
 #include "driver/forked.h"
@@ -25,6 +26,7 @@
 #include "flight/activity.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
+#include "flight/drain.h"
 #include "flight/pace.h"
 #include "gate/client.h"
 #include "gate/commit.h"
@@ -32,6 +34,8 @@
 #include "gate/gate.h"
 #include "gate/telling.h"
 #include "memory/spare.h"
+#include "pool/driver_pools.h"
+#include "pool/pool.h"
 #include "tier/host_slabs.h"
 #include "tier/host_threads.h"
 
@@ -44,8 +48,12 @@
 #define RECONNECT_FIRST_US 20000
 #define RECONNECT_LAST_US 500000
 #define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
+#define DRAIN_PATIENCE_MOST_US 8000000
+#define DRAIN_TRIES 4
+#define PARTS_PATIENCE_US 100000
 
-void service_disconnect(struct client *client)
+/* The connection has ended, or is of no use: closes it. */
+static void disconnect(struct client *client)
 {
     LOCKED(memory_lock);
     own_file_close(client->socket);
@@ -57,7 +65,9 @@ void service_disconnect(struct client *client)
     bell_ring(&client->heard);
 }
 
-void service_introduce(struct client *client, uint64_t number)
+/* Says everything that a daemon which knows nothing of us must know, in answer to
+ * the question `number` (0: to none). memory_lock is held. */
+static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
     client->lack_reported = false;
@@ -133,7 +143,11 @@ static bool overtakes_drain(const struct nvshare_order *order)
     }
 }
 
-void service_rest(void *argument, uint64_t us)
+static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
+
+/* For a drain of this client: waits about `us` microseconds, or for an order. One that moves nothing
+ * it carries out, any other it postpones. Releases service_lock meanwhile. */
+static void rest(void *argument, uint64_t us)
 {
     struct client *client = argument;
     struct nvshare_order order;
@@ -147,12 +161,222 @@ void service_rest(void *argument, uint64_t us)
         got = connection_receive(connection, &order, &descriptor, 0);
     pthread_mutex_lock(&service_lock);
     if (got == 1 && overtakes_drain(&order))
-        service_obey(client, &order, own_file_descriptor(descriptor));
+        obey(client, &order, own_file_descriptor(descriptor));
     else if (got == 1)
         client_postpone(client, &order);
     else if (got < 0)
-        service_disconnect(client);
+        disconnect(client);
     own_file_close(descriptor);
+}
+
+/* From here on its memory may change. */
+static void begin_turn(struct client *client)
+{
+    client->granted = true;
+    client->turns++;
+}
+
+static void run(struct client *client, const struct nvshare_order *order)
+{
+    /* Before its gate opens: the program might be far ahead by the time that this thread looks. */
+    client->steps = (order->flags & NVSHARE_STEP) != 0;
+    client->step_pause = order->quantum;
+    if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
+        pace_step(client);
+    LOCKED(memory_lock);
+    client->paced = (order->flags & NVSHARE_PACE) != 0;
+    client->reports_busy = (order->flags & NVSHARE_REPORT_BUSY) != 0;
+    client->squeezed = client->paced && !client->reports_busy;
+    client->reports_idle = (order->flags & NVSHARE_REPORT_IDLE) != 0;
+    bus_sharing_watch(client, (order->flags & NVSHARE_REPORT_COPIES) != 0);
+    if (order->idle_window != 0)
+        client->idle_window = order->idle_window;
+    if (!client->granted) {
+        begin_turn(client);
+        client->opened = now_microseconds();
+        client->idled = 0;
+        client->drained = false;
+        client->want_sent = false;
+        gate_open(GATE_STOPPED(client));
+    }
+    client_update(client);
+}
+
+/* What is in flight may wait for what a thread is about to submit to another GPU: a part of a
+ * collective operation. Where this process has several, as many passes as there may be parts are
+ * let through, and later again. */
+static enum drained drain_parts(struct client *client, uint64_t patience)
+{
+    struct drain_terms terms = {
+        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = rest, .argument = client,
+    };
+    uint64_t began = now_microseconds();
+    for (; !client_alone(); terms.patience *= 2) {
+        enum drained drained = drain_all(&terms);
+        if (drained != UNDRAINED || now_microseconds() - began > patience)
+            return drained;
+        pace_let_through(client, clients_count());
+    }
+    terms.patience = patience;
+    return drain_all(&terms);
+}
+
+/* Each time longer than before, as the work may only take long. After a few times in vain the
+ * program is not held up for it any more. */
+static bool drain(struct client *client)
+{
+    uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
+    if (patience > DRAIN_PATIENCE_MOST_US)
+        patience = DRAIN_PATIENCE_MOST_US;
+    enum drained drained = drain_parts(client, patience);
+    if (drained == DRAINED)
+        client->undrained = 0;
+    else if (drained == UNDRAINED && ++client->undrained == DRAIN_TRIES)
+        client_stay(client, NVSHARE_STAYS_UNDRAINED);
+    return drained == DRAINED;
+}
+
+static void stop(struct client *client)
+{
+    uint64_t began = now_microseconds();
+    pthread_mutex_lock(&memory_lock);
+    client->stopping = true;
+    client->granted = false;
+    client->lack_reported = false;
+    bool stays = client->stays != NVSHARE_STAYS_NOT;
+    bus_sharing_watch(client, false);
+    pthread_mutex_unlock(&memory_lock);
+    gate_close(GATE_STOPPED(client));
+    /* Where nothing leaves, nobody waits for what is in flight. */
+    bool drained = !stays && drain(client);
+    uint64_t took = now_microseconds() - began;
+    /* A drain is when the driver's pools let go of what the program has freed. */
+    if (drained && swap_enter_context(client)) {
+        pools_recount();
+        graph_memory_trim(client->device);
+    }
+
+    LOCKED(memory_lock);
+    client->stopping = false;
+    reclaim(client, RECLAIM_ALL, 0); /* before the daemon reads how much is to leave */
+    if (drained || client->stays != NVSHARE_STAYS_NOT) {
+        client->drained = drained;
+        caches_turn_ended(client);
+        client->want_sent = gate_has_waiters();
+        client_send(client, (struct nvshare_report){
+            .type = NVSHARE_STOPPED, .flags = client->want_sent ? NVSHARE_WANTS : 0,
+            .used = drained ? began + took - client->opened - client->idled : 0, .took = took,
+        });
+    } else {
+        begin_turn(client);
+        gate_open(GATE_STOPPED(client));
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_REOPENED });
+    }
+    client_update(client);
+}
+
+/* Before memory is copied out, what is cheaper to give. */
+static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
+{
+    LOCKED(memory_lock);
+    reclaim(client, RECLAIM_ALL, 0);
+    if (!client->granted) {
+        caches_room_ordered(client, order->room);
+        pools_yield(client);
+    }
+}
+
+static void evict(struct client *client, const struct nvshare_order *order)
+{
+    uint64_t began = now_microseconds(), moved;
+    bool keeps = (order->flags & NVSHARE_KEEP) != 0;
+    unsigned flags = 0;
+    if (keeps) {
+        moved = swap_presave(client, order, &flags);
+    } else {
+        yield_spare_memory(client, order);
+        moved = swap_out(client, order, &flags);
+    }
+    LOCKED(memory_lock);
+    client->lack_reported &= keeps;
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MOVED, .flags = flags, .number = order->number,
+        .moved = moved, .took = now_microseconds() - began,
+    });
+    client_update(client);
+}
+
+static void new_limits(struct client *client, const struct nvshare_order *order)
+{
+    LOCKED(memory_lock);
+    client->limits = order->limits;
+    if (!client_may_keep_freed(client))
+        reclaim(client, RECLAIM_ALL, 0);
+    /* An answer to a question that nobody asked must not pass for the next ones'. */
+    if (order->number > client->answered && order->number <= client->question)
+        client_hears(client, order->number, &order->limits);
+    bell_ring(&client->heard);
+}
+
+/* Carries out one order, on the service thread with service_lock held, which a drain releases
+ * meanwhile. `descriptor`: what came with it, or -1; it stays the caller's. */
+static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
+{
+    pthread_mutex_lock(&memory_lock);
+    if (order->type == NVSHARE_PROVIDE)
+        host_preallocate(client, order->host);
+    else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
+        host_preallocated(client, order->host);
+    pthread_mutex_unlock(&memory_lock);
+    switch (order->type) {
+    case NVSHARE_LIMITS:
+        new_limits(client, order);
+        break;
+    case NVSHARE_REASON:
+        pthread_mutex_lock(&memory_lock);
+        client_hears_reason(client, order->text, sizeof order->text);
+        pthread_mutex_unlock(&memory_lock);
+        break;
+    case NVSHARE_RUN:
+        run(client, order);
+        break;
+    case NVSHARE_STOP:
+        stop(client);
+        break;
+    case NVSHARE_EVICT:
+        evict(client, order);
+        break;
+    case NVSHARE_LOAD:
+        swap_in(client, order);
+        break;
+    case NVSHARE_PROVIDE:
+        break;                       /* above */
+    case NVSHARE_YIELD:
+        break;                       /* what it would have ended is answered already */
+    case NVSHARE_QUEUED:
+        waiting_for(client, order);
+        break;
+    case NVSHARE_TELL:
+        telling_keep(client, descriptor);
+        break;
+    case NVSHARE_HEED:
+        telling_heed(client, order->number, descriptor);
+        break;
+    case NVSHARE_INTRODUCE:
+        telling_forget(client);
+        pthread_mutex_lock(&memory_lock);
+        introduce(client, order->number);
+        pthread_mutex_unlock(&memory_lock);
+        break;
+    case NVSHARE_REFUSED:
+        /* Too late to run unshared: our memory may lie on the host. */
+        debug("nvshared refuses this client (reason %u); trying again", order->refusal);
+        disconnect(client);
+        break;
+    default:
+        complain("nvshared sent a record of unknown type %u; leaving it", order->type);
+        disconnect(client);
+    }
 }
 
 /* What the thread remembers between two steps. */
@@ -192,7 +416,7 @@ static int64_t keep_connection(struct service *service)
         if (connected) {
             LOCKED(memory_lock);
             client->socket = socket;
-            service_introduce(client, 0);
+            introduce(client, 0);
         }
     }
     service->connected = connected;
@@ -358,9 +582,9 @@ static void obey_next(struct service *service, int64_t timeout_us)
     if (postponed || got == 1) {
         service->heard |= got == 1;
         LOCKED(service_lock);
-        service_obey(client, &order, own_file_descriptor(descriptor));
+        obey(client, &order, own_file_descriptor(descriptor));
     } else if (got < 0) {
-        service_disconnect(client);
+        disconnect(client);
     }
     own_file_close(descriptor);
 }

@@ -4,6 +4,9 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
+#include "driver/driver.h"
 #include "driver/locked.h"
 #include "driver/real.h"
 
@@ -19,7 +22,7 @@ bool capture_forbid(bool whatever);
 void capture_allow(void);
 /* A context ends: nobody asks it for its work any more. */
 void capture_leave_context(CUcontext context);
-/* Captures go on, and nothing is in flight, as far as that can be known: see before_capture.c. */
+/* Captures go on, and nothing is in flight, as far as that can be known: see capture.c. */
 bool capture_alone(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it

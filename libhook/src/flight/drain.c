@@ -13,7 +13,7 @@
  * captures in other contexts, which may last, are not disturbed.
  *
  * Otherwise, while a capture goes on, a drain is over when what was in flight before the capture is
- * done and nothing has been submitted since (before_capture.c). Where something has, it waits for the
+ * done and nothing has been submitted since (capture.c). Where something has, it waits for the
  * end of the capture. A capture submits nothing, so it takes as long as the program does. But a
  * captured copy needs its memory to be there and stands at the gate (copies.c), so then patience is
  * short. One that lasts for long is taken for work that does not end.

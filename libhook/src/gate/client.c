@@ -5,12 +5,15 @@
  */
 #include "gate/client.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
 #include "driver/bell.h"
 #include "driver/forked.h"
+#include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
 #include "gate/commit.h"
@@ -146,7 +149,8 @@ static bool send_names(const struct client *client)
         && send_text(client, NVSHARE_GANG, client->gang);
 }
 
-void client_fill_report(const struct client *client, struct nvshare_report *report)
+/* Fills in the figures as they are. */
+static void client_fill_report(const struct client *client, struct nvshare_report *report)
 {
     report->version = NVSHARE_PROTOCOL_VERSION;
     report->memory = client->memory;
@@ -246,4 +250,103 @@ void clients_want(void)
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
                                                      .flags = NVSHARE_WANTS });
     }
+}
+
+/*
+ * Programs whose memory stays on the card. Some cannot be stopped, or only seem to be: their work
+ * never ends, or goes past the gate, or a device works on their memory by itself.
+ *
+ * To move the memory of such a program would break it, and to wait for it would hold up all. So
+ * from the moment that is known nothing of it leaves the card. It runs beside whoever has the turn,
+ * and the others share what is left. What lies on the card is reported as pinned (client_send()),
+ * and what the program allocates later the daemon grants as it grants pinned memory.
+ *
+ * There is no way back: nobody could tell when the reason ends.
+ */
+
+static const char *text(enum nvshare_stays reason)
+{
+    switch (reason) {
+    case NVSHARE_STAYS_UNSEEN:
+        return "it may submit work that libnvshare.so does not see";
+    case NVSHARE_STAYS_GIVEN:
+        return "it gave memory to a device or library that may use it at any time";
+    default:
+        return "its work does not end, or cannot be waited for";
+    }
+}
+
+void client_stay(struct client *client, enum nvshare_stays reason)
+{
+    pthread_mutex_lock(&memory_lock);
+    bool first = client->stays == NVSHARE_STAYS_NOT;
+    if (first) {
+        client->stays = reason;
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    if (first)
+        complain("this program stays on GPU %d from now on: %s. Other programs get what is left.",
+                 (int)client->device, text(reason));
+}
+
+static _Atomic enum nvshare_stays all;
+
+void clients_stay(enum nvshare_stays reason)
+{
+    enum nvshare_stays none = NVSHARE_STAYS_NOT;
+    atomic_compare_exchange_strong(&all, &none, reason);
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
+        if (client != NULL)
+            client_stay(client, reason);
+    }
+}
+
+enum nvshare_stays clients_stays(void)
+{
+    return atomic_load(&all);
+}
+
+/*
+ * Keeps exit() until no thread of ours is within the driver. Otherwise a program that ends while
+ * its memory moves would crash at its very end.
+ *
+ * The driver goes in two steps. Its first cuInit registers a function with atexit(); from when exit()
+ * calls that, each call fails at once. Later its static objects are destroyed, and a call that has
+ * not returned by then finds nothing where it looks. Functions are called in the reverse order. So
+ * one that is registered right before cuInit is called between the two. It waits until service
+ * threads have come out of the call that they are in. The next ones are harmless.
+ *
+ * (So do the drivers 535, 550 and 555: the function that cuInit registers does nothing but mark the
+ * driver as ended.)
+ */
+
+/* A call takes milliseconds. But a signal handler may exit over a thread that has the lock. */
+#define PATIENCE_US 5000000
+
+static void await(pthread_mutex_t *lock, uint64_t until)
+{
+    while (pthread_mutex_trylock(lock) != 0) {
+        if (now_microseconds() > until) {
+            debug("the process exits while its memory is being moved");
+            return;
+        }
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    }
+    pthread_mutex_unlock(lock);
+}
+
+static void at_exit(void)
+{
+    uint64_t until = now_microseconds() + PATIENCE_US;
+    await(&service_lock, until);
+    await(&memory_lock, until);
+}
+
+void process_end_watch(void)
+{
+    static _Atomic bool watched;
+    if (!atomic_exchange(&watched, true) && atexit(at_exit) != 0)
+        debug("the end of the process cannot be watched");
 }

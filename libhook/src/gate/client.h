@@ -57,7 +57,7 @@ struct client {
     bool remapping;                  /* the gate is shut for a moment, by pin_in_place.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
-    enum nvshare_stays stays;        /* why nothing of it leaves the card any more; stay.c */
+    enum nvshare_stays stays;        /* why nothing of it leaves the card any more; client.c */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
     uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
@@ -187,8 +187,21 @@ void reclaim_from(reclaimer *const *all);
 /* True: one of them has given some back. */
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
-/* Fills in the figures as they are. */
-void client_fill_report(const struct client *client, struct nvshare_report *report);
 /* The report, with those. Failure closes the connection; the
  * service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
+
+struct client;
+
+/* From now on nothing of this client leaves the card, for this reason. What is away comes in before
+ * its gate opens. Says so on stderr. Any thread, without memory_lock; only the first reason
+ * counts. What must not be away at all is to be inside the gate when it calls this. */
+void client_stay(struct client *client, enum nvshare_stays reason);
+
+/* All clients of this process, and those that it will have. */
+void clients_stay(enum nvshare_stays reason);
+/* Why this process's clients stay. */
+enum nvshare_stays clients_stays(void);
+
+/* Right before a cuInit of the program's. */
+void process_end_watch(void);

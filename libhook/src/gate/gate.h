@@ -28,7 +28,7 @@
 
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
 #define GATE_TELLING ((uint64_t)1 << 62)           /* telling.c */
-#define GATE_CAPTURING ((uint64_t)1 << 61)         /* before_capture.c */
+#define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
 #define GATE_AJAR (GATE_PACED | GATE_TELLING | GATE_CAPTURING) /* passes are looked at, and may be
                                                                   let through */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */

@@ -5,7 +5,23 @@
  */
 #pragma once
 
+#include "block/block.h"
+#include "block/prefetches.h"
 #include "driver/driver.h"
+
+struct managed {
+    CUdeviceptr base;
+    size_t size;                     /* as asked for */
+    struct client *client;
+    CUcontext context;               /* it goes with this; NULL: which has gone */
+    struct managed *next_freed;
+    struct prefetches prefetches;    /* the program's own */
+    size_t beyond;                   /* bytes that it counts beyond the card; 0: it has blocks */
+    bool plain;                      /* to the program it is cuMemAlloc's, with this id */
+    unsigned long long id;
+    size_t block_count;
+    struct block *blocks[];
+};
 
 struct memory_description;
 

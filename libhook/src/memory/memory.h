@@ -10,6 +10,14 @@
 
 #include "driver/driver.h"
 
+struct client;
+
+void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
+
+/* With `until`, waits for the oldest and releases it: gate/client.h. False: there is none, or
+ * a capture goes on still. */
+bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);
+
 struct memory_description;
 
 /* cuMemAlloc. False: no client here, call the driver. Else *result holds what

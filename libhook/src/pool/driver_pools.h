@@ -18,3 +18,6 @@ CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
  * again what the driver's hold, after giving back what ours hold too much; to
  * be called after a drain, with no lock held. */
 void pools_recount(void);
+
+/* Nothing is in flight: graphs give back what they hold of the card and do not use. */
+void graph_memory_trim(CUdevice device);

@@ -9,8 +9,6 @@
 
 #include "gate/client.h"
 #include "gate/gate.h"
-#include "gate/process_end.h"
-#include "gate/stay.h"
 #include "flight/bus_sharing.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
@@ -24,7 +22,6 @@
 #include "memory/vmm_allocation.h"
 #include "memory/vmm_mapping.h"
 #include "daemon/attach.h"
-#include "daemon/context_end.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define BEGINNING 0x100000000ull     /* where our memory lies */
