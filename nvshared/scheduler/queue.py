@@ -82,8 +82,7 @@ def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> b
     """Whether it would be the next again, before the head of the queue, if its turn ended now."""
     root, mine, *_ = holder.path
     return (
-        root.divided and not holder.standing and root is head.path[0]
-        and mine.virtual < head.path[1].after
+        not holder.standing and root is head.path[0] and mine.virtual < head.path[1].after
         and not any(c.path[0] is root and c.path[1].line == mine.line for c in card.groups.queue())
     )
 

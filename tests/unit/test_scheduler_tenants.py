@@ -95,7 +95,7 @@ class Tenancy(World):
             self.tell(TermsChanged(hook.id, self.terms[hook.id]))
             self.check()
 
-    def put_all(self, tenant: str, **terms: Any) -> None:
+    def set_terms(self, tenant: str, **terms: Any) -> None:
         """Sets the terms of a tenant, for all its programs."""
         self.put_tenant(tenant, TenantTerms(**terms))
 
@@ -220,7 +220,7 @@ def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
     for hook, (_, weight) in zip(hooks, programs, strict=True):
         world.put(hook, weight=weight)
     for tenant, weight in weights.items():
-        world.put_all(tenant, weight=weight)        # while they run
+        world.set_terms(tenant, weight=weight)        # while they run
     world.advance(5 * SECOND)
     shares = world.computed(*hooks, time=112 * SECOND)
     assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
@@ -228,7 +228,7 @@ def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
 
 def test_tenant_that_would_be_the_next_again_goes_on() -> None:
     world = Tenancy(TURNS)
-    world.put_all("user:alice", weight=300)
+    world.set_terms("user:alice", weight=300)
     alice, bob = world.program("user:alice"), world.program("user:bob")
     world.advance(5 * SECOND)
     before = world.scheduler.snapshot().clients
@@ -281,7 +281,7 @@ def test_node_that_idled_has_saved_nothing_up(case: str) -> None:
     programs, terms, share = IDLERS[case]
     world = Tenancy(TURNS)
     if "compute_request" in terms:
-        world.put_all(programs[0], **terms)
+        world.set_terms(programs[0], **terms)
     idler, first, *_ = (world.program(*one.split()) for one in programs)
     if "weight" in terms:
         world.put(first, **terms)
@@ -296,7 +296,7 @@ def test_node_that_idled_has_saved_nothing_up(case: str) -> None:
 
 def test_tenant_that_left_still_owes_what_it_had_too_much() -> None:
     world = Tenancy(TURNS)
-    world.put_all("user:bob", weight=10)
+    world.set_terms("user:bob", weight=10)
     world.program("user:alice")
     for _ in range(40):                 # a new program as soon as one has had its turn
         hook = world.program("user:bob")
@@ -354,14 +354,14 @@ def test_of_very_many_tenants_that_owe_something_the_oldest_are_forgotten(
 def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
     """Four others that are busy, of the greatest weight."""
     for number in range(4):
-        world.put_all(f"user:{number}", weight=HEAVIEST)
+        world.set_terms(f"user:{number}", weight=HEAVIEST)
     return [world.program(f"user:{number}", size=size) for number in range(4)]
 
 
 @MODES
 def test_request_is_met_against_four_of_the_greatest_weight(mode: Settings, size: int) -> None:
     world = Tenancy(mode)
-    world.put_all("user:alice", compute_request=30)
+    world.set_terms("user:alice", compute_request=30)
     others = crowd(world, size)
     hook = world.program("user:alice", size=size)
     world.advance(5 * SECOND)
@@ -372,9 +372,9 @@ def test_request_is_met_against_four_of_the_greatest_weight(mode: Settings, size
 
 def test_all_requests_are_met_and_a_weight_may_give_more() -> None:
     world = Tenancy(TURNS)
-    world.put_all("user:alice", compute_request=40)
-    world.put_all("user:bob", compute_request=20)
-    world.put_all("user:carol", compute_request=2, weight=HEAVIEST)
+    world.set_terms("user:alice", compute_request=40)
+    world.set_terms("user:bob", compute_request=20)
+    world.set_terms("user:carol", compute_request=2, weight=HEAVIEST)
     crowd(world)
     for tenant in ("user:alice", "user:bob", "user:carol"):
         world.program(tenant)
@@ -387,17 +387,17 @@ def test_all_requests_are_met_and_a_weight_may_give_more() -> None:
 
 def test_request_within_a_tenant_is_of_the_card_and_nothing_while_it_idles() -> None:
     world = Tenancy(TURNS)
-    world.put_all("job:0", compute_request=30)
+    world.set_terms("job:0", compute_request=30)
     crowd(world)
     asking, *_ = (world.program("user:alice", f"job:{number}") for number in range(3))
     world.advance(5 * SECOND)
     assert world.shares(80)["job:0"] >= 0.29
-    world.put_all("user:alice", weight=HEAVIEST)    # others have a part of it
+    world.set_terms("user:alice", weight=HEAVIEST)    # others have a part of it
     world.advance(5 * SECOND)
     shares = world.shares(80)
     assert shares["job:0"] >= 0.29
     assert shares["job:1"] == pytest.approx(shares["job:2"], abs=0.02)
-    world.put_all("user:alice")
+    world.set_terms("user:alice")
     asking.work = 0
     world.advance(40 * SECOND)
     assert world.shares(82)["job:1"] == pytest.approx(1 / 82, abs=0.02)
@@ -406,14 +406,14 @@ def test_request_within_a_tenant_is_of_the_card_and_nothing_while_it_idles() -> 
 def test_requests_of_too_much_are_met_in_part_and_end() -> None:
     world = Tenancy(TURNS)
     for tenant in ("user:alice", "user:bob"):
-        world.put_all(tenant, compute_request=80)
+        world.set_terms(tenant, compute_request=80)
         world.program(tenant)
     crowd(world)
     world.advance(5 * SECOND)
     shares = world.shares(60)
     assert min(shares["user:alice"], shares["user:bob"]) >= 0.45
     for tenant in ("user:alice", "user:bob"):
-        world.put_all(tenant)
+        world.set_terms(tenant)
     world.advance(5 * SECOND)
     assert world.shares(84)["user:alice"] == pytest.approx(1 / 42, abs=0.02)
 
@@ -424,7 +424,7 @@ def test_requests_of_too_much_are_met_in_part_and_end() -> None:
 @MODES
 def test_background_has_nothing_while_others_are_busy(mode: Settings, size: int) -> None:
     world = Tenancy(mode)
-    world.put_all("user:alice", priority=Priority.BACKGROUND, weight=1000)
+    world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=1000)
     behind = world.program("user:alice", size=size)
     others = [world.program(f"user:{number}", size=size) for number in range(2)]
     world.advance(3 * SECOND)
@@ -441,7 +441,7 @@ def test_background_has_nothing_while_others_are_busy(mode: Settings, size: int)
 @MODES
 def test_high_goes_before_all_others_that_wait(mode: Settings, size: int) -> None:
     world = Tenancy(mode)
-    world.put_all("user:alice", priority=Priority.HIGH)
+    world.set_terms("user:alice", priority=Priority.HIGH)
     for number in range(3):
         world.program(f"user:{number}", size=size)
     world.advance(5 * SECOND)
@@ -456,24 +456,24 @@ def test_high_goes_before_all_others_that_wait(mode: Settings, size: int) -> Non
 
 def test_priority_is_the_lowest_of_background_tenants_and_changes_live() -> None:
     world = Tenancy(TURNS)
-    world.put_all("user:alice", priority=Priority.HIGH)
-    world.put_all("job:1", priority=Priority.BACKGROUND)
+    world.set_terms("user:alice", priority=Priority.HIGH)
+    world.set_terms("job:1", priority=Priority.BACKGROUND)
     world.program("user:alice", "job:1")
     ahead = world.program("user:alice", "job:2")
     world.program("user:bob")
     world.advance(5 * SECOND)
     assert world.computed(ahead, time=10 * SECOND) == pytest.approx([1], abs=0.01)
-    world.put_all("user:alice")
+    world.set_terms("user:alice")
     world.advance(5 * SECOND)
     assert world.shares(20) == pytest.approx({"job:2": 0.5, "job:1": 0, "user:bob": 0.5}, abs=0.03)
-    world.put_all("job:1")
+    world.set_terms("job:1")
     world.advance(5 * SECOND)
     assert world.shares(20)["job:1"] == pytest.approx(0.25, abs=0.03)
 
 
 def test_background_turn_that_ends_for_another_is_shown_as_over() -> None:
     world = Tenancy(TURNS)
-    world.put_all("user:alice", priority=Priority.BACKGROUND)
+    world.set_terms("user:alice", priority=Priority.BACKGROUND)
     world.program("user:alice")
     world.advance(5 * SECOND)
     world.program("user:bob")
@@ -483,8 +483,8 @@ def test_background_turn_that_ends_for_another_is_shown_as_over() -> None:
 
 def test_weight_counts_among_tenants_of_one_priority() -> None:
     world = Tenancy(TURNS)
-    world.put_all("user:alice", priority=Priority.BACKGROUND, weight=300)
-    world.put_all("user:bob", priority=Priority.BACKGROUND)
+    world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=300)
+    world.set_terms("user:bob", priority=Priority.BACKGROUND)
     for tenant in ("user:alice", "user:bob"):
         world.program(tenant)
     world.advance(5 * SECOND)
@@ -778,7 +778,7 @@ def test_no_turn_of_a_limited_client_is_shorter_than_the_grain() -> None:
 @pytest.mark.parametrize("percent", [10, 50, 80])
 def test_programs_that_run_together_use_the_account_of_their_tenant_once(percent: int) -> None:
     world = Tenancy()
-    world.put_all("user:alice", compute_limit=percent)
+    world.set_terms("user:alice", compute_limit=percent)
     hooks = [world.program("user:alice") for _ in range(3)]
     other = world.program("user:bob")
     for hook in (*hooks, other):
@@ -803,7 +803,7 @@ def test_limits_of_all_levels_hold(case: str) -> None:
     mode, programs, tenants, own, each, together = LIMITED[case]
     world = Tenancy(mode)
     for tenant, percent in tenants.items():
-        world.put_all(tenant, compute_limit=percent)
+        world.set_terms(tenant, compute_limit=percent)
     hooks = [world.program(*one.split()) for one in programs]
     for hook in hooks:
         hook.kernel = 10 * MILLISECOND
@@ -817,13 +817,13 @@ def test_limit_of_a_tenant_holds_for_programs_that_come_and_ends() -> None:
     world = Tenancy()
     hook = world.program("user:alice")
     assert world.computed(hook, time=4 * SECOND) > [0.9]
-    world.put_all("user:alice", compute_limit=30)
+    world.set_terms("user:alice", compute_limit=30)
     world.advance(2 * SECOND)
     for _ in range(10):                 # new programs, the same account
         world.kill(hook)
         hook = world.program("user:alice")
         assert world.computed(hook, time=4 * SECOND) <= [0.3 + 0.08]
-    world.put_all("user:alice")
+    world.set_terms("user:alice")
     assert world.computed(hook, time=4 * SECOND) > [0.9]
 
 
@@ -961,6 +961,28 @@ def test_preempting_works_in_every_mode_and_against_every_weight(mode: AntiThras
     assert two.open
 
 
+def test_preempting_goes_against_weights_that_would_give_the_holder_the_next_turn() -> None:
+    world = Tenancy(TURNS)
+    one, two = world.program("user:alice"), world.program("user:bob")
+    world.set_terms("user:alice", weight=1000)
+    world.advance(20 * SECOND)
+    while not two.open:
+        world.advance(SECOND // 10)
+    while not one.open:
+        world.advance(SECOND // 10)
+    world.tell(Preempted())
+    world.advance(SECOND // 5)
+    assert two.open
+
+
+def test_resumed_client_that_wants_nothing_stays_idle() -> None:
+    talk = Talk()
+    talk.join(1, 1, 1)
+    talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
+    assert runs(talk.obey(talk.tell(TermsChanged(1, Terms())))) == []
+    assert talk.view(1).state is ClientState.IDLE
+
+
 def test_preempting_for_nobody_does_nothing() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
     one, two = world.program("user:alice"), world.program("user:alice")
@@ -979,7 +1001,7 @@ def test_with_a_tenant_its_programs_are_suspended_and_those_to_come() -> None:
     inside = [world.program("user:alice", "job:1", size=LARGE // 2) for _ in range(2)]
     outside = [world.program("user:alice", size=LARGE // 2), world.program("user:bob")]
     world.advance(3 * SECOND)
-    world.put_all("job:1", suspended=True)
+    world.set_terms("job:1", suspended=True)
     inside.append(world.program("user:alice", "job:1"))
     world.put(inside[0], suspended=True)
     world.advance(3 * SECOND)
@@ -991,7 +1013,7 @@ def test_with_a_tenant_its_programs_are_suspended_and_those_to_come() -> None:
     world.advance(10 * SECOND)
     assert [hook.runs for hook in inside] == runs
     world.put(inside[0], suspended=True)
-    world.put_all("job:1")
+    world.set_terms("job:1")
     world.advance(10 * SECOND)
     assert inside[0].runs == runs[0]    # what is set for a program alone stays
     assert all(hook.runs > before for hook, before in zip(inside[1:], runs[1:], strict=True))
@@ -1025,7 +1047,7 @@ def test_whatever_is_set_the_invariants_hold_limits_are_kept_and_all_finish(
             case "memory":
                 world.put(hook, memory_limit=data.draw(st.integers(0, 4)) * GIB)
             case "tenant":
-                world.put_all("user:0", weight=data.draw(st.integers(1, 1000)),
+                world.set_terms("user:0", weight=data.draw(st.integers(1, 1000)),
                           compute_limit=data.draw(st.integers(1, 100)),
                           compute_request=data.draw(st.sampled_from([0, 30])),
                           priority=data.draw(st.sampled_from(Priority)),
@@ -1044,7 +1066,7 @@ def test_whatever_is_set_the_invariants_hold_limits_are_kept_and_all_finish(
                 world.advance(SECOND)
         world.advance(data.draw(st.integers(0, 500)) * MILLISECOND)
     world.advance(SECOND)               # a new daemon knows them all
-    world.put_all("user:0")
+    world.set_terms("user:0")
     for hook in hooks:
         world.put(hook, suspended=False, compute_limit=20)
         hook.kernel = 10 * MILLISECOND
