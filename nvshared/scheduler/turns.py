@@ -635,10 +635,17 @@ def _review_busy(decision: Decision) -> bool:
     card = decision.card
     if not card.busy.members:
         return _begin_busy_turns(decision)
-    over, why = _busy_turns_over(decision)
-    if over:
-        _end_busy_turns(card, why)
-    return over
+    members = [card.clients[id] for id in sorted(card.busy.members) if id in card.clients]
+    wanting = (*card.groups.group("holding"), *card.waiting)
+    goes_on = (
+        all(client.id in card.busy.members for client in wanting)
+        and _may_be_busy(card) and _suit_turns(members) and card.fits(members)
+    )
+    gap = next((one for one in members if _has_gap(decision, one)), None) if goes_on else None
+    if goes_on and gap is None:
+        return False
+    _end_busy_turns(card, gap)
+    return True
 
 
 def _end_busy_turns(card: Card, why: ScheduledClient | None = None) -> None:
@@ -652,34 +659,29 @@ def _end_busy_turns(card: Card, why: ScheduledClient | None = None) -> None:
 
 
 def _may_be_busy(card: Card) -> bool:
-    """As far as it does not depend on who they are."""
-    settings = card.settings
-    return (
-        settings.anti_thrash is AntiThrash.AUTO and not settings.draining
-        and not card.groups.size("settled")
-    )
+    """Whether the mode allows busy turns, and every holder can be stopped."""
+    mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
+    return mode and not card.groups.size("settled")
 
 
 def _suit_turns(members: list[ScheduledClient]) -> bool:
     """Whether such clients may be put into turns together."""
-    return len(members) > 1 and all(
-        client.priority is members[0].priority and not client.rationed
-        and not client.memory.stays and not client.terms.suspended and not client.mute
-        and not client.standing
+    priority = members[0].priority if members else Priority.BACKGROUND
+    return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
+        client.priority is not priority or client.rationed or client.memory.stays
+        or client.terms.suspended or client.mute or client.standing
         for client in members
-    ) and members[0].priority is not Priority.BACKGROUND
+    )
 
 
 def _begin_busy_turns(decision: Decision) -> bool:
-    card = decision.card
-    groups = card.groups
-    number = groups.size(Phase.RUNNING)
+    card, groups = decision.card, decision.card.groups
+    members = card.in_phase(Phase.RUNNING)
     others = ("queued", "lacking", Phase.LIMITED)
-    if number < 2 or number < groups.size("holding") or not _may_be_busy(card) or any(
+    if len(members) < max(2, groups.size("holding")) or not _may_be_busy(card) or any(
         groups.size(name) for name in others
     ):
         return False
-    members = card.in_phase(Phase.RUNNING)
     since = card.busy.since
     for client in members:
         turn = client.its_turn
@@ -690,21 +692,6 @@ def _begin_busy_turns(decision: Decision) -> bool:
         return False
     card.busy = BusyTurns(frozenset(client.id for client in members), card.now)
     return True
-
-
-def _busy_turns_over(decision: Decision) -> tuple[bool, ScheduledClient | None]:
-    """Whether turns end, and who is to rest then."""
-    card = decision.card
-    members = [card.clients[id] for id in sorted(card.busy.members) if id in card.clients]
-    wanting = [*card.groups.group("holding"), *card.waiting]
-    over = (
-        any(client.id not in card.busy.members for client in wanting)
-        or not _may_be_busy(card) or not _suit_turns(members) or not card.fits(members)
-    )
-    if over:
-        return True, None
-    why = next((client for client in members if _has_gap(decision, client)), None)
-    return why is not None, why
 
 
 def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
