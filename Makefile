@@ -48,15 +48,13 @@ PYTEST = $(VENV)/bin/python -m pytest
 AT_ONCE = -n $(JOBS) --dist=loadscope
 
 # What of the unit level takes seconds: random worlds, shares over long times, whole trees.
-SLOW := scheduler_record scheduler_fairness scheduler_belief scheduler_compute scheduler_quantum \
-	scheduler_provide scheduler_requests scheduler_rows scheduler_terms scheduler_domains \
-	scheduler_invariants scheduler_prefetch scheduler_stopped scheduler_rations scheduler_groups \
-	scheduler_pauses scheduler_steps scheduler_priority scheduler_year scheduler_usage gangs \
-	history_file scrapes packaging style manifests kubelet_tls image slurm_terms
-QUICK := $(SLOW:%=--ignore=tests/unit/test_%.py) tests/unit \
+SLOW := $(addprefix tests/unit/test_,scheduler_%.py gangs.py history_file.py scrapes.py packaging.py \
+	style.py manifests.py kubelet_tls.py image.py slurm_terms.py)
+QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
+	$(wildcard $(addprefix tests/unit/test_scheduler_,turns.py room.py busy.py failure.py lost.py stays.py)) \
 	$(addprefix tests/bus/test_,calls.py clients.py tenants.py) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
-	$(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py hook/test_waits.py pace telling)
+	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
 .PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
