@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.completion import SHELLS
+from nvshared.cli.completion import SCRIPTS
 from nvshared.cli.parser import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +66,18 @@ def script(shell: str) -> str:
     ).stdout
 
 
+@pytest.fixture(scope="module", autouse=True)
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The scripts ask nvsharectl."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "nvsharectl").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{PROGRAM}" "$@"\n')
+    (folder / "nvsharectl").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        yield
+
+
 class Typist:
     """Somebody at a terminal in which a shell runs."""
 
@@ -97,7 +109,7 @@ class Typist:
         return shown.partition(END)[0].rpartition(BEGIN)[2].decode().replace("\r", "")
 
 
-@pytest.fixture(scope="module", params=SHELLS)
+@pytest.fixture(scope="module", params=[*SCRIPTS])
 def shell(request: pytest.FixtureRequest) -> str:
     """Each that is there."""
     if not shutil.which(request.param):
@@ -218,9 +230,7 @@ def test_a_bare_word_may_be_anything(shell: str, tab: Tab) -> None:
     assert tab("anti-thrash ") == {"auto", "on", "off"} | (COMMON | {"--gpu"} if more else set())
 
 
-def test_it_is_a_script(shell: str) -> None:
-    for verb in VERBS:
-        assert verb.name in script(shell)
+def test_completion_script_is_right_for_its_shell(shell: str) -> None:
     ended = subprocess.run(
         [shell, "-n"], input=script(shell), text=True, check=False, capture_output=True
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvshared import __version__
-from nvshared.cli.completion import SHELLS
+from nvshared.cli.completion import SCRIPTS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -112,7 +112,7 @@ def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedPro
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", SCRIPTS)
 def test_packages_bring_completions(shell: str, tmp_path: Path) -> None:
     done = made(shell, tmp_path, PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
