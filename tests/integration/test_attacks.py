@@ -171,7 +171,7 @@ def hand_over(site: Site, card: int = 0) -> None:
 
 
 @pytest.mark.long
-def test_ten_thousand_connections(
+def test_daemon_survives_ten_thousand_connections(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
     daemon = start(*SETTINGS, "--hello-timeout", "1h")
@@ -245,7 +245,7 @@ def as_somebody(
 @pytest.mark.parametrize(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling"))
 )
-def test_others_hand_over_while_one_attacks(
+def test_clients_hand_over_during_an_attack(
     site: Site, start: Callable[..., Daemon], eventually: Eventually, name: str
 ) -> None:
     daemon = start("--tq", "3600")
@@ -313,7 +313,7 @@ def hang(box: Path, what: str, pid: int) -> None:
 @pytest.mark.parametrize(
     "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"])
 )
-def test_a_program_of_another_user_has_a_cards_worth_while_one_attacks(
+def test_other_user_is_granted_a_whole_card_during_an_attack(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
     daemon = start("--swap-budget", "4GiB")
@@ -326,7 +326,7 @@ def test_a_program_of_another_user_has_a_cards_worth_while_one_attacks(
 
 
 @pytest.mark.long
-def test_programs_are_right_while_all_attack_at_once(
+def test_results_are_right_while_all_attacks_run_at_once(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
     daemon = start(*SETTINGS)
@@ -340,7 +340,7 @@ def test_programs_are_right_while_all_attack_at_once(
 
 
 @pytest.mark.parametrize("lie", ["allocated", "pending", "to_pin", "promised"])
-def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
+def test_impossible_memory_claim_takes_no_budget_of_other_cards(
     site: Site, start: Callable[..., Daemon], lie: str
 ) -> None:
     daemon = start("--tq", "3600", "--swap-budget", "1280MiB")
@@ -356,7 +356,7 @@ def test_a_lie_of_more_than_there_can_be_takes_nothing_from_other_cards(
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_the_daemon_is_replaced_in_the_middle_of_an_attack(
+def test_daemon_restarted_during_an_attack_takes_over_its_clients(
     site: Site, start: Callable[..., Daemon], how: signal.Signals
 ) -> None:
     first = start(*SETTINGS)

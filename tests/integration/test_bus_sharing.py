@@ -105,7 +105,7 @@ class Daemon:
         return self.said
 
 
-def test_a_program_says_when_it_begins_to_copy_and_when_it_has_stopped(site: Site) -> None:
+def test_client_reports_begin_and_end_of_its_copies_when_asked(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, COPIES + """
 for way in ("in", "out"):
@@ -133,7 +133,7 @@ for way in ("in", "out"):
     program.ends_well()
 
 
-def test_it_says_nothing_unless_it_is_asked(site: Site) -> None:
+def test_client_reports_no_copies_unless_asked(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, COPIES + """
 for _ in range(20):
@@ -164,7 +164,7 @@ def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
     return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 
-def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Site) -> None:
+def test_yielding_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
     daemon = Daemon(site)
     program = Program(site, "PIECES = 4\n" + MOVES)
@@ -218,7 +218,7 @@ def test_a_move_that_yields_says_what_it_did_and_every_byte_stays_right(site: Si
     program.ends_well()
 
 
-def test_a_move_may_yield_within_a_block(site: Site) -> None:
+def test_move_may_yield_within_a_block(site: Site) -> None:
     """A piece takes 80 ms, a block two of them; it does not matter when the YIELD comes."""
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "200M", "NVSHARE_EXAMINE": "0"}
     daemon, numbers = Daemon(site), count(1)
@@ -272,7 +272,7 @@ def wanting(site: Site, size: int) -> Hook:
     return hook
 
 
-def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> None:
+def test_daemon_orders_no_moves_ahead_while_the_holder_copies(site: Site) -> None:
     site.start("--tq", "3600", "--anti-thrash", "on", "--step", "64MiB",
                "--trace", str(site.folder / "trace"))
     runs = wanting(site, 400 * MIB)
@@ -309,7 +309,7 @@ def test_a_daemon_orders_nothing_ahead_while_the_program_copies(site: Site) -> N
     assert any(at >= ended for at in loads)
 
 
-def test_one_that_dies_while_it_copies_leaves_nothing_behind(site: Site) -> None:
+def test_client_killed_during_its_copies_delays_no_later_moves(site: Site) -> None:
     site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
     runs = wanting(site, 400 * MIB)
     pump([runs], lambda: runs.running)
@@ -321,7 +321,7 @@ def test_one_that_dies_while_it_copies_leaves_nothing_behind(site: Site) -> None
     pump([comes], lambda: comes.running)
 
 
-def test_it_can_be_turned_off(site: Site) -> None:
+def test_bus_sharing_off_asks_for_no_reports_of_copies(site: Site) -> None:
     with (site.folder / "nvshared.conf").open("a") as configuration:
         configuration.write("bus-sharing = off\n")
     site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
@@ -349,7 +349,7 @@ RETURNING = MOVES.replace("away()\n", "while True:\n    away()\n", 1).replace(
 ) + '    print(json.dumps("right"), flush=True)\n'
 
 
-def test_real_programs_give_way_and_come_back_right(
+def test_programs_with_copies_hand_over_and_keep_every_byte(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "512M", "NVSHARE_EXAMINE": "0"}

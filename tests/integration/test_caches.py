@@ -146,7 +146,7 @@ def tell(program: Program, line: str) -> None:
 FOUR_REPORTS = "for _ in range(4): report()"
 
 
-def test_it_gives_back_once_others_wait_and_not_before(start: Start, daemon: Daemon) -> None:
+def test_caches_are_trimmed_once_another_client_waits(start: Start, daemon: Daemon) -> None:
     program = start(FOUR_REPORTS + "\nassert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)")
     counted(program, [0, 0])
     daemon.run(contended=True)
@@ -159,7 +159,7 @@ def test_it_gives_back_once_others_wait_and_not_before(start: Start, daemon: Dae
     program.ends_well()
 
 
-def test_a_program_may_load_the_module_itself_and_late(
+def test_trim_module_works_when_the_program_imports_it_late(
         site: Site, start: Start, daemon: Daemon) -> None:
     folder = site.environment.pop("PYTHONPATH")
     program = start("report()", f"sys.path.append({folder!r})\nimport nvshare_caches\n")
@@ -169,7 +169,7 @@ def test_a_program_may_load_the_module_itself_and_late(
 
 
 @pytest.mark.parametrize("missing", ["NVSHARE_TRIM_CACHES", "PYTHONPATH"])
-def test_nothing_is_asked_without_the_variable_or_the_module(
+def test_caches_are_not_trimmed_without_variable_or_module(
         site: Site, start: Start, daemon: Daemon, missing: str) -> None:
     del site.environment[missing]
     program = start(FOUR_REPORTS)
@@ -180,7 +180,7 @@ def test_nothing_is_asked_without_the_variable_or_the_module(
     program.ends_well()
 
 
-def test_what_is_taken_again_at_once_is_asked_for_ever_more_rarely(
+def test_trimming_becomes_rarer_when_the_cache_refills_at_once(
         start: Start, daemon: Daemon) -> None:
     program = start('''
 for _ in range(15):
@@ -201,7 +201,9 @@ for _ in range(15):
     program.ends_well()
 
 
-def test_nothing_is_asked_where_nothing_would_leave(start: Start, daemon: Daemon) -> None:
+def test_caches_are_not_trimmed_where_no_memory_would_be_evicted(
+    start: Start, daemon: Daemon
+) -> None:
     program = start('''
 report()
 report()
@@ -223,7 +225,7 @@ report()
     program.ends_well()
 
 
-def test_what_was_spared_counts_as_if_it_had_left(start: Start, daemon: Daemon) -> None:
+def test_trimmed_cache_counts_as_evicted(start: Start, daemon: Daemon) -> None:
     program = start(FOUR_REPORTS)
     daemon.run(contended=True)
     counted(program, [2, 1])
@@ -241,7 +243,7 @@ def test_what_was_spared_counts_as_if_it_had_left(start: Start, daemon: Daemon) 
     program.ends_well()
 
 
-def test_it_gives_back_when_it_pauses_between_two_pieces_of_work(
+def test_caches_are_trimmed_in_a_pause_between_two_kernels(
         start: Start, daemon: Daemon) -> None:
     program = start('''
 report()
@@ -257,7 +259,7 @@ report()
     program.ends_well()
 
 
-def test_it_gives_back_while_its_main_thread_waits_for_something_else(
+def test_caches_are_trimmed_while_the_main_thread_waits(
         start: Start, daemon: Daemon) -> None:
     program = start("os.read(0, 1)")
     daemon.run(contended=True)
@@ -267,7 +269,7 @@ def test_it_gives_back_while_its_main_thread_waits_for_something_else(
     program.ends_well()
 
 
-def test_what_is_given_back_too_late_need_not_come_in_again(start: Start, daemon: Daemon) -> None:
+def test_cache_trimmed_after_eviction_is_not_loaded_again(start: Start, daemon: Daemon) -> None:
     program = start('''
 wait()
 report()
@@ -285,7 +287,7 @@ assert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)
     program.ends_well()
 
 
-def test_nothing_is_asked_while_a_stream_is_captured(start: Start, daemon: Daemon) -> None:
+def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: Daemon) -> None:
     program = start("begin()\nreport()\nreport()\nend()\nreport()", STEPS)
     counted(program, [0, 0])
     daemon.run(contended=True)
@@ -294,7 +296,7 @@ def test_nothing_is_asked_while_a_stream_is_captured(start: Start, daemon: Daemo
     program.ends_well()
 
 
-def test_a_capture_that_has_begun_meanwhile_is_not_disturbed(start: Start, daemon: Daemon) -> None:
+def test_trim_does_not_disturb_a_capture_that_began_meanwhile(start: Start, daemon: Daemon) -> None:
     program = start("wait()\nbegin()\ntime.sleep(0.02)\nend()\nreport()", STEPS)
     program.hears()
     daemon.run(contended=True)
@@ -327,7 +329,7 @@ errors = sys.stderr = Errors()
                  "kind + '.all.current': 0 for kind in ('reserved_bytes', 'active_bytes')}",
                  id="other-figures"),
 ])
-def test_what_a_framework_raises_is_named_once_and_hurts_nobody(
+def test_exception_of_a_framework_during_trim_is_logged_once(
         start: Start, daemon: Daemon, name: str, body: str) -> None:
     program = start('''
 for _ in range(4):
@@ -349,7 +351,7 @@ for _ in range(4):
     assert name in errors
 
 
-def test_an_interpreter_that_is_ending_is_left_alone(start: Start, daemon: Daemon) -> None:
+def test_ending_interpreter_is_not_asked_to_trim(start: Start, daemon: Daemon) -> None:
     program = start('''
 class Last:
     def __del__(self, write=os.write, report=report):
@@ -363,7 +365,7 @@ sys.last_value = Last()                 # among the first that go at the end, wh
     program.ends_well()
 
 
-def test_the_interpreters_end_waits_for_what_has_begun(start: Start, daemon: Daemon) -> None:
+def test_interpreter_exit_waits_for_a_trim_that_has_begun(start: Start, daemon: Daemon) -> None:
     program = start("began.wait()", '''
 began = threading.Event()
 def slow():
@@ -422,7 +424,9 @@ module("cupy", get_default_memory_pool=Pool, cuda=types.SimpleNamespace(Device=D
     pytest.param("torch_cuda.is_initialized = lambda: False", [0, 0], id="not-on-the-card"),
     pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", [1, 1], id="too-little"),
 ])
-def test_who_is_asked(start: Start, daemon: Daemon, body: str, expected: list[int]) -> None:
+def test_frameworks_that_are_loaded_are_asked_to_trim(
+    start: Start, daemon: Daemon, body: str, expected: list[int]
+) -> None:
     program = start("report()", body)
     daemon.run(contended=True)
     counted(program, expected)

@@ -52,7 +52,7 @@ def pair(site: Site, **settings: str) -> list[Program]:
     return both
 
 
-def test_caches_leave_no_more_than_once(site: Site) -> None:
+def test_cached_memory_is_evicted_at_most_once(site: Site) -> None:
     both = pair(site, **WANTED)
     for program in both:
         assert program.hears() == "emptied"
@@ -66,7 +66,7 @@ def test_caches_leave_no_more_than_once(site: Site) -> None:
     assert moved(site) - before <= 64 * MIB
 
 
-def test_who_is_not_asked_leaves_with_everything(site: Site, eventually: Eventually) -> None:
+def test_program_without_trim_is_evicted_with_its_cache(site: Site, eventually: Eventually) -> None:
     both = pair(site)
     eventually(lambda: moved(site) > 64 * MIB)      # more than both use
     for program in both:
@@ -90,7 +90,7 @@ def workload(site: Site, seed: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_program_in_c_is_not_disturbed(
+def test_program_in_c_is_unaffected_by_trim(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     trace = str(site.folder / "trace")

@@ -53,7 +53,7 @@ def moved(site: Site) -> list[int]:
 
 
 @pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
-def test_only_what_has_changed_is_copied(site: Site, setting: str) -> None:
+def test_eviction_copies_changed_memory_alone(site: Site, setting: str) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}
     program = Program(site, BODY)
@@ -96,7 +96,7 @@ assert get(address, size) == data
 
 
 @pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
-def test_what_costs_nothing_leaves_first(site: Site, setting: str) -> None:
+def test_unchanged_memory_is_evicted_before_changed_memory(site: Site, setting: str) -> None:
     """Two of a program's five blocks have to leave, a choice it has."""
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}

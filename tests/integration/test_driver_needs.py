@@ -52,7 +52,7 @@ NEEDY = ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuGraphIn
 
 
 @pytest.mark.parametrize("call", NEEDY)
-def test_others_make_room_for_what_the_driver_needs(site: Site, call: str) -> None:
+def test_other_clients_are_evicted_for_memory_the_driver_needs(site: Site, call: str) -> None:
     expected = alone(site, LATE.replace("away()\n", ""))
     site.start("--tq", "1")
     other = Program(site, OTHER.removeprefix(PRELUDE))
@@ -67,7 +67,7 @@ def test_others_make_room_for_what_the_driver_needs(site: Site, call: str) -> No
     other.ends_well()
 
 
-def test_what_nobody_can_make_room_for_is_out_of_memory(site: Site) -> None:
+def test_driver_memory_that_no_eviction_makes_room_for_is_out_of_memory(site: Site) -> None:
     """Alone on the card, whatever it would leave is its own."""
     site.start()
     site.environment["NVSHARE_SIM_FAIL"] = "cuModuleLoadData:<1024M"

@@ -68,13 +68,13 @@ def sent_away(site: Site, body: str) -> None:
 
 
 @pytest.mark.parametrize("how", PROGRAMS)
-def test_work_is_waited_for_in_a_context_made(how: str, site: Site) -> None:
+def test_drain_waits_for_work_in_every_context(how: str, site: Site) -> None:
     site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 20)
     site.start("--tq", "1")
     sent_away(site, PROGRAMS[how])
 
 
-def test_work_is_waited_for_on_a_card_that_is_not_shared(site: Site) -> None:
+def test_drain_waits_for_work_on_an_unshared_card(site: Site) -> None:
     """It was first used while there was no daemon."""
     daemon = site.start("--tq", "1")
     program = Program(site, MINE.removeprefix(PRELUDE) + '''
@@ -98,7 +98,7 @@ away()
     program.ends_well()
 
 
-def test_a_context_that_ended_is_not_waited_for(site: Site) -> None:
+def test_drain_does_not_wait_for_an_ended_context(site: Site) -> None:
     """Nor one that takes its place, before it has work."""
     site.start("--tq", "1")
     sent_away(site, MINE + '''

@@ -7,7 +7,7 @@ from tests.integration.test_own_memory import give_it_back, take_the_card
 from tests.integration.test_pools import program
 
 
-def test_a_pool_that_could_be_exported_is_the_drivers_and_stays(site: Site) -> None:
+def test_exportable_pool_stays_on_the_card(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 a, own, data = stream(), make_pool(handles=1), noise(3 * MIB)

@@ -91,7 +91,7 @@ def counted(site: Site) -> list[int]:
     return [line["memory"]["host"] for line in site.trace() if "memory" in line]
 
 
-def test_what_leaves_again_needs_no_more_host_memory(site: Site) -> None:
+def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
     """The same part of it leaves each time, and has kept its place in the host's memory."""
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, WRITTEN)
@@ -129,7 +129,7 @@ def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(
 
 
 @pytest.mark.skipif(not may_choose_nodes(), reason="nobody here may say where memory lies")
-def test_it_lies_near_the_card(site: Site) -> None:
+def test_host_memory_of_evicted_blocks_lies_near_the_card(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, NEAR)
     assert program.hears() == "away"

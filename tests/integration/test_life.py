@@ -129,14 +129,14 @@ def moving(site: Site, body: str, **environment: str) -> tuple[Program, Daemon]:
     return program, daemon
 
 
-def test_a_program_may_end_while_its_memory_moves(site: Site) -> None:
+def test_program_may_exit_while_its_memory_moves(site: Site) -> None:
     """The driver is taken apart as a process exits: whoever is within it then crashes."""
     program, daemon = moving(site, "")
     daemon.rest()
     program.ends_well()
 
 
-def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(site: Site) -> None:
+def test_forked_child_waits_for_no_thread_of_its_parent(site: Site) -> None:
     program, daemon = moving(site, """
 if (child := os.fork()) == 0:
     sys.exit()
@@ -158,7 +158,7 @@ def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
     program.ends()
 
 
-def test_the_driver_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
+def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
     """By a program that finds it as CUDA's runtime does."""
     program = Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver")
     hook = taken(program)
@@ -167,7 +167,7 @@ def test_the_driver_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -
     program.ends()
 
 
-def test_the_library_may_be_closed_by_who_opened_it(site: Site, tmp_path: Path) -> None:
+def test_hook_opened_by_dlopen_may_be_closed(site: Site, tmp_path: Path) -> None:
     """A program that was not preloaded finds the library as if it were the driver."""
     library = BUILD / "libnvshare.so"
     closing = compiled(tmp_path, "-ldl", source=CLOSING)
@@ -178,7 +178,9 @@ def test_the_library_may_be_closed_by_who_opened_it(site: Site, tmp_path: Path) 
     program.ends()
 
 
-def test_a_plugin_may_be_closed_while_a_thread_of_it_waits(site: Site, tmp_path: Path) -> None:
+def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
+    site: Site, tmp_path: Path
+) -> None:
     """dlclose() holds the dynamic linker's lock for as long as the plugin ends its thread."""
     plugin = tmp_path / "plugin.so"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fPIC", "-shared"]
@@ -191,11 +193,11 @@ def test_a_plugin_may_be_closed_while_a_thread_of_it_waits(site: Site, tmp_path:
     program.ends()
 
 
-def test_threads_from_before_may_use_the_card(site: Site, life: Path) -> None:
+def test_threads_started_before_cuinit_may_use_the_card(site: Site, life: Path) -> None:
     Life(site, life, "threads").ends()
 
 
-def test_signals_disturb_nobody_who_waits(site: Site, life: Path) -> None:
+def test_signals_do_not_end_a_wait_at_the_gate(site: Site, life: Path) -> None:
     program = Life(site, life, "interrupted")
     hook = taken(program)
     until_it_waits(hook)
@@ -204,7 +206,7 @@ def test_signals_disturb_nobody_who_waits(site: Site, life: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["jump", "jump-beside"])
-def test_a_signal_handler_may_jump_out_of_a_call_that_waits(
+def test_signal_handler_may_longjmp_out_of_a_waiting_call(
     site: Site, life: Path, what: str
 ) -> None:
     """It leaves nothing behind: afterwards the program is idle and lets others have the card
@@ -220,7 +222,7 @@ def test_a_signal_handler_may_jump_out_of_a_call_that_waits(
     program.ends()
 
 
-def test_a_signal_handler_may_jump_out_of_an_allocation(site: Site, life: Path) -> None:
+def test_signal_handler_may_longjmp_out_of_a_waiting_allocation(site: Site, life: Path) -> None:
     """That waits for a daemon which does not answer."""
     program = Life(site, life, "jump-unallocated")
     program.says("asking")
@@ -236,7 +238,7 @@ def test_a_signal_handler_may_jump_out_of_an_allocation(site: Site, life: Path) 
     program.ends()
 
 
-def test_a_signal_handler_may_fork_in_a_call_that_waits(site: Site, life: Path) -> None:
+def test_signal_handler_may_fork_during_a_waiting_call(site: Site, life: Path) -> None:
     program = Life(site, life, "fork-inside")
     hook = taken(program)
     until_it_waits(hook)
@@ -247,7 +249,7 @@ def test_a_signal_handler_may_fork_in_a_call_that_waits(site: Site, life: Path) 
 
 
 @pytest.mark.parametrize("what", ["exit", "_exit", "quick_exit", "abort"])
-def test_a_signal_handler_may_end_the_program_in_a_call_that_waits(
+def test_signal_handler_may_exit_during_a_waiting_call(
     site: Site, life: Path, what: str
 ) -> None:
     """And what it had on the card, or on the host, is there for the next one."""
@@ -260,7 +262,7 @@ def test_a_signal_handler_may_end_the_program_in_a_call_that_waits(
     take_the_card(site)
 
 
-def test_a_program_may_need_the_card_after_its_main(site: Site, life: Path) -> None:
+def test_exit_handler_may_use_the_card(site: Site, life: Path) -> None:
     """In what runs at its end before the driver's own."""
     program = Life(site, life, "late")
     hook = taken(program)
@@ -269,7 +271,7 @@ def test_a_program_may_need_the_card_after_its_main(site: Site, life: Path) -> N
     program.ends()
 
 
-def test_a_program_may_be_killed_while_it_waits(site: Site, life: Path) -> None:
+def test_program_may_be_killed_while_it_waits_at_the_gate(site: Site, life: Path) -> None:
     program = Life(site, life, "plain")
     hook = taken(program)
     until_it_waits(hook)
@@ -277,7 +279,7 @@ def test_a_program_may_be_killed_while_it_waits(site: Site, life: Path) -> None:
     program.ends(-signal.SIGTERM)
 
 
-def test_a_program_may_end_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
+def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     """And free its memory at the very end, which no longer waits for anything."""
     program = Life(site, life, "leave")
     hook = taken(program)
@@ -287,7 +289,7 @@ def test_a_program_may_end_while_a_thread_of_it_waits(site: Site, life: Path) ->
     program.ends()
 
 
-def test_a_thread_may_be_cancelled_while_it_waits(site: Site, life: Path) -> None:
+def test_thread_may_be_cancelled_while_it_waits_at_the_gate(site: Site, life: Path) -> None:
     """It goes when its call is over, or in the next one, and takes no lock with it."""
     program = Life(site, life, "cancel")
     hook = taken(program)
@@ -300,12 +302,12 @@ def test_a_thread_may_be_cancelled_while_it_waits(site: Site, life: Path) -> Non
     program.ends()
 
 
-def test_a_cancelled_thread_takes_no_lock_with_it(site: Site, life: Path) -> None:
+def test_cancelled_thread_holds_no_lock(site: Site, life: Path) -> None:
     Life(site, life, "cancel-allocating").ends()
 
 
 @pytest.mark.parametrize("what", ["fork", "execute"])
-def test_children_are_programs_of_their_own(site: Site, life: Path, what: str) -> None:
+def test_child_process_is_a_client_of_its_own(site: Site, life: Path, what: str) -> None:
     program = Life(site, life, what)
     hook = taken(program)
     if what == "execute":
@@ -314,7 +316,7 @@ def test_children_are_programs_of_their_own(site: Site, life: Path, what: str) -
     program.ends()
 
 
-def test_a_program_may_start_others_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
+def test_program_may_spawn_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     program = Life(site, life, "bear")
     hook = taken(program)
     program.says("waiting")
@@ -326,7 +328,7 @@ def test_a_program_may_start_others_while_a_thread_of_it_waits(site: Site, life:
     program.ends()
 
 
-def test_python_may_start_others_while_a_thread_of_it_waits(site: Site) -> None:
+def test_python_may_spawn_while_its_thread_waits_at_the_gate(site: Site) -> None:
     """With vfork and with fork, which its way of starting programs chooses between."""
     site.start("--tq", "200ms")
     program = Program(site, """
@@ -362,7 +364,7 @@ assert seen == [data]
     program.ends_well()
 
 
-def test_a_program_may_become_another_while_a_thread_of_it_waits(site: Site, life: Path) -> None:
+def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     """Which has the same process id, and needs the card from the hook that has it."""
     program = Life(site, life, "become")
     hook = taken(program)
@@ -377,7 +379,7 @@ def test_a_program_may_become_another_while_a_thread_of_it_waits(site: Site, lif
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_a_program_with_a_sanitizer_loses_its_memory_and_gets_it_back(
+def test_sanitized_program_is_evicted_and_loaded_without_a_report(
     site: Site, tmp_path: Path, sanitizer: str
 ) -> None:
     program = Life(
@@ -399,7 +401,7 @@ def tool(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("way", ["driver", "preload"])
-def test_under_a_profiler_a_program_is_not_shared(
+def test_program_under_a_profiler_runs_unshared(
     site: Site, life: Path, tmp_path: Path, way: str
 ) -> None:
     """The driver loads the one (compute-sanitizer, nsys), the other is preloaded (ncu)."""
@@ -417,7 +419,7 @@ def test_under_a_profiler_a_program_is_not_shared(
     assert "came" not in site.log.read_text()
 
 
-def test_under_a_profiler_a_program_is_shared_if_it_wants_to(
+def test_program_under_a_profiler_is_shared_with_nvshare_profiled(
     site: Site, life: Path, tmp_path: Path
 ) -> None:
     library = tool(tmp_path, "libsanitizer-collection.so")
@@ -431,7 +433,7 @@ def test_under_a_profiler_a_program_is_shared_if_it_wants_to(
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
-def test_a_debugger_runs_it_and_looks_at_one_that_waits(site: Site, life: Path) -> None:
+def test_program_run_by_gdb_takes_turns_and_exits(site: Site, life: Path) -> None:
     program = Life(
         site, "gdb", "-batch", "-ex", "set startup-with-shell off", "-ex", "run", "--args", life,
         "plain",
@@ -443,7 +445,7 @@ def test_a_debugger_runs_it_and_looks_at_one_that_waits(site: Site, life: Path) 
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
-def test_a_debugger_attaches_to_one_that_waits(site: Site, life: Path) -> None:
+def test_gdb_attaches_to_a_program_that_waits_at_the_gate(site: Site, life: Path) -> None:
     program = Life(site, life, "plain")
     hook = taken(program)
     until_it_waits(hook)
@@ -457,7 +459,7 @@ def test_a_debugger_attaches_to_one_that_waits(site: Site, life: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind")
-def test_valgrind_sees_a_program_without_a_fault(site: Site, life: Path) -> None:
+def test_program_under_valgrind_takes_turns_without_a_fault(site: Site, life: Path) -> None:
     program = Life(site, "valgrind", "-q", "--error-exitcode=9", life, "plain")
     hook = taken(program)
     until_it_waits(hook)

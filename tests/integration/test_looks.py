@@ -11,7 +11,7 @@ from tests.integration.test_bus_sharing import MOVES, Daemon, ahead
 from tests.integration.test_own_memory import Program
 
 
-def test_what_leaves_ahead_is_looked_at_once_and_not_for_each_order(site: Site) -> None:
+def test_memory_presaved_in_parts_is_examined_once_for_many_orders(site: Site) -> None:
     """Each look takes the card from whoever runs: parts of all four, then the whole of them.
 
     The kernel fails from its sixth launch on: the first is to try it, two are for the first way
@@ -60,7 +60,7 @@ for number, address in enumerate(addresses):
 """
 
 
-def test_parts_of_many_blocks_are_looked_at_together_and_fewer_whole_ones(site: Site) -> None:
+def test_samples_of_many_blocks_are_examined_by_few_launches(site: Site) -> None:
     """The first time a hundred in two looks of two launches each, as all is new of all of them.
 
     Then in one look: parts of all, and the whole of those that may be as they were. The kernel

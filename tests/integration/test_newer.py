@@ -64,7 +64,7 @@ def linked(tomorrow: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", ["by its name", "linked"])
-def test_a_copy_that_the_library_does_not_know_finds_its_memory(
+def test_copy_function_unknown_to_the_library_waits_for_its_memory(
     site: Site, linked: Path, way: str
 ) -> None:
     site.start("--tq", "1")

@@ -17,7 +17,7 @@ allow(there, size)
 '''
 
 
-def test_memory_is_exported_while_there_is_no_context(site: Site) -> None:
+def test_memory_can_be_exported_without_a_context(site: Site) -> None:
     """As cuda-samples' memMapIPCDrv does, which only passes it on."""
     site.start()
     program = Program(site, f'''
@@ -32,7 +32,7 @@ assert get(there, size) == data
     program.ends_well()
 
 
-def test_memory_comes_back_while_there_is_no_context(
+def test_memory_is_loaded_without_a_context(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     """What was away when the last context ended is what others then find in it."""

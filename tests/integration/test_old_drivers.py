@@ -62,7 +62,9 @@ while going_on:
 
 
 @pytest.mark.parametrize("flags", [0, 1])
-def test_work_may_wait_for_a_call_that_stands_at_the_gate(start: Start, flags: int) -> None:
+def test_work_in_flight_may_depend_on_a_call_that_waits_at_the_gate(
+    start: Start, flags: int
+) -> None:
     daemon, program = start(DEPENDS.replace("FLAGS", str(flags)))
     assert program.popen.stdin is not None
     while True:
@@ -115,7 +117,7 @@ assert get(address, 64 * MIB) == bytes([7]) * (64 * MIB)
 
 
 @pytest.mark.parametrize("how", STREAMS)
-def test_nothing_leaves_while_a_stream_is_at_work(start: Start, how: str) -> None:
+def test_eviction_waits_for_streams_with_work_in_flight(start: Start, how: str) -> None:
     daemon, program = start(AT_WORK.replace("WORK\n", STREAMS[how] + "\n"))
     daemon.send(OrderRecord(Type.STOP), OrderRecord(Type.EVICT, number=2, host=1 << 40))
     while select.select([daemon.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
@@ -171,7 +173,7 @@ away()
 '''
 
 
-def test_a_child_that_was_forked_in_a_drain_waits_for_no_lock(start: Start) -> None:
+def test_child_forked_during_a_drain_waits_for_no_lock(start: Start) -> None:
     daemon, program = start(FORKS)
     daemon.send(OrderRecord(Type.STOP))
     program.go_on()
@@ -183,7 +185,7 @@ def test_a_child_that_was_forked_in_a_drain_waits_for_no_lock(start: Start) -> N
 
 
 @pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
-def test_what_is_freed_stays_while_it_is_at_work(site: Site, driver: str) -> None:
+def test_freed_memory_stays_mapped_while_work_uses_it(site: Site, driver: str) -> None:
     site.environment["NVSHARE_SIM_DRIVER"] = driver
     assert alone(site, FREED)
     site.start()

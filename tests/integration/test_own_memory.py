@@ -130,7 +130,7 @@ def said_while_away(site: Site, body: str) -> None:
     program.ends_well()
 
 
-def test_nobody_waits_for_a_turn_to_give_memory_back(site: Site) -> None:
+def test_unmapping_memory_waits_for_no_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
@@ -158,7 +158,7 @@ assert free.value == total.value
 ''')
 
 
-def test_nobody_waits_for_a_turn_to_map_what_is_away(site: Site) -> None:
+def test_mapping_swapped_memory_waits_for_no_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
@@ -211,7 +211,7 @@ allow(address, size, flags=2)                           # no such access
     assert "cuMemSetAccess: 1, must be 0" in errors
 
 
-def test_what_graphs_do_not_use_is_given_back_with_the_turn(site: Site) -> None:
+def test_unused_graph_memory_is_trimmed_at_the_end_of_a_turn(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 stream, address, graph, launched = c_uint64(), c_uint64(), c_void_p(), c_void_p()
@@ -242,7 +242,7 @@ assert held(True) == 0
     give_it_back(hook)
 
 
-def test_content_survives_wherever_it_is_mapped_and_where_it_is_not(site: Site) -> None:
+def test_content_of_own_memory_survives_mapped_and_unmapped(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB
@@ -291,7 +291,7 @@ print(json.dumps(free.value), flush=True)
     program.ends_well()
 
 
-def test_questions_are_answered_while_it_is_away(site: Site) -> None:
+def test_attributes_of_swapped_memory_are_answered(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 64 * MIB
@@ -335,7 +335,7 @@ call("cuMemAddressFree", address, 2 * size)
     program.ends_well()
 
 
-def test_what_the_driver_refuses_is_refused(site: Site) -> None:
+def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:
     site.start()
     program = Program(site, '''
 size = 64 * MIB
@@ -372,7 +372,7 @@ call("cuMemCreate", byref(c_uint64()), 1 << 50, byref(Properties(1, 0, Location(
     program.ends_well()
 
 
-def test_exported_memory_stays_where_another_finds_it(site: Site) -> None:
+def test_exported_memory_stays_on_the_card(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB
@@ -420,7 +420,7 @@ print(json.dumps([free.value, total.value]), flush=True)
     program.ends_well()
 
 
-def test_fewer_addresses_are_reserved_where_many_are_refused(site: Site) -> None:
+def test_address_reservation_shrinks_when_the_driver_refuses_it(site: Site) -> None:
     """As under a limit of address space, or with 39 bits of it."""
     refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
     site.environment |= {"NVSHARE_SIM_FAIL": refused}

@@ -45,7 +45,7 @@ def build(target: Path, *flags: str) -> Path:
      (("-fno-plt", "-Wl,-z,norelro"), "NOW")],
     ids=["relro", "lazy", "no plt"],
 )
-def test_a_plugin_that_binds_past_the_library_waits_for_its_memory(
+def test_plugin_opened_with_deepbind_waits_for_its_memory(
     site: Site, tmp_path: Path, flags: tuple[str, ...], when: str, early: bool
 ) -> None:
     site.start("--tq", "1")
@@ -80,7 +80,7 @@ assert get(address.value, size) == data
 '''
 
 
-def test_a_plugin_in_a_namespace_of_its_own_disturbs_nobody(site: Site, tmp_path: Path) -> None:
+def test_plugin_in_a_dlmopen_namespace_does_not_disturb_clients(site: Site, tmp_path: Path) -> None:
     site.start("--tq", "1")
     plugin = build(tmp_path / "plugin.so")
     program = Program(site, APART.replace("PLUGIN", str(plugin)))

@@ -257,7 +257,7 @@ assert attribute(17, plain) == 0
     running.ends_well()
 
 
-def test_what_the_driver_refuses_is_refused(site: Site) -> None:
+def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:
     site.start()
     running = program(site, '''
 a, address = stream(), c_uint64(1)

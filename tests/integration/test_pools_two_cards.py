@@ -65,13 +65,13 @@ more(0)
 '''
 
 
-def test_a_pool_counts_for_its_own_card_whichever_is_current(site: Site) -> None:
+def test_pool_counts_on_its_own_card_whatever_device_is_current(site: Site) -> None:
     site.start()
     program = Program(site, COUNTED)
     program.ends_well()
 
 
-def test_a_pool_of_another_card_may_shrink_before_a_stop(site: Site) -> None:
+def test_pool_of_another_card_is_trimmed_before_stop(site: Site) -> None:
     """The service of the card that is stopped finds that out."""
     site.start("--tq", "1")
     program = Program(site, PINNED + TWO + '''

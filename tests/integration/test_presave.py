@@ -85,7 +85,7 @@ def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
 
 
 @pytest.mark.parametrize("examine", ["1", "0"])
-def test_what_was_copied_leaves_without_a_copy(
+def test_presaved_memory_is_evicted_without_a_copy(
     site: Site, eventually: Callable[[Callable[[], bool]], None], examine: str
 ) -> None:
     site.environment = {**site.environment, "NVSHARE_EXAMINE": examine}
@@ -106,7 +106,7 @@ def test_what_was_copied_leaves_without_a_copy(
     one.ends_well()
 
 
-def test_what_has_run_again_is_copied_again(
+def test_presaved_memory_that_changed_since_is_copied_again(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     hook, one = begin(site, RUNS_AGAIN)
@@ -126,7 +126,7 @@ def test_what_has_run_again_is_copied_again(
     one.ends_well()
 
 
-def test_nothing_is_copied_if_that_is_turned_off(site: Site) -> None:
+def test_presave_off_copies_nothing_ahead(site: Site) -> None:
     hook, one = begin(site, LEAVES, "--presave", "off")
     assert one.hears() == "there"
     hook.want()
@@ -139,7 +139,7 @@ def test_nothing_is_copied_if_that_is_turned_off(site: Site) -> None:
     one.ends_well()
 
 
-def test_what_the_daemon_is_told_by_somebody_who_was_not_asked_ends_the_connection(
+def test_unasked_moved_record_ends_the_connection(
     site: Site,
 ) -> None:
     site.start()
@@ -208,7 +208,7 @@ assert get(address, 3 * MIB) == b"new" * MIB
 '''
 
 
-def test_what_comes_in_while_it_may_run_may_change_at_once(
+def test_memory_loaded_during_a_turn_may_be_written_at_once(
     site: Site, commander: Commander
 ) -> None:
     """A daemon that lets it run before it is there; ours does not, the protocol does."""
@@ -245,7 +245,7 @@ for value, address in enumerate(made):
 '''
 
 
-def test_there_is_an_end_where_host_memory_is_short(site: Site, commander: Commander) -> None:
+def test_presave_ends_when_the_host_allowance_is_used_up(site: Site, commander: Commander) -> None:
     """It does not save one in the place of another for ever."""
     one = Program(site, MANY)
     hook = until(commander, lambda hook: hook.wants)
@@ -272,7 +272,7 @@ def test_there_is_an_end_where_host_memory_is_short(site: Site, commander: Comma
     one.ends_well()
 
 
-def test_a_program_that_runs_makes_as_much_host_memory_as_it_may(
+def test_provide_order_preallocates_host_memory_up_to_its_allowance(
     site: Site, commander: Commander
 ) -> None:
     one = Program(site, MANY)

@@ -75,7 +75,7 @@ def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
     return sum(line["bytes"] for line in evicted)
 
 
-def test_what_leaves_finds_host_memory_made(
+def test_evicted_memory_finds_preallocated_host_memory(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program = begin(site)
@@ -93,7 +93,7 @@ def test_what_leaves_finds_host_memory_made(
     assert max(line["memory"]["host"] for line in evicted) <= most
 
 
-def test_nothing_is_made_if_that_is_turned_off(site: Site) -> None:
+def test_presave_off_preallocates_no_host_memory(site: Site) -> None:
     program = begin(site, "--presave", "off")
     assert comes_and_goes(site, other(site), program) >= LACKS * MIB
     assert not told(site, order="provide")
@@ -101,7 +101,7 @@ def test_nothing_is_made_if_that_is_turned_off(site: Site) -> None:
 
 @pytest.mark.parametrize(
     "refused", ["1", pytest.param("2", marks=pytest.mark.long), "1,2,3,4,5,6,7,8"])
-def test_the_driver_may_refuse_to_know_it(
+def test_preallocation_goes_on_when_the_driver_refuses_registration(
     site: Site, eventually: Callable[[Callable[[], bool]], None], refused: str
 ) -> None:
     calls = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused.split(","))
@@ -112,7 +112,7 @@ def test_the_driver_may_refuse_to_know_it(
     assert comes_and_goes(site, hook, program) >= LACKS * MIB
 
 
-def test_a_turn_may_end_while_it_is_made(site: Site) -> None:
+def test_turn_may_end_during_preallocation_of_host_memory(site: Site) -> None:
     """And what is made then is there for what leaves."""
     for _ in range(2):
         program = begin(site)
@@ -123,7 +123,7 @@ def test_a_turn_may_end_while_it_is_made(site: Site) -> None:
         (site.folder / "trace").unlink()
 
 
-def test_a_program_may_be_killed_while_it_makes_some(
+def test_program_killed_during_preallocation_frees_its_budget(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program = begin(site)
@@ -140,7 +140,7 @@ def test_a_program_may_be_killed_while_it_makes_some(
 
 
 @pytest.mark.parametrize("step", seeds(2, 3))
-def test_the_daemon_may_be_killed_while_some_is_made(
+def test_daemon_killed_during_preallocation_is_replaced_without_loss(
     site: Site, eventually: Callable[[Callable[[], bool]], None], step: int
 ) -> None:
     program = begin(site)

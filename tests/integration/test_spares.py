@@ -109,7 +109,7 @@ assert left() == before
 
 
 @pytest.mark.parametrize("keep", [FOR_AN_HOUR, "0"])
-def test_the_next_allocation_of_its_size_has_it(site: Site, keep: str) -> None:
+def test_freed_memory_is_used_by_the_next_allocation_of_its_size(site: Site, keep: str) -> None:
     site.start("--tq", "1")
     one = program(site, REUSED.replace("KEPT", str(keep != "0")), keep)
     for _ in range(2):
@@ -147,7 +147,7 @@ call("cuArrayCreate_v2", byref(array), byref(Shape(64 << 10, (rest >> 16) - 512,
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_that_is_told_as_free_can_be_had_at_once(site: Site, way: str) -> None:
+def test_memory_kept_after_a_free_can_be_allocated_in_one_piece(site: Site, way: str) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
     # NVML may see what is mapped and not told: it is not asked while the program fills the card.
     site.start("--swap-budget", "0", "--sample-interval", "3600")
@@ -165,7 +165,7 @@ assert left() <= 34 * MIB
     one.ends_well()
 
 
-def test_it_goes_when_somebody_waits_for_the_card_and_is_not_copied(site: Site) -> None:
+def test_kept_freed_memory_is_unmapped_uncopied_when_a_client_waits(site: Site) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     one = program(site, '''
 stays = allocate(96 * MIB)
@@ -188,7 +188,7 @@ assert not mapped(goes)
     one.ends_well()
 
 
-def test_it_goes_after_a_moment_although_nobody_wants_it(
+def test_kept_freed_memory_is_unmapped_after_its_time(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -206,7 +206,7 @@ assert not any(mapped(address) for address in addresses)
     one.ends_well()
 
 
-def test_it_is_an_eighth_of_the_card_at_most_and_the_oldest_goes_first(site: Site) -> None:
+def test_kept_freed_memory_is_bounded_and_oldest_is_unmapped_first(site: Site) -> None:
     site.start()
     assert CARD // 8 == 128 * MIB
     program(site, '''
@@ -224,7 +224,7 @@ assert allocate(20 * MIB) not in addresses[2:]
 ''').ends_well()
 
 
-def test_nothing_stays_on_a_card_that_is_nearly_full(site: Site) -> None:
+def test_freed_memory_is_not_kept_on_a_nearly_full_card(site: Site) -> None:
     """The driver takes memory for modules and stacks without being asked by us."""
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
     site.start()
@@ -239,7 +239,7 @@ assert mapped(spare)
 ''').ends_well()
 
 
-def test_nothing_stays_for_which_others_might_be_refused(site: Site) -> None:
+def test_freed_memory_is_not_kept_where_other_clients_would_be_refused(site: Site) -> None:
     """Where card and host's budget are nearly promised, the daemon has to be told at once."""
     site.start("--swap-budget", "0")
     program(site, '''
@@ -252,7 +252,7 @@ assert mapped(two)                       # 160 MiB
 ''').ends_well()
 
 
-def test_it_goes_for_another_context(site: Site) -> None:
+def test_kept_freed_memory_makes_room_for_another_context(site: Site) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "200M"}
     site.start()
     program(site, '''
@@ -266,7 +266,7 @@ assert not mapped(spare)
 ''').ends_well()
 
 
-def test_it_goes_when_the_card_has_less_than_the_daemon_says(site: Site) -> None:
+def test_kept_freed_memory_is_unmapped_when_the_driver_is_out_of_memory(site: Site) -> None:
     site.start()
     # The first three calls are for what it begins with and the blocks of what is freed.
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": "cuMemCreate:4:2"}
@@ -280,7 +280,7 @@ assert not mapped(first)
 ''').ends_well()
 
 
-def test_it_goes_with_its_context(site: Site) -> None:
+def test_kept_freed_memory_is_unmapped_with_its_context(site: Site) -> None:
     site.start()
     program(site, '''
 def new_context():
@@ -317,7 +317,7 @@ free(allocate(left()))
 ''').ends_well()
 
 
-def test_it_goes_with_the_daemon_and_allocating_goes_on(site: Site) -> None:
+def test_kept_freed_memory_is_unmapped_when_the_daemon_ends(site: Site) -> None:
     """Nobody asks while it goes whether it is there: what is read then may be gone half way."""
     daemon = site.start()
     one = program(site, '''
@@ -344,7 +344,7 @@ assert allocate(left())
     one.ends_well()
 
 
-def test_a_forked_child_leaves_it_alone(site: Site) -> None:
+def test_forked_child_does_not_touch_kept_freed_memory(site: Site) -> None:
     site.start()
     program(site, '''
 spare = filled(64 * MIB)
@@ -363,7 +363,7 @@ assert get(spare, MIB) == b"x" * MIB
 
 
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-def test_it_does_not_count_against_a_limit_nor_pass_one_by(
+def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(
     site: Site, eventually: Eventually
 ) -> None:
     with private_bus() as made:
@@ -395,7 +395,7 @@ assert allocate(78 * MIB) and left() == 0
             one.ends_well()
 
 
-def test_a_number_that_is_none_is_said_to_be_none(site: Site) -> None:
+def test_keep_freed_ms_that_is_no_number_is_named(site: Site) -> None:
     site.start()
     one = program(site, "free(allocate(64 * MIB))", keep="soon")
     _, said = one.popen.communicate(timeout=PATIENCE)

@@ -34,7 +34,7 @@ def one_sentence(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_told_to_and_leaves_nothing_behind(site: Site, number: int) -> None:
+def test_daemon_ends_on_sigterm_and_leaves_no_files(site: Site, number: int) -> None:
     daemon = site.start("--trace", str(site.folder / "trace"), "--state-dir", str(site.folder))
     assert site.socket.exists()
     daemon.send_signal(number)
@@ -43,7 +43,7 @@ def test_it_ends_when_told_to_and_leaves_nothing_behind(site: Site, number: int)
     assert sorted(path.name for path in site.folder.iterdir()) == ["log", "nvshared.conf", "trace"]
 
 
-def test_a_second_one_is_refused(site: Site) -> None:
+def test_second_daemon_on_the_same_socket_is_refused(site: Site) -> None:
     site.start()
     assert one_sentence(site.run(), ExitCode.ALREADY_RUNNING) == (
         f"another nvshared listens on {site.socket}; "
@@ -52,7 +52,7 @@ def test_a_second_one_is_refused(site: Site) -> None:
     assert site.hook().hello() is not None
 
 
-def test_without_permission_it_says_so(site: Site) -> None:
+def test_daemon_without_permission_names_it(site: Site) -> None:
     locked = site.folder / "locked"
     locked.mkdir(mode=0o555)
     powerless: list[str] = []
@@ -70,7 +70,7 @@ def test_without_permission_it_says_so(site: Site) -> None:
     )
 
 
-def test_without_a_driver_it_says_so(site: Site) -> None:
+def test_daemon_without_a_driver_names_it(site: Site) -> None:
     sentence = one_sentence(site.run(LD_LIBRARY_PATH=""), ExitCode.NO_DRIVER)
     assert sentence.startswith("libnvidia-ml.so.1 is not installed, so no GPU can be managed")
 
@@ -89,14 +89,14 @@ def test_without_a_driver_it_says_so(site: Site) -> None:
     (["--config", "/none.conf"], ExitCode.BAD_CONFIG, "/none.conf cannot be read: No such file"),
     (["--trace", "/none/trace"], ExitCode.FAILURE, "the trace /none/trace cannot be written: No"),
 ])
-def test_wrong_options_are_one_sentence(
+def test_wrong_daemon_options_are_refused_in_one_sentence(
     site: Site, options: list[str], code: ExitCode, sentence: str
 ) -> None:
     assert one_sentence(site.run(*options), code).startswith(sentence)
     assert not site.socket.exists()
 
 
-def test_a_wrong_line_is_named_and_after_a_reload_the_old_settings_stay(
+def test_reload_of_a_wrong_line_names_it_and_keeps_the_settings(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     file = site.folder / "nvshared.conf"
@@ -118,7 +118,7 @@ def test_a_wrong_line_is_named_and_after_a_reload_the_old_settings_stay(
     assert site.hook().hello() is not None
 
 
-def test_a_reload_before_there_is_anything_to_reload_is_not_its_end(
+def test_sighup_during_the_start_does_not_end_the_daemon(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     with private_bus() as bus, site.log.open("a") as log:
@@ -138,7 +138,7 @@ def test_a_reload_before_there_is_anything_to_reload_is_not_its_end(
         assert daemon.wait(PATIENCE) == 0
 
 
-def test_a_full_disk_costs_the_trace_and_a_line(site: Site) -> None:
+def test_full_disk_ends_the_trace_with_one_log_line(site: Site) -> None:
     site.start("--trace", "/dev/full")
     hook = site.hook()
     hook.hello()
@@ -175,7 +175,7 @@ def test_a_socket_from_systemd_is_used_and_left_alone(site: Site) -> None:
         assert site.socket.exists()
 
 
-def test_help_and_version_are_for_people(site: Site) -> None:
+def test_help_and_version_print_and_exit_with_0(site: Site) -> None:
     helped = site.run("--help")
     assert helped.returncode == 0
     for word in ("--socket PATH", "systemctl enable --now nvshared", "nvsharectl run -- python"):

@@ -67,7 +67,7 @@ def a_snapshot(*clients: ClientSnapshot, version: str = "1") -> Snapshot:
     return Snapshot(version, 30, 30_000_000, False, "auto", (), clients)
 
 
-def test_no_driver() -> None:
+def test_doctor_without_a_driver_names_it() -> None:
     seen = Seen(error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
     (finding,) = cards.findings(seen)
     assert (finding.grade, finding.advice) == (Grade.FAULT, "load it with: modprobe nvidia")
@@ -91,7 +91,7 @@ def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> N
     assert words in card.words
 
 
-def test_who_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
     monkeypatch.setattr(cards, "_mapped", lambda pid: maps.get(pid, []))
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
@@ -288,7 +288,7 @@ def test_where_systemd_knows_nothing_one_is_told_how_to_start_it(
         (NvshareError("it is of another version"), "another version"),
     ],
 )
-def test_a_silent_bus(
+def test_doctor_names_a_bus_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str
 ) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
@@ -302,7 +302,7 @@ def test_a_silent_bus(
     assert "programs need no bus" in bus.words
 
 
-def test_no_bus_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_names_a_missing_bus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     with served(tmp_path / "socket"):
         found = list(service_module.findings("none", service_module.ask("none")))[-2:]

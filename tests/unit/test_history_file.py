@@ -125,7 +125,7 @@ def pipe(path: Path) -> None:
     (folder, "it is no file"),
     (pipe, "it is no file"),
 ])
-def test_what_is_not_ours_is_put_aside_whole(
+def test_foreign_history_file_is_put_aside_whole(
     path: Path, keeper: Keeper, make: Callable[[Path], None], why: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -147,7 +147,7 @@ def test_what_is_not_ours_is_put_aside_whole(
     assert aside.exists()
 
 
-def test_so_many_are_put_aside_and_no_more(
+def test_history_files_put_aside_are_bounded(
     path: Path, keeper: Keeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(ASIDES + 2):
@@ -163,7 +163,7 @@ def test_so_many_are_put_aside_and_no_more(
     assert seconds(path) == 3
 
 
-def test_one_that_we_may_not_write_to_is_put_aside(
+def test_unwritable_history_file_is_put_aside(
     path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As root's is to the daemon's user. Root may, so the test plays the kernel."""
@@ -183,7 +183,7 @@ def test_one_that_we_may_not_write_to_is_put_aside(
     assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
 
 
-def test_one_that_breaks_while_it_is_used_is_put_aside(path: Path, keeper: Keeper) -> None:
+def test_history_file_that_breaks_in_use_is_put_aside(path: Path, keeper: Keeper) -> None:
     for number in range(30):
         keeper.keep(NOON + 60 * number, MINUTE)
     whole = path.stat().st_size
@@ -197,7 +197,7 @@ def test_one_that_breaks_while_it_is_used_is_put_aside(path: Path, keeper: Keepe
     assert seconds(path) == 10
 
 
-def test_one_that_is_taken_away_is_begun_anew(path: Path, keeper: Keeper) -> None:
+def test_removed_history_file_is_begun_anew(path: Path, keeper: Keeper) -> None:
     keeper.keep(NOON, MINUTE)
     path.rename(path.with_name("kept elsewhere"))
     keeper.keep(NOON + 60, MINUTE)
@@ -234,7 +234,7 @@ def test_a_full_disk_costs_nothing_that_an_hour_of_memory_holds(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
 @pytest.mark.parametrize("began", [True, False])
-def test_a_disk_that_is_really_full(tmp_path: Path, began: bool) -> None:
+def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> None:
     """A small one, in a mount namespace of its own. The history may not even have begun."""
     program = textwrap.dedent(f"""
         import sys
@@ -310,7 +310,7 @@ def test_a_fault_of_ours_costs_one_minute_and_not_the_thread(
     assert [record.message for record in caplog.records] == ["the history has a fault"]
 
 
-def test_it_grows_to_its_size_and_the_oldest_go_first(path: Path) -> None:
+def test_full_history_drops_its_oldest_rows(path: Path) -> None:
     store = Store(path, 0)
     store.file.pages = pages = 72
     names = [f"unit:u{one}/{'x' * 90}-{{}}.service" for one in range(20)]
@@ -333,7 +333,7 @@ def test_it_grows_to_its_size_and_the_oldest_go_first(path: Path) -> None:
     assert seconds(path) == count * 20 << 40
 
 
-def test_one_that_may_be_smaller_now_shrinks(path: Path) -> None:
+def test_history_shrinks_to_a_smaller_limit(path: Path) -> None:
     store = Store(path, 0)
     store.add([
         (NOON + 60 * minute, {
@@ -371,12 +371,12 @@ def killed(path: Path, rounds: int) -> None:
         written = there[0]
 
 
-def test_kill_9_costs_nothing_that_was_written(path: Path) -> None:
+def test_history_written_before_kill_9_is_kept(path: Path) -> None:
     killed(path, 3)
 
 
 @pytest.mark.long
-def test_kill_9_many_times(path: Path) -> None:
+def test_history_survives_kill_9_at_random_moments(path: Path) -> None:
     killed(path, 100)
 
 
@@ -430,7 +430,7 @@ async def test_a_user_who_asks_all_the_time_keeps_nobody_from_asking(
     keeper._store.file.close()
 
 
-def test_what_waits_is_written_when_the_daemon_ends(
+def test_pending_history_is_written_when_the_daemon_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = Keeper(tmp_path, 0)

@@ -47,7 +47,7 @@ def manager(monkeypatch: pytest.MonkeyPatch, stopped: asyncio.Event) -> Manager:
     return made
 
 
-def test_who_stands_still_without_us_is_named(
+def test_journal_names_programs_that_wait_when_the_daemon_stops(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(journal.MOST_NAMED + 2):
@@ -177,7 +177,7 @@ async def test_the_status_names_the_holders(manager: Manager) -> None:
 
 
 @pytest.mark.parametrize("fault", ["stuck", "overdue"])
-async def test_a_scheduler_that_does_not_turn_is_not_said_to_be_alive(
+async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
     manager: Manager, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     gpu = manager.gpus[0]
@@ -201,7 +201,7 @@ async def test_a_scheduler_that_does_not_turn_is_not_said_to_be_alive(
     assert heard.pings == 3
 
 
-def test_a_loop_that_hangs_feeds_no_watchdog(
+def test_watchdog_is_not_fed_while_the_event_loop_hangs(
     manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hang, hung, release = threading.Event(), threading.Event(), threading.Event()
@@ -279,7 +279,7 @@ def test_journal_says_nothing_of_clients_that_go_on_after_a_stop(
     assert [record.getMessage() for record in caplog.records] == ["gpu0: python[4001] came"]
 
 
-def test_who_comes_and_goes_all_the_time_does_not_fill_the_journal(
+def test_journal_limits_lines_of_a_client_that_reconnects(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -51,7 +51,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench()
 
 
-def test_nobody_asks_about_an_idle_card(bench: Bench) -> None:
+def test_sampler_does_not_query_an_idle_card(bench: Bench) -> None:
     bench.time.pass_by(100 * SECOND)
     assert bench.open == []
 
@@ -127,7 +127,7 @@ def test_an_answer_that_does_not_come_is_not_asked_for_again(bench: Bench) -> No
     assert len(bench.open) == 1
 
 
-def test_what_clients_hold_is_not_outside(bench: Bench) -> None:
+def test_memory_of_clients_does_not_count_as_outside(bench: Bench) -> None:
     joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB, pinned=GIB))
     bench.time.pass_by(SECOND)
     bench.answer(7 * GIB)
@@ -136,7 +136,7 @@ def test_what_clients_hold_is_not_outside(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("disturbance", ["figures", "order before", "order after", "gone"])
-def test_a_sample_while_things_move_says_nothing(bench: Bench, disturbance: str) -> None:
+def test_sample_taken_during_a_move_is_ignored(bench: Bench, disturbance: str) -> None:
     client = joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB))
     Scripted.latest.decide = lambda event: [Load(1, 1, 0, 0)] if isinstance(event, Tick) else []
     if disturbance == "order before":
@@ -177,7 +177,7 @@ def test_without_samples_that_mean_something_a_reserve_ends_by_time(
     assert told[-1].bytes == FACTS.memory_total - GIB
 
 
-def test_a_lost_card_is_lost_and_not_asked_again(
+def test_lost_card_is_not_queried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     joined(bench.gpu, 1, Noted())
