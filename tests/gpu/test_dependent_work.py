@@ -31,8 +31,10 @@ def took(work, called):
     shared, graph = c_uint64(), c_uint64()
     call("cuMemAlloc_v2", byref(shared), 4 * MIB)
     call("cuMemsetD8_v2", shared, c_uint(7), 4 * MIB)
-    another, address = begin_context(), shared
-    call("cuCtxSetCurrent", home)
+    address = shared
+    if called == "destroys_a_context":
+        another = begin_context()
+        call("cuCtxSetCurrent", home)
     call("cuMemAllocAsync", byref(small), 8 * MIB, stream)
     call("cuStreamSynchronize", stream)
     reached.value = 0
@@ -69,7 +71,13 @@ def wait_in(stream, loaded=[]):
     values = [c_uint64(flag.value), c_uint64(1)]
     passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
     call("cuLaunchKernel", loaded[0], *(1, 1, 1, 1, 1, 1, 0), stream, passed, None)
+def destroys_a_context():
+    return cuda.cuCtxDestroy_v2(another)
+def loads():
+    with open("libhook/demo/kernels.ptx", "rb") as file:
+        return cuda.cuModuleLoadData(byref(other), file.read())
 '''
+WAIT_THEMSELVES = ["destroys_a_context", "loads"]
 RIVAL = PRELUDE + '''
 import select
 address = c_uint64()
@@ -88,7 +96,7 @@ def answers(capturing: bool, pause: float, works: list[str], **environment: str)
     """Of each call, for each kind of work."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + LOADED_ONCE + ROUNDS,
-         json.dumps([capturing, pause, works, [*CALLS, *EXPORTS]])],
+         json.dumps([capturing, pause, works, [*CALLS, *EXPORTS, *WAIT_THEMSELVES]])],
         cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, timeout=260,
         check=False,
     )

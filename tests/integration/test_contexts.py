@@ -152,8 +152,8 @@ call("cuCtxSetCurrent", home)
 call("cuMemAlloc_v2", byref(taken), 900 * MIB, result=2)     # at once, as the driver says
 flags = [c_uint.from_address(flag.value - 4 * i) for i in (2, 1)]
 flags[GOES].value = 1
-call("cuCtxDestroy_v2", made[GOES])
-flags[1 - GOES].value = 1
+threading.Timer(0.3, lambda: setattr(flags[1 - GOES], "value", 1)).start()
+call("cuCtxDestroy_v2", made[GOES])      # for which the driver waits for the work of both
 call("cuCtxSetCurrent", made[1 - GOES])
 call("cuCtxSynchronize")
 call("cuCtxSetCurrent", home)

@@ -59,8 +59,6 @@ def allocates(size):
     return lambda: cuda.cuMemAlloc_v2(byref(other), c_size_t(size))
 def makes_an_array():
     return cuda.cuArrayCreate_v2(byref(array), byref(Array(1024, 1024, 1, 1)))
-def destroys_a_context():
-    return cuda.cuCtxDestroy_v2(another)
 def exports_by_handle():
     return cuda.cuIpcGetMemHandle(byref((ctypes.c_char * 64)()), address)
 def exports_by_descriptor():
@@ -74,9 +72,6 @@ def allocates_in_a_stream(size):
     return lambda: cuda.cuMemAllocAsync(byref(other), c_size_t(size), side)
 def frees_in_a_stream():
     return cuda.cuMemFreeAsync(small, side)
-def loads():
-    with open("libhook/demo/kernels.ptx", "rb") as file:
-        return cuda.cuModuleLoadData(byref(other), file.read())
 def asks():
     return cuda.cuMemGetInfo_v2(byref(other), byref(array))
 def launches_until_told():
@@ -97,18 +92,17 @@ call("cuStreamSynchronize", stream)
 assert get(address, MIB) == bytes([7]) * MIB
 '''
 
-# What is called, and what the driver says to it.
+# What is called, and what the driver says to it. cuCtxDestroy, of whatever context, and
+# cuModuleLoad are not here, as they wait for work in flight themselves.
 CALLS = {
     "allocates(8 * MIB)": 0,
     "allocates(1 << 40)": OUT_OF_MEMORY,
     "makes_an_array": 0,
-    "destroys_a_context": 0,
     "allocates_managed": 0,
     "creates": 0,
     "allocates_in_a_stream(8 * MIB)": 0,
     "allocates_in_a_stream(1 << 40)": OUT_OF_MEMORY,
     "frees_in_a_stream": 0,
-    "loads": 0,
     "asks": 0,
 }
 EXPORTS = ["exports_by_handle", "exports_by_descriptor"]
@@ -207,10 +201,8 @@ def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(sit
     """What was freed during a capture is kept until its work is done."""
     _, answering, program = dependent(
         site, "call('cuMemAlloc_v2', byref(other), 8 * MIB)\nspins()\ncapture()\n"
-        "call('cuMemFree_v2', other)\ncapture_ends()\nsays(allocates(1 << 40)())\n"
-        "says(destroys_a_context())\n")
+        "call('cuMemFree_v2', other)\ncapture_ends()\nsays(allocates(1 << 40)())\n")
     assert program.hears() == OUT_OF_MEMORY
-    assert program.hears() == 0
     program.ends_well()
     answering.hears_all()
 

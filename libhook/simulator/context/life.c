@@ -178,8 +178,15 @@ static CUresult destroy(CUcontext handle)
     if (context->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&context_lock);
-    if (atomic_load(&context->alive))
+    if (atomic_load(&context->alive)) {
+        /* The work of all contexts there (driver 580 on an H100). */
+        pthread_mutex_lock(&engine_lock);
+        for (struct context *one = all_contexts; one != NULL; one = one->next)
+            if (one->device == context->device && atomic_load(&one->alive))
+                context_wait(one);
+        pthread_mutex_unlock(&engine_lock);
         context_end(context);
+    }
     pthread_mutex_unlock(&context_lock);
     if (context_current() == context)
         context_pop();

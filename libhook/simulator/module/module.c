@@ -126,6 +126,11 @@ CUresult module_load(const char *image, struct context *context, struct module *
     if (module == NULL || functions == NULL)
         abort();
     *module = (struct module){.context = context, .functions = functions, .count = count};
+    if (context != NULL) {           /* as driver 580 does */
+        pthread_mutex_lock(&engine_lock);
+        context_wait(context);
+        pthread_mutex_unlock(&engine_lock);
+    }
     for (size_t i = 0; i < count; i++) {
         functions[i] = (struct function){kernels[i], context, module};
         object_add(&functions[i], OBJECT_FUNCTION);

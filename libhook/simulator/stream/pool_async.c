@@ -21,6 +21,23 @@ static CUresult allocate_in_graph(CUdeviceptr *address, size_t size, struct stre
     return result;
 }
 
+static bool frees_pending;           /* with the allocations' lock held */
+
+static void note_pending(struct allocation *allocation)
+{
+    frees_pending |= allocation->freeing;
+}
+
+static bool awaits_frees(const struct context *context)
+{
+    allocations_lock();
+    frees_pending = false;
+    allocations_each(context, note_pending);
+    bool pending = frees_pending;
+    allocations_unlock();
+    return pending;
+}
+
 static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
 {
     struct stream *stream;
@@ -45,7 +62,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
         return result;
     struct context *context = stream->context;
     result = pool_take(pool, context, size, address);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !awaits_frees(context))
         return result;
     /* As the driver: what was freed but not come to yet may be enough. */
     pthread_mutex_lock(&engine_lock);

@@ -17,7 +17,5 @@
 #include <cuda.h>
 #else
 #include "driver/driver_types.h"
-
-#include "driver/copy_types.h"   /* uses the types of the former */
 #endif
 #include "driver/newer_types.h"

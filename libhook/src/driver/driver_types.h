@@ -416,3 +416,15 @@ typedef enum CUdriverProcAddress_flags_enum {
 typedef enum CUdriverProcAddressQueryResult_enum {
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2
 } CUdriverProcAddressQueryResult;
+
+/* Copies. */
+
+typedef enum CUmemcpySrcAccessOrder_enum {
+    CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
+} CUmemcpySrcAccessOrder;
+
+typedef enum CUmemcpy3DOperandType_enum {
+    CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
+} CUmemcpy3DOperandType;
+
+#include "nvshare/cuda_copies.h"

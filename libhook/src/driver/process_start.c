@@ -16,7 +16,9 @@ static KEPT_IN_CHILD struct {
     cpu_set_t processors;
 } started = { .has_stderr = false };
 
-/* Two system calls, as this runs in each program that the library is preloaded into. */
+/* The only constructor. What stderr and the processors were at the start is known only before main(),
+ * which may redirect the one and bind itself to one of the others. It runs in each program that the
+ * library is preloaded into, so it only asks, by two system calls. */
 __attribute__((constructor)) static void note_start(void)
 {
     int error = errno;

@@ -9,7 +9,9 @@
  *
  * One that is a single block has a handle of the driver's already, with the properties that the
  * program asked for. Once it is on the card it only counts as pinned: work in flight, which may wait
- * for the calling thread, is not waited for.
+ * for the calling thread, is not waited for. A larger one (WHOLE_MOST in large.c) is made of blocks,
+ * and a handle is of one piece: it is copied, for which the program's work must be over. Where that
+ * takes longer than DRAIN_PATIENCE_US, the call fails.
  */
 #include "memory/pin_in_place.h"
 
@@ -144,7 +146,6 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
         pthread_mutex_lock(&memory_lock);
     }
     bool ready = is_resident(vmm);
-    debug("pin_whole: state %d inside %d granted %d starved %d absent %llu", (int)vmm->memory->blocks[0]->state, inside, client->granted, client->starved, (unsigned long long)client->absent);
     if (ready)
         take_over(vmm);
     client_settle();

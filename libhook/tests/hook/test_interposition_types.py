@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from libhook.tests.simulator.test_simulator_types import members
+
 SOURCE = Path(__file__).parents[2] / "src"
-TYPES = (SOURCE / "driver" / "driver_types.h", SOURCE / "driver" / "copy_types.h")
+INCLUDE = SOURCE.with_name("include")
+TYPES = (SOURCE / "driver" / "driver_types.h", INCLUDE / "nvshare" / "cuda_copies.h")
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(
@@ -28,7 +31,7 @@ def expressions() -> list[str]:
     sizes += re.findall(r"^} (\w+);", text, re.MULTILINE)
     offsets = []
     for body, name in re.findall(r"^typedef struct \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S):
-        for member in re.findall(r"^    (?! )(?:[^{}\n]*\W|} )(\w+)(?:\[\w+\])?;", body, re.M):
+        for member in members(body):
             offsets.append(f"offsetof({name}, {member})")
             offsets.append(f"sizeof((({name} *)0)->{member})")
     return [
@@ -44,7 +47,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     lines = "".join(f'    printf("%lld\\n", (long long)({e}));\n' for e in expressions())
     program = directory / "values"
     subprocess.run(
-        ["gcc", "-x", "c", "-", f"-I{SOURCE}", *flags, "-o", program],
+        ["gcc", "-x", "c", "-", f"-I{SOURCE}", f"-I{INCLUDE}", *flags, "-o", program],
         input=f'#include <stdio.h>\n#include "driver/driver.h"\nint main(void)\n{{\n{lines}}}\n',
         text=True,
         check=True,

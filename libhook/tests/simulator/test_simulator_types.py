@@ -11,6 +11,7 @@ import pytest
 from libhook.tests.simulator.conftest import LIBHOOK
 
 SOURCES = LIBHOOK / "simulator"
+INCLUDE = LIBHOOK / "include"
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 CHECKED = ("-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}")
 
@@ -35,7 +36,8 @@ def members(body: str) -> list[str]:
 
 def expressions() -> list[str]:
     """Every enumerator, macro, size and offset of abi*.h, as C expressions."""
-    text = "".join(path.read_text() for path in sorted(SOURCES.glob("driver/abi*.h")))
+    headers = [*sorted(SOURCES.glob("driver/abi*.h")), INCLUDE / "nvshare" / "cuda_copies.h"]
+    text = "".join(path.read_text() for path in headers)
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     found = re.findall(r"\b(CU[A-Z0-9]*_\w+) = ", text)
     found += re.findall(r"^#define (CU\w+) ", text, re.MULTILINE)
@@ -52,7 +54,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     lines = "".join(f'    printf("%lld\\n", (long long)({e}));\n' for e in expressions())
     program = directory / "values"
     subprocess.run(
-        ["gcc", "-x", "c", "-", f"-I{SOURCES}", *flags, "-o", program],
+        ["gcc", "-x", "c", "-", f"-I{SOURCES}", f"-I{INCLUDE}", *flags, "-o", program],
         input=f'#include <stdio.h>\n#include "driver/abi.h"\nint main(void)\n{{\n{lines}}}\n',
         text=True,
         check=True,
