@@ -3,7 +3,8 @@
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dbus_next.constants import MessageFlag, MessageType
@@ -42,7 +43,6 @@ class ControlConnection:
         self._socket.settimeout(self._patience)
         self._buffer = bytearray()
         self._serial = 0
-        self._greeting = b""            # Hello travels with the first question
         try:
             self._authenticate()
         except BaseException:
@@ -64,7 +64,7 @@ class ControlConnection:
         if interactive:
             flags |= MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
         self._socket.settimeout(None if interactive else self._patience)
-        packet = self._greeting
+        packet = b""
         serials = range(self._serial + 1, self._serial + 1 + len(questions))
         for path, interface, member, signature, values in questions:
             call = Message(
@@ -74,52 +74,39 @@ class ControlConnection:
                 packet += self._pack(call)
             except ValueError as error:
                 raise InvalidArgs(f"nvshared cannot be told that: {error}") from error
-        self._greeting = b""
+        answers: dict[int, list[Any]] = {}
         try:
-            self._socket.sendall(packet)
-            answers: dict[int, list[Any]] = {}
-            while not answers.keys() >= set(serials):
-                received = self._receive()
-                message = received.message
-                if message.message_type is MessageType.METHOD_RETURN:
-                    answers[message.reply_serial] = received.values()
-                elif message.message_type is MessageType.ERROR:
-                    reason = "".join(map(str, received.values()[:1]))
-                    raise self._error(message.error_name, reason)
+            with _still_there():
+                self._socket.sendall(packet)
+                while not answers.keys() >= set(serials):
+                    received = self._receive()
+                    message = received.message
+                    if message.message_type is MessageType.METHOD_RETURN:
+                        answers[message.reply_serial] = received.values()
+                    elif message.message_type is MessageType.ERROR:
+                        reason = "".join(map(str, received.values()[:1]))
+                        raise self._error(message.error_name, reason)
         except TimeoutError as error:
             raise _unanswered(NvshareError(
                 f"nvshared did not answer within {self._patience:.0f} seconds",
                 "see what it says: journalctl -u nvshared",
             )) from error
-        except (OSError, WireError) as error:
-            raise _unanswered(
-                BusUnavailable(f"the message bus ended the connection: {error}")
-            ) from error
         return [answers[serial] for serial in serials]
 
     def follow(self) -> None:
         """Has wait() return when nvshared comes or goes. Raises BusUnavailable."""
         rule = f"type='signal',sender='{BUS[0]}',member='{_COMES_OR_GOES}',arg0='{BUS_NAME}'"
-        packet = self._greeting + self._pack(
-            Message(*BUS, "AddMatch", signature="s", body=[rule]))
-        self._greeting = b""
-        try:
-            self._socket.sendall(packet)
-        except OSError as error:
-            raise BusUnavailable(f"the message bus ended the connection: {error}") from error
+        with _still_there():
+            self._socket.sendall(self._pack(Message(*BUS, "AddMatch", signature="s", body=[rule])))
 
     def wait(self, seconds: float) -> None:
         """Returns when nvshared has come or gone, or after so long. Raises BusUnavailable."""
         end = time.monotonic() + seconds
-        try:
+        with suppress(TimeoutError), _still_there():
             while (left := end - time.monotonic()) > 0:
                 self._socket.settimeout(left)
                 if self._receive().message.member == _COMES_OR_GOES:
                     return
-        except TimeoutError:
-            return
-        except (OSError, WireError) as error:
-            raise BusUnavailable(f"the message bus ended the connection: {error}") from error
 
     def _authenticate(self) -> None:
         try:
@@ -130,14 +117,14 @@ class ControlConnection:
                 if not byte:
                     raise OSError("it ended the connection")
                 line += byte
+            if line.startswith(dbus.LET_IN):
+                self._socket.sendall(dbus.BEGIN + self._pack(Message(*BUS, "Hello")))
+                return
         except OSError as error:
             raise BusUnavailable(
                 f"the message bus {self._bus!r} does not let us in: {error}"
             ) from error
-        if not line.startswith(dbus.LET_IN):
-            uid = os.geteuid()
-            raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {uid} in")
-        self._greeting = dbus.BEGIN + self._pack(Message(*BUS, "Hello"))
+        raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {os.geteuid()} in")
 
     def _pack(self, message: Message) -> bytes:
         self._serial += 1
@@ -193,6 +180,19 @@ def not_running(bus: str) -> NotRunning:
                 f"{words}: {why}", f"once it is mended, start it with: {unit.start_again()}"
             )
     return NotRunning(words, f"start it with: {unit.START}")
+
+
+@contextmanager
+def _still_there() -> Iterator[None]:
+    """Raises BusUnavailable when the bus goes; TimeoutError stays what it is."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except (OSError, WireError) as error:
+        raise _unanswered(
+            BusUnavailable(f"the message bus ended the connection: {error}")
+        ) from error
 
 
 def _unanswered(error: NvshareError) -> NvshareError:
