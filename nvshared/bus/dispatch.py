@@ -29,7 +29,7 @@ from dbus_next.service import ServiceInterface
 
 from nvshared.bus.authority import Caller, Checks, caller
 from nvshared.bus.connection import BusConnection
-from nvshared.bus.interface import ANYONE, Interface, array, joined
+from nvshared.bus.interface import ANYONE, Interface
 from nvshared.bus.objects import Objects
 from nvshared.dbus import BusError, Received, WireError, marshalled
 from nvshared.errors import InvalidArgs, NotRunning, NvshareError
@@ -207,7 +207,8 @@ class Bus(Objects):
         for interface in chosen:
             await interface.refresh()
         if chosen and message.member == "GetAll":
-            reply.returns(message, "a{sv}", array(joined(one.entries() for one in chosen)))
+            values = {name: value for one in chosen for name, value in one.values().items()}
+            reply.returns(message, "a{sv}", [values])
             return
         BaseMessageBus._default_properties_handler(self, message, reply)
 

@@ -17,6 +17,7 @@ dispatch.py sees to that before the method runs.
 dbus/*.xml says the same with a description of each member, and a test compares the two.
 """
 
+import struct
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, ClassVar
@@ -25,8 +26,6 @@ from xml.etree import ElementTree
 from dbus_next import introspection, service
 from dbus_next.constants import PropertyAccess
 from dbus_next.signature import Variant
-
-from nvshared.dbus import marshalled
 
 ANYONE = ""                             # the action of a method that changes nothing
 
@@ -118,9 +117,6 @@ class Interface(service.ServiceInterface):
             type(self)._found = dict(vars(self))
         # dbus-next would look through the class again, which takes 0.3 ms for each client.
         vars(self).update(type(self)._found, _ServiceInterface__buses=set())
-        # Two dictionaries, which the cyclic collector does not look into: they have no containers.
-        self._shown: dict[str, Any] = {}
-        self._entries: dict[str, bytes] = {}
 
     def introspect(self) -> introspection.Interface:
         described = super().introspect()
@@ -141,36 +137,16 @@ class Interface(service.ServiceInterface):
             if member.options["emits"] is Emits.VALUE
         }
 
-    def entries(self, names: Iterable[str] = ()) -> bytes:
-        """Properties as they are now, all by default: the entries of an a{sv}.
-
-        Marshalling costs ten times as much as comparing, and most have not changed.
-        """
-        entries = []
-        for name in names or self.properties:
-            member = self.properties[name]
-            value = member.prop_getter(self)
-            if name not in self._entries or value != self._shown[name]:
-                self._shown[name] = value
-                self._entries[name] = marshalled("(sv)", [name, Variant(member.signature, value)])
-            entries.append(self._entries[name])
-        return joined(entries)
+    def values(self, names: Iterable[str] = ()) -> dict[str, Variant]:
+        """Properties as they are now, all by default."""
+        members = (self.properties[name] for name in names or self.properties)
+        return {one.name: Variant(one.type, one.prop_getter(self)) for one in members}
 
 
-def joined(entries: Iterable[bytes]) -> bytes:
-    """Entries of an array, of what begins at a multiple of eight bytes."""
-    out = bytearray()
+def array(entries: Iterable[bytes]) -> bytes:
+    """The body that is one array, of what begins at multiples of eight bytes."""
+    out = bytearray(8)
     for entry in entries:
         out += bytes(-len(out) % 8) + entry
+    struct.pack_into("<I", out, 0, len(out) - 8)
     return bytes(out)
-
-
-def array(entries: bytes) -> bytes:
-    """An array of what begins at a multiple of eight bytes, as does this."""
-    return marshalled("ut", len(entries), 0)[:8] + entries
-
-
-def entry(key: str, entries: bytes) -> bytes:
-    """An entry of a dictionary, {sa{…}}: a key, and a dictionary."""
-    head = marshalled("su", key, len(entries))
-    return head + bytes(-len(head) % 8) + entries

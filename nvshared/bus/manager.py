@@ -16,7 +16,6 @@ from nvshared.bus.interface import (
     Interface,
     array,
     dbus_property,
-    joined,
     method,
     signal,
 )
@@ -40,7 +39,7 @@ DRAINER_LINGER = 10.0                   # and for which it lasts afterwards: the
 
 def rows(clients: Iterable[Client]) -> bytes:
     """Clients as a(uuuoa{sv}). There may be thousands, and anybody may ask."""
-    return array(joined(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients))
+    return array(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients)
 
 
 @lru_cache(4096)

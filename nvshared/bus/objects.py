@@ -19,6 +19,7 @@ clients does not notice.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dbus_next import introspection
@@ -27,7 +28,7 @@ from dbus_next.message_bus import BaseMessageBus
 from dbus_next.service import ServiceInterface
 
 from nvshared.bus.connection import BusConnection
-from nvshared.bus.interface import Interface, array, entry, joined
+from nvshared.bus.interface import Interface, array
 from nvshared.dbus import SYSTEM_BUS, marshalled
 from nvshared.names import MANAGER_PATH
 
@@ -126,13 +127,12 @@ class Objects(BaseMessageBus):
                 began = loop.time()
             if path in self._path_exports:      # it may have gone meanwhile
                 found.append(self._described(path))
-        return array(joined(found)), spent + loop.time() - began
+        return array(found), spent + loop.time() - began
 
     def _described(self, path: str) -> bytes:
         """An object with its interfaces and their properties: an {oa{sa{sv}}}."""
-        return entry(path, joined(
-            entry(one.name, one.entries()) for one in self._path_exports[path]
-        ))
+        interfaces = {one.name: one.values() for one in self._path_exports[path]}
+        return marshalled("(oa{sa{sv}})", [path, interfaces])
 
     def _has_interface(self, interface: ServiceInterface) -> bool:
         """Whether it is still exported after its object is not; each belongs to one object."""
@@ -140,7 +140,7 @@ class Objects(BaseMessageBus):
 
     def _emit_interface_added(self, path: str, interface: Interface) -> None:
         if _managed(path) and self._connection is not None:
-            body = entry(path, entry(interface.name, interface.entries()))      # as it is now
+            body = [path, {interface.name: interface.values()}]     # as it is now
             self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
 
     def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
@@ -178,19 +178,16 @@ class Objects(BaseMessageBus):
         changed = [name for name, value in now.items() if value != before[name]]
         self._announced[interface] = now
         if changed:
-            body = entry(interface.name, interface.entries(changed))
-            body += bytes(-len(body) % 4) + marshalled("as", [])    # of those no longer valid
+            body = [interface.name, interface.values(changed), []]
             self._signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
 
-    def _signal(self, path: str, interface: str, member: str, signature: str, body: Any) -> None:
-        """`body`: values, or their bytes. Who has something to tell may be in a hand-over."""
-        def make() -> Message:
-            message = Message.new_signal(path, interface, member, signature)
-            message.body = body
-            return message
-
+    def _signal(
+        self, path: str, interface: str, member: str, signature: str, body: list[Any]
+    ) -> None:
+        """Who has something to tell may be in a hand-over, so the message is made later."""
         if self._connection is not None:
-            self._connection.post(make)
+            self._connection.post(partial(
+                Message.new_signal, path, interface, member, signature, body))
 
 
 def _managed(path: str) -> bool:
