@@ -118,7 +118,7 @@ def _member(member: members.Member) -> list[str]:
 def _options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> list[str]:
     lines: list[str] = []
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+        if isinstance(action, argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
             continue
         if any(name in without for name in action.option_strings):
             continue

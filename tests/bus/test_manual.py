@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manual pages: what they show works, what they list is complete, and tools can read them."""
 
+import argparse
 import asyncio
 import os
 import re
@@ -66,6 +67,7 @@ async def test_the_client_in_the_manual_works(
 @pytest.mark.parametrize("name", PAGES)
 def test_tools_read_a_page(name: str, tmp_path: Path) -> None:
     text = page(name)
+    assert argparse.SUPPRESS not in text
     assert not re.findall(r"@[A-Z]+@", text)
     for tool in (["mandoc", "-Tlint", "-Wwarning"], ["groff", "-man", "-Tutf8", "-ww", "-z"]):
         if shutil.which(tool[0]):
