@@ -100,7 +100,7 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
         if writeback_pays(card) and Way.OUT not in _copying(card):
             _write_back(decision)
     if card.settings.presave and not _fit_together(card) and not card.groups.size("lacking"):
-        _preallocate(decision)
+        _preallocate(decision, head)
 
 
 def pauses_matter(card: Card) -> bool:
@@ -262,11 +262,11 @@ def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -
     return True
 
 
-def _preallocate(decision: Decision) -> None:
+def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     """What the next client lacks, less what is free and what clients without a turn give, will be
     evicted from the running clients, first from the one with the oldest turn."""
     card = decision.card
-    comes = card.clients.get(card.head or card.groups.most_away()[1])
+    comes = head or card.clients.get(card.groups.most_away()[1])
     if comes is None or comes.holds:
         return
     # Of the memory of all others, what is pinned stays. By what hooks say, as in `_short`.

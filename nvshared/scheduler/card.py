@@ -22,15 +22,15 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "holding": lambda c: c.holds,
     "moving": lambda c: c.moves,                    # an order to move memory is on its way
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
-    "asking": lambda c: c.question,
+    "asking": lambda c: c.promise.question,
     "lent": lambda c: c.committed > c.need,         # was promised more than it uses
-    "pinning": lambda c: c.pins,                    # was allowed some more, and may not know yet
+    "pinning": lambda c: c.promise.pins,            # was allowed some more, and may not know yet
     "bounded": lambda c: c.terms.memory_limit,
     "staying": lambda c: c.memory.stays,
     "keeping": lambda c: c.memory.stays is Stays.KEPT,
     # Of those that stay: was promised more than it may have.
     "excessive": lambda c: c.memory.stays and (
-        c.granted > c.need or c.commit > max(c.used, c.need + c.to_pin)),
+        c.promise.granted > c.need or c.promise.commit > max(c.used, c.need + c.to_pin)),
     "entering": lambda c: c.queued and c.settled,
     "settled": lambda c: c.holds and c.settled,
     "suspended": lambda c: c.terms.suspended,
@@ -102,7 +102,7 @@ def counted(client: ScheduledClient) -> Counted:
         (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)]),
         tuple([figure(client) for figure in FIGURES.values()]),
         ((client.domains, client.stake if client.domains else NO_STAKE),
-         (client.tenancies, client.promise if client.tenancies else NO_STAKE)),
+         (client.tenancies, client.tenant_stake if client.tenancies else NO_STAKE)),
     )
 
 

@@ -214,11 +214,42 @@ COUNTED = frozenset({
 
 
 @dataclass(slots=True)
-class ScheduledClient:
+class Counting:
+    """Notes each change of a figure that counts in card.py."""
+
+    id: int                             # of the client
+    touched: set[int]                   # ids of clients that changed
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in COUNTED:
+            self.touched.add(self.id)
+
+
+@dataclass(slots=True)
+class Promise(Counting):
+    """How far a client may grow, and what it has asked and heard; see promises.py."""
+
+    commit: int = 0                     # promised
+    withdrawn: int = 0                  # promised before, until the hook has surely heard
+    confirmed_by: int = 0               # the order whose answer shows that it has; 0: none
+    question: Question | None = None    # COMMIT unanswered
+    granted: int = 0                    # what the last answer allowed, until it is used
+    granted_until: int = 0
+    pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have heard of yet
+    last_most: int = 0
+    last_total: int = 0
+
+    @property
+    def most(self) -> int:
+        """The commit that counts while the hook may not have heard of a smaller one."""
+        return max(self.commit, self.withdrawn, self.granted)
+
+
+@dataclass(slots=True)
+class ScheduledClient(Counting):
     """Bytes and microseconds throughout."""
 
-    id: int
-    touched: set[int]                   # ids of clients that changed; see card.py
     memory: Memory
     room: int                           # as the hook last confirmed it
     said: Memory = Memory()             # its last words, where other figures stand for them
@@ -267,23 +298,13 @@ class ScheduledClient:
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
     rests: int | None = None            # that time without them, if its last turn ended so
 
-    commit: int = 0                     # promised
-    withdrawn: int = 0                  # promised before, until the hook has surely heard
-    confirmed_by: int = 0               # the order whose answer shows that it has; 0: none
-    question: Question | None = None    # COMMIT unanswered
-    granted: int = 0                    # what the last answer allowed, until it is used
-    granted_until: int = 0
-    pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have heard of yet
-    last_most: int = 0
-    last_total: int = 0
+    promise: Promise = field(init=False)
 
     reopened_in_row: int = 0
     history: History = field(init=False)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-        if name in COUNTED:
-            self.touched.add(self.id)
+    def __post_init__(self) -> None:
+        self.promise = Promise(self.id, self.touched)
 
     @property
     def standing(self) -> Standing:
@@ -387,8 +408,8 @@ class ScheduledClient:
     @property
     def used(self) -> int:
         """What of its commit is used, or about to be by the thread that asked for it."""
-        used = max(self.need, self.granted)
-        return min(used, self._promised) if self.account else used
+        used = max(self.need, self.promise.granted)
+        return min(used, self.promise.most) if self.account else used
 
     @property
     def pinned(self) -> int:
@@ -398,7 +419,7 @@ class ScheduledClient:
     @property
     def to_pin(self) -> int:
         """What it was granted to pin, and its figures do not contain yet."""
-        return self.memory.to_pin + sum(pin.bytes for pin in self.pins)
+        return self.memory.to_pin + sum(pin.bytes for pin in self.promise.pins)
 
     @property
     def fixed(self) -> int:
@@ -419,13 +440,9 @@ class ScheduledClient:
         return max(pinned, self.committed) if self.memory.stays else pinned
 
     @property
-    def _promised(self) -> int:
-        return max(self.commit, self.withdrawn, self.granted)
-
-    @property
     def committed(self) -> int:
         """What counts against all that can be committed."""
-        return self._promised if self.account else max(self._promised, self.used)
+        return self.promise.most if self.account else max(self.promise.most, self.used)
 
     @property
     def beyond(self) -> int:
@@ -453,7 +470,7 @@ class ScheduledClient:
         )
 
     @property
-    def promise(self) -> Stake:
+    def tenant_stake(self) -> Stake:
         """What it counts as in those of its tenants."""
         return Stake(self.committed, self.committed - self.used)
 

@@ -108,10 +108,10 @@ class Decision:
         self, client: ScheduledClient, number: int, most: int, beyond: int, why: str = ""
     ) -> None:
         """Tells a client how far it may grow. `why`: the limit for which it was refused."""
-        client.last_most = most
-        client.last_total = self.card.total_for(client)
-        self.actions.append(
-            actions.Limits(client.id, number, client.commit, most, client.last_total, beyond, why))
+        promise = client.promise
+        promise.last_most, promise.last_total = most, self.card.total_for(client)
+        self.actions.append(actions.Limits(
+            client.id, number, promise.commit, most, promise.last_total, beyond, why))
 
     def _move(
         self, client: ScheduledClient, order: actions.MoveOrder, goal: Goal | None = None

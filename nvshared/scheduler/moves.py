@@ -317,8 +317,9 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         return                          # there is no such order
     if client.moves:
         client.moves[0].since = card.now
-    if client.confirmed_by and client.confirmed_by <= answer.number:
-        client.confirmed_by = client.withdrawn = 0
+    promise = client.promise
+    if promise.confirmed_by and promise.confirmed_by <= answer.number:
+        promise.confirmed_by = promise.withdrawn = 0
     client.room = client.memory.room
     failed = answer.no_memory or answer.driver_error
     match answer:

@@ -53,7 +53,7 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     card = decision.card
     trust.judge_joined(card, client, commit, _left(card))
     if client.committed == 0 and decision.now >= card.gathered:
-        client.commit = _grant(card, client, 0, min(_left(card), _bound(card, client).left))
+        client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client).left))
     _tell(decision, client, 0, _most(card, client))
 
 
@@ -73,11 +73,11 @@ def plan(decision: Decision) -> None:
     card = decision.card
     for client in card.groups.group("pinning"):
         pins = tuple(
-            pin for pin in client.pins
+            pin for pin in client.promise.pins
             if pin.number > client.memory.answered and not decision.due(pin.until)
         )
-        if pins != client.pins:
-            client.pins = pins
+        if pins != client.promise.pins:
+            client.promise.pins = pins
     for client in card.groups.group("bounded"):
         _call_back(decision, client, client.terms.memory_limit)
     # A grant may decide what other accounts wait for.
@@ -111,7 +111,8 @@ def tell(decision: Decision) -> None:
     told = _next_to_tell(decision)
     for client in [*told, *(c for c in changed if c.id not in card.untold)]:
         most = _most(card, client)
-        if abs(most - client.last_most) > least or client.last_total != card.total_for(client):
+        last = client.promise
+        if abs(most - last.last_most) > least or last.last_total != card.total_for(client):
             _tell(decision, client, 0, most)
 
 
@@ -140,9 +141,10 @@ def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
 
 def _askers(card: Card) -> dict[str, ScheduledClient]:
     """By account, the client that has waited longest for an answer; in that order."""
-    asking = [(c.question.since, c) for c in card.groups.group("asking") if c.question]
+    asking = [(c.promise.question, c) for c in card.groups.group("asking")]
+    since = [(question.since, client) for question, client in asking if question is not None]
     first: dict[str, ScheduledClient] = {}
-    for _, client in sorted(asking, key=itemgetter(0)):
+    for _, client in sorted(since, key=itemgetter(0)):
         if client.account not in first:
             first[client.account] = client
     return first
@@ -152,18 +154,18 @@ def _answer_account(decision: Decision, account: str) -> bool:
     """Questions of one account, up to the first that has to wait. False: not even one."""
     answered = False
     while (client := _askers(decision.card).get(account)) is not None:
-        question, heard = client.question, client.memory.answered
+        question, heard = client.promise.question, client.memory.answered
         # Nobody awaits the answer to a question of which a later one has been answered.
         if question and question.number > heard and not _answer(decision, client, question):
             break
-        client.question = None
+        client.promise.question = None
         answered = True
     return answered
 
 
 def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
     """False: the answer depends on what others give back."""
-    card, wanted = decision.card, question.bytes
+    card, promise, wanted = decision.card, client.promise, question.bytes
     left = _left(card) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.fastened) if client.memory.stays else question.pins
     within, domain = _bound(card, client, wanted, pins)
@@ -171,17 +173,16 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     fits = wanted <= _ceiling(card, client)
     spare = _left_for_account(card, client, wanted)
     if fits and min(left, within, spare) >= 0 and not squeezed:
-        client.commit = max(client.commit, _grant(card, client, wanted, min(left, within)))
-        client.granted = wanted
-        client.granted_until = decision.now + USED_WITHIN
+        promise.commit = max(promise.commit, _grant(card, client, wanted, min(left, within)))
+        promise.granted, promise.granted_until = wanted, decision.now + USED_WITHIN
         if question.pins:
             until = decision.now + PINNED_WITHIN
-            client.pins = (*client.pins, Pin(question.number, question.pins, until))
+            promise.pins = (*promise.pins, Pin(question.number, question.pins, until))
         _tell(decision, client, question.number, _most(card, client))
         return True
     if not fits:
         # It will, when undrainable clients have heard that they may not grow any more.
-        back = sum(c.committed - max(c.commit, c.used)
+        back = sum(c.committed - max(c.promise.commit, c.used)
                    for c in card.groups.group("staying") if c is not client)
         waits = wanted <= _ceiling(card, client) + back and not _overdue(decision, question)
     elif squeezed:
@@ -204,10 +205,10 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     why = ""
     if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
         why = domain.words
-    if client.commit >= wanted:
+    if promise.commit >= wanted:
         # It asked before it heard that it may not any more. The hook takes
         # LIMITS at its word, so a refusal must promise less.
-        client.commit = min(client.commit, client.need)
+        promise.commit = min(promise.commit, client.need)
     _tell(decision, client, question.number, _most(card, client), why)
     return True
 
@@ -233,25 +234,25 @@ def _recall(
 
 def _forget_grant(decision: Decision, client: ScheduledClient) -> None:
     """The grant has been used, or has not been used for long."""
-    used = client.need >= client.granted
-    if client.granted and (used or decision.due(client.granted_until)):
-        client.granted = 0
+    promise = client.promise
+    used = client.need >= promise.granted
+    if promise.granted and (used or decision.due(promise.granted_until)):
+        promise.granted = 0
 
 
 def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> None:
     """Takes back the unused part of a commit beyond the limit."""
     _forget_grant(decision, client)
-    least = max(client.used, limit)
-    if client.withdrawn or client.commit <= least:
+    promise, least = client.promise, max(client.used, limit)
+    if promise.withdrawn or promise.commit <= least:
         return
-    client.withdrawn = client.commit
-    client.commit = least
-    _tell(decision, client, 0, min(client.last_most, decision.card.total_for(client)))
+    promise.withdrawn, promise.commit = promise.commit, least
+    _tell(decision, client, 0, min(promise.last_most, decision.card.total_for(client)))
     # Nothing changes by this order; its answer shows that the limits were heard. It allows for no
     # host memory: what orders before it did, or take back, is theirs.
     held = [client.memory.host, *(move.order.host for move in client.moves)]
     decision.evict(client, client.ordered, min(held))
-    client.confirmed_by = client.moves[-1].order.number
+    promise.confirmed_by = client.moves[-1].order.number
 
 
 def _tell(

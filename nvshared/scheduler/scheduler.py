@@ -264,7 +264,8 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
         case events.CommitAsked(bytes=0):
             promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():
-            client.question = Question(record.number, record.bytes, record.pins, decision.now)
+            question = Question(record.number, record.bytes, record.pins, decision.now)
+            client.promise.question = question
         case events.MemoryChanged(wants=True):
             turns.wanted(decision.card, client)
         case events.MemoryChanged():
@@ -301,9 +302,9 @@ def _lose(decision: Decision) -> None:
         decision.end(client, TurnEnd.LOST)
         client.enter(Phase.IDLE, decision.now)
         client.moves = ()
-        if client.question is not None:
-            _allow(decision, client, client.question.number, client.question.bytes)
-            client.question = None
+        if (question := client.promise.question) is not None:
+            _allow(decision, client, question.number, question.bytes)
+            client.promise.question = None
         client.load_after = 0
         _bring_back(decision, client)
         decision.order(Run(client.id))
@@ -350,5 +351,5 @@ def _bring_back(decision: Decision, client: ScheduledClient) -> None:
 
 
 def _allow(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:
-    client.commit = max(client.commit, size)
-    decision.limits(client, number, client.commit, client.memory.beyond)
+    client.promise.commit = max(client.promise.commit, size)
+    decision.limits(client, number, client.promise.commit, client.memory.beyond)

@@ -164,7 +164,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         state=state,
         memory=client.memory,
         room=client.charged,
-        commit=client.commit,
+        commit=client.promise.commit,
         fits=fits,
         held_time=client.time_held(card.now),
         waited=client.time_waited(card.now),

@@ -45,7 +45,7 @@ PINNING_PART = 16                       # of the card, that one account may be a
 def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
     """Believes what is shown, and what could be promised anew of the `left` bytes."""
     if not client.account:
-        client.commit = commit
+        client.promise.commit = commit
         return
     memory = client.memory
     filled = _unshown(memory.filled, client.evidence.card)
@@ -53,8 +53,8 @@ def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) ->
     if filled:
         client.room = min(client.room, memory.filled - filled)
     more = max(0, promisable(card, client, left))
-    client.commit = min(max(commit, memory.need), client.shown + more)
-    more -= max(0, client.commit - client.shown)
+    client.promise.commit = min(max(commit, memory.need), client.shown + more)
+    more -= max(0, client.promise.commit - client.shown)
     client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
 
 
