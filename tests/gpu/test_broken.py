@@ -30,7 +30,7 @@ def started(body: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
             program.kill()
 
 
-def test_a_program_whose_context_fails_while_it_is_away_hears_of_it() -> None:
+def test_program_whose_context_fails_while_swapped_gets_the_error() -> None:
     larger = BROKEN.replace("byref(address), 64", "byref(address), 256")
     with (
         sharing("--tq", "1", "--capacity", "1GiB") as daemon,

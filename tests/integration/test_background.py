@@ -139,7 +139,7 @@ def pair(public_site: Site, tmp_path: Path, eventually: Eventually) -> Iterator[
         yield Pair(public_site, made.address, tmp_path, eventually)
 
 
-def test_it_rests_while_another_has_work_and_only_while_it_is_in_the_background(
+def test_background_client_rests_while_another_client_has_work(
         pair: Pair) -> None:
     pair.goes_on()
     pair.tell("begin")
@@ -165,7 +165,7 @@ def test_it_rests_while_another_has_work_and_only_while_it_is_in_the_background(
     pair.goes_on()
 
 
-def test_one_that_is_stopped_holds_nobody_up_for_ever(pair: Pair) -> None:
+def test_stopped_urgent_program_delays_the_background_in_bounded_time(pair: Pair) -> None:
     pair.rank("background")
     pair.tell("begin")
     pair.rests()

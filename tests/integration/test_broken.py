@@ -71,7 +71,7 @@ def hears(program: Program) -> None:
     assert json.loads(said) == [0, *[ILLEGAL_ADDRESS] * 5]
 
 
-def test_a_program_whose_context_fails_while_it_is_away_hears_of_it(site: Site) -> None:
+def test_program_whose_context_fails_while_swapped_gets_the_error(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE))
     assert program.hears() == "away"
@@ -81,7 +81,7 @@ def test_a_program_whose_context_fails_while_it_is_away_hears_of_it(site: Site) 
     hears(program)
 
 
-def test_a_program_whose_memory_is_away_when_the_card_is_lost_hears_of_it(site: Site) -> None:
+def test_program_swapped_when_the_card_is_lost_gets_the_error(site: Site) -> None:
     """While the one that had the card last does not even stop."""
     lost = site.folder / "lost"
     site.module = "tests.integration.losing"

@@ -40,7 +40,7 @@ def allocator(site: Site) -> Allocate:
     return allocate
 
 
-def test_what_other_cards_do_not_need_is_there_for_one_allocation(
+def test_one_allocation_may_use_the_host_budget_of_idle_cards(
     large_site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     large_site.start("--swap-budget", str(WHOLE))
@@ -73,7 +73,7 @@ def filler(site: Site, seed: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_programs_have_on_the_host_counts_after_a_restart(
+def test_host_memory_of_clients_counts_after_a_daemon_restart(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     trace = site.folder / "trace"

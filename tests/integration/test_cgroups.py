@@ -118,7 +118,7 @@ def workload(site: Site, box: Path, memory: str) -> "subprocess.Popen[str]":
     return process
 
 
-def test_nobody_is_killed_for_what_we_swap_out(site: Site, box: Path) -> None:
+def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box: Path) -> None:
     """The simulated card's memory is host memory, too, and counts in the group of who uses it."""
     site.start("--tq", "1")
     small = workload(site, box, "160MiB")

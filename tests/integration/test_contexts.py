@@ -61,7 +61,7 @@ print(json.dumps([results, get(address, len(data)) == data]))
 '''
 
 
-def test_a_context_is_retained_while_another_thread_lets_go_of_it(site: Site) -> None:
+def test_primary_context_may_be_retained_during_its_release(site: Site) -> None:
     alike(site, RETAINED)
 
 
@@ -219,7 +219,7 @@ print(json.dumps([os.waitpid(child, 0)[1] for child in children]))
 '''
 
 
-def test_what_a_forked_child_asks_for_is_refused_at_once(site: Site) -> None:
+def test_cuda_calls_of_a_forked_child_fail_at_once(site: Site) -> None:
     """It has the parent's locks as they were: nobody in it will ever let go of them."""
     site.environment["NVSHARE_EXAMINE"] = "0"
     site.start("--tq", "1")

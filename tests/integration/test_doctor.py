@@ -34,7 +34,7 @@ def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, d
     )
 
 
-def test_nothing_runs(site: Site) -> None:
+def test_doctor_without_a_daemon_names_socket_and_bus(site: Site) -> None:
     code, grades, _ = examine(site)
     assert code == 1
     assert (grades["socket"], grades["bus"]) == ("fault", "fault")
@@ -50,7 +50,7 @@ def test_without_a_driver(site: Site) -> None:
     assert "libnvidia-ml.so.1" in words["driver"]
 
 
-def test_a_socket_that_nobody_listens_on(site: Site) -> None:
+def test_doctor_names_a_socket_without_a_listener(site: Site) -> None:
     site.start().kill()
     site.started[-1].wait()
     _, grades, words = examine(site)
@@ -59,7 +59,7 @@ def test_a_socket_that_nobody_listens_on(site: Site) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("dbus-daemon"), reason="there is no dbus-daemon")
-def test_a_daemon_that_runs_and_a_program_that_does_not_share(site: Site) -> None:
+def test_doctor_names_a_program_without_the_library(site: Site) -> None:
     with private_bus() as bus:
         site.start("--bus", bus.address)
         code, grades, words = examine(site, bus.address)

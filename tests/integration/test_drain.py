@@ -54,7 +54,7 @@ def stopped(site: Site, failing: str) -> tuple[Daemon, Program]:
 
 
 @pytest.mark.parametrize("failing", [*CALLS, "cuEventQuery:1:2"])
-def test_a_drain_that_fails_once_is_tried_again(site: Site, failing: str) -> None:
+def test_drain_that_fails_once_is_repeated(site: Site, failing: str) -> None:
     daemon, program = stopped(site, failing)
     daemon.send(OrderRecord(Type.EVICT, number=2, host=1 << 40))
     while select.select([daemon.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
@@ -72,7 +72,7 @@ ALL_FAIL = "cuCtxRecordEvent:1+:2,cuMemGetInfo_v2:1+:2"
 @pytest.mark.parametrize("failing", [
     "cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2", "cuStreamQuery:1+:2", ALL_FAIL,
 ])
-def test_a_drain_that_goes_on_failing_is_given_up(site: Site, failing: str) -> None:
+def test_drain_that_keeps_failing_is_reported_as_reopened(site: Site, failing: str) -> None:
     daemon, program = stopped(site, failing)
     daemon.until(Type.REOPENED)
     assert Type.STOPPED not in [record.type for record in daemon.said]
@@ -89,7 +89,7 @@ call("cuMemsetD8Async", address, 7, 64 * MIB, stream)
 LONGER_THAN_PATIENCE = 2.5
 
 
-def test_the_patience_of_a_drain_begins_when_somebody_stands_at_the_gate(site: Site) -> None:
+def test_patience_of_a_drain_begins_when_a_thread_waits_at_the_gate(site: Site) -> None:
     """Work that takes long is no work that never ends."""
     daemon = Daemon(site)
     program = Program(site, LATE)
@@ -123,7 +123,9 @@ print(json.dumps(get(other, 64 * MIB) == bytes([9]) * (64 * MIB)))
 
 
 @pytest.mark.parametrize("failing", [*CALLS, "cuEventSynchronize:1:2"])
-def test_what_is_freed_stays_while_its_work_may_be_under_way(site: Site, failing: str) -> None:
+def test_freed_memory_stays_mapped_while_its_work_may_be_in_flight(
+    site: Site, failing: str
+) -> None:
     assert alone(site, FREED)
     fail(site, failing)
     site.start()
@@ -147,7 +149,7 @@ print(json.dumps([first != second, get(second, size) == bytes([9]) * size]))
 
 
 @pytest.mark.parametrize("failing", ["cuEventQuery:1+:2", "cuEventSynchronize:1:2"])
-def test_what_a_stream_frees_is_nobody_elses_while_its_work_may_be_under_way(
+def test_memory_freed_in_a_stream_is_not_reused_while_its_work_may_be_in_flight(
     site: Site, failing: str
 ) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
@@ -167,7 +169,7 @@ print(json.dumps(got))
 
 
 @pytest.mark.parametrize(("failing", "result"), [("1:2", 0), ("1+:2", 2)])
-def test_memory_whose_work_nobody_can_ask_about_is_not_waited_for_for_ever(
+def test_freed_memory_with_unqueryable_work_is_released_in_bounded_time(
     site: Site, failing: str, result: int
 ) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": f"cuEventQuery:{failing}"}

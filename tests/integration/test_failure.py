@@ -30,7 +30,7 @@ def refused(hook: Hook) -> Refusal:
     return Refusal(answer.flags)
 
 
-def test_a_killed_client_costs_the_others_nothing_in_whatever_state_it_was(site: Site) -> None:
+def test_client_killed_in_any_state_does_not_delay_the_others(site: Site) -> None:
     site.start("--tq", "1")
     for state in ("welcomed", "waiting", "running", "loading", "draining", "evicting"):
         victim = site.client(LARGE, "--freeze-at", state)
@@ -47,7 +47,7 @@ def test_a_killed_client_costs_the_others_nothing_in_whatever_state_it_was(site:
         others[0].kill()
 
 
-def test_a_forked_child_that_holds_the_socket_does_not_hold_the_turn(site: Site) -> None:
+def test_forked_child_with_the_socket_does_not_hold_the_turn(site: Site) -> None:
     site.start("--tq", "3600")
     parent = site.client(LARGE, "--fork")
     parent.wait_for("running")
@@ -57,7 +57,7 @@ def test_a_forked_child_that_holds_the_socket_does_not_hold_the_turn(site: Site)
     waiter.wait_for("running")
 
 
-def test_a_killed_daemon_costs_the_holder_nothing_and_its_successor_knows(site: Site) -> None:
+def test_daemon_after_a_kill_takes_over_the_holder(site: Site) -> None:
     first = site.start("--tq", "3600")
     one, two = site.hook(), site.hook()
     one.hello()
@@ -89,7 +89,7 @@ def test_a_killed_daemon_costs_the_holder_nothing_and_its_successor_knows(site: 
     assert not one.running
 
 
-def test_a_client_that_never_reads_is_dropped_and_the_others_go_on(site: Site) -> None:
+def test_client_that_never_reads_is_disconnected(site: Site) -> None:
     site.start()
     silent, other = site.hook(), site.hook()
     silent.hello()
@@ -101,14 +101,14 @@ def test_a_client_that_never_reads_is_dropped_and_the_others_go_on(site: Site) -
     assert "does not read what it is sent" in site.log.read_text()
 
 
-def test_who_says_nothing_is_dropped(site: Site) -> None:
+def test_connection_without_hello_is_closed(site: Site) -> None:
     site.start("--hello-timeout", "100ms")
     hook = site.hook()
     assert hook.hear() is None
     assert "did not say what it wants" in site.log.read_text()
 
 
-def test_who_said_hello_may_be_silent_as_long_as_it_likes(site: Site) -> None:
+def test_client_may_be_silent_after_hello(site: Site) -> None:
     site.start("--hello-timeout", "200ms")
     hook, late = site.hook(), None
     if hook.hello() is None:            # too slow to say HELLO in time
@@ -149,7 +149,7 @@ def bombard(site: Site, first: bool, packets: list[bytes]) -> None:
     hook.close()
 
 
-def test_garbage_ends_nothing_but_its_own_connection(site: Site) -> None:
+def test_garbage_closes_its_own_connection_alone(site: Site) -> None:
     daemon = site.start()
     other = site.hook()
     other.hello()
@@ -178,7 +178,7 @@ def test_many_clients(site: Site, number: int) -> None:
     pump(hooks, lambda: hooks[0].running)
 
 
-def test_more_than_the_limit_are_refused_until_one_leaves(
+def test_clients_beyond_max_clients_are_refused_until_one_leaves(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site.start("--max-clients", "3")
@@ -220,7 +220,7 @@ def test_connections_of_one_user_beyond_its_limit_are_refused(public_site: Site)
         assert answer.type is Type.LIMITS
 
 
-def test_when_descriptors_run_out_clients_wait_and_nobody_is_lost(site: Site) -> None:
+def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> None:
     """The limit is lowered under the running daemon, to what it has open already."""
     import resource
 
@@ -241,7 +241,7 @@ def test_when_descriptors_run_out_clients_wait_and_nobody_is_lost(site: Site) ->
     assert answer.type is Type.LIMITS
 
 
-def test_who_does_not_stop_is_reported(
+def test_client_that_does_not_stop_is_reported(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site.start("--tq", "1", "--stuck-after", "100ms")
@@ -278,7 +278,7 @@ def workload(site: Site, size: str, steps: int, **environment: str) -> subproces
     return process
 
 
-def test_a_program_that_waits_for_what_another_holds_unshared_is_named_with_it(
+def test_journal_names_the_unshared_program_that_a_client_waits_for(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site.start("--stuck-after", "1s", "--sample-interval", "100ms")
@@ -291,7 +291,7 @@ def test_a_program_that_waits_for_what_another_holds_unshared_is_named_with_it(
     assert "waits: it needs 6" in site.log.read_text()
 
 
-def test_a_program_waits_for_a_daemon_that_does_not_answer_and_says_so(site: Site) -> None:
+def test_program_waits_for_a_silent_daemon_and_says_so(site: Site) -> None:
     daemon = site.start()
     daemon.send_signal(signal.SIGSTOP)
     program = subprocess.Popen(

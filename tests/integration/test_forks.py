@@ -37,7 +37,9 @@ def unshared(site: Site, forks: Path) -> set[str]:
     return results(done.stdout)
 
 
-def test_a_child_of_a_release_that_waits_gets_the_drivers_error(site: Site, forks: Path) -> None:
+def test_child_forked_during_a_context_release_gets_the_drivers_error(
+    site: Site, forks: Path
+) -> None:
     said = results(Life(site, forks, "release").ends())
     assert said == unshared(site, forks)
     assert said == {f"child{20 * f' {NOT_INITIALIZED}'}"}
@@ -57,7 +59,7 @@ def dead_sockets() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("dead_sockets")
-def test_children_of_a_program_that_does_everything_hold_nothing(site: Site, forks: Path) -> None:
+def test_forked_children_hold_no_card_memory_and_no_lock(site: Site, forks: Path) -> None:
     seconds = os.environ.get("NVSHARE_FORK_SECONDS", "8")
     program = Life(site, forks, "everything", seconds, tq="20ms")
     popen = program.popen

@@ -74,7 +74,7 @@ def beside(site: Site, name: str, steps: int) -> Gang:
     return Gang(site, name, cards=["1"], steps=steps)
 
 
-def test_a_program_on_one_of_the_cards_takes_turns_with_a_gang(tiny_site: Site) -> None:
+def test_program_on_one_card_of_a_gang_takes_turns_with_it(tiny_site: Site) -> None:
     tiny_site.start("--tq", "1")
     programs = [Gang(tiny_site, "a", cards=["0", "1"]), beside(tiny_site, "b", 500)]
     for program in programs:
@@ -83,7 +83,7 @@ def test_a_program_on_one_of_the_cards_takes_turns_with_a_gang(tiny_site: Site) 
         program.ends_well()
 
 
-def test_a_killed_gang_holds_nobody_up(tiny_site: Site) -> None:
+def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
     tiny_site.start("--tq", "1")
     doomed = Gang(tiny_site, "a", cards=["0", "1"], steps=1_000_000)
     other = Gang(tiny_site, "b", cards=["0", "1"], ahead=40)

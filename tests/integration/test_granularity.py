@@ -61,7 +61,9 @@ class Daemon:
 
 
 @pytest.mark.parametrize(("total", "block"), [(16 * GIB, 64 * MIB), (4 * GIB, 32 * MIB)])
-def test_one_block_leaves(site: Site, total: int, block: int) -> None:
+def test_eviction_of_a_megabyte_moves_one_block_of_the_cards_size(
+    site: Site, total: int, block: int
+) -> None:
     site.socket.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(site.socket))

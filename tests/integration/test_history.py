@@ -71,7 +71,7 @@ def said(site: Site) -> Counter[str]:
     return Counter(line["report"] for line in site.trace() if "report" in line)
 
 
-def test_what_is_kept_is_what_happened_also_through_a_restart(site: Site) -> None:
+def test_history_is_right_through_a_restart_of_the_daemon(site: Site) -> None:
     start(site)
     one = wanting(site, LARGE)
     pump([one], lambda: one.running)
@@ -103,7 +103,7 @@ def test_what_is_kept_is_what_happened_also_through_a_restart(site: Site) -> Non
     assert kept(site) == file
 
 
-def test_a_program_that_outlives_the_daemon_is_counted_once(site: Site) -> None:
+def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
     start(site)
     hook = wanting(site, SMALL)
     pump([hook], lambda: hook.running)
@@ -132,7 +132,7 @@ def test_a_daemon_that_keeps_no_history_makes_no_file(site: Site) -> None:
     assert "history" not in site.log.read_text()
 
 
-def test_a_file_that_is_none_of_ours_is_put_aside_and_sharing_goes_on(site: Site) -> None:
+def test_foreign_history_file_does_not_stop_sharing(site: Site) -> None:
     state = site.folder / "state"
     state.mkdir()
     (state / "history.db").write_text("my diary\n" * 1000)

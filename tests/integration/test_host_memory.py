@@ -154,7 +154,7 @@ print(sum(size for _, size in kept()), flush=True)
 @pytest.mark.parametrize("refused", [
     (), (1, 2), *(pytest.param(one, marks=pytest.mark.long) for one in ((1,), (2, 4))),
 ])
-def test_what_was_mapped_for_it_and_not_used_is_given_back(
+def test_host_memory_mapped_and_not_used_is_unmapped(
     site: Site, refused: tuple[int, ...]
 ) -> None:
     """Addresses are taken for all slabs at once; the driver may refuse to register some."""
@@ -204,7 +204,7 @@ for turn in range(2):
 
 @pytest.mark.parametrize("primary", [False, True])
 @pytest.mark.parametrize("failing", ["", "cuMemHostUnregister:1+"])
-def test_it_goes_when_the_context_has_gone_that_it_was_registered_in(
+def test_empty_host_memory_is_freed_after_its_context_ends(
     site: Site, eventually: Callable[[Callable[[], bool]], None], failing: str, primary: bool
 ) -> None:
     """And the daemon hears of it, also if the driver does not let go of it before."""
@@ -258,7 +258,9 @@ for turn in range(3):
     *(pytest.param(*one, marks=pytest.mark.long) for one in (
         ("", False), ("cuMemHostRegister:2+", True), ("cuMemHostUnregister:1", False))),
 ])
-def test_another_context_has_it_registered_again(site: Site, failing: str, both: bool) -> None:
+def test_host_memory_is_registered_anew_in_another_context(
+    site: Site, failing: str, both: bool
+) -> None:
     """If it is refused that, copies are slower, and as right."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--presave", "off", "--trace", str(site.folder / "trace"))

@@ -97,7 +97,7 @@ def tell(program: Program, text: str) -> None:
     program.popen.stdin.flush()
 
 
-def test_what_one_writes_the_other_reads(site: Site) -> None:
+def test_ipc_importer_reads_what_the_exporter_writes(site: Site) -> None:
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, USER)
     handles = owner.hears()
@@ -135,7 +135,7 @@ assert get(memory, 8 * MIB) == b"M" * 8 * MIB
 """
 
 
-def test_containers_that_have_no_network_in_common_share(site: Site) -> None:
+def test_ipc_works_between_containers_without_a_common_network(site: Site) -> None:
     """They share IPC, which is /dev/shm; nothing stays there, not even of one that was killed."""
     site.start()
     killed, owner = Program(site, QUIET), Program(site, QUIET)

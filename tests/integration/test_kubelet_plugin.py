@@ -76,7 +76,7 @@ def test_shares_are_spread_over_cards(node: Node) -> None:
     assert {card_of(share) for share in node.kubelet.prefers(free, 2)} == set(uuids(node))
 
 
-def test_one_container_never_gets_one_card_twice(node: Node) -> None:
+def test_container_is_never_given_two_shares_of_one_card(node: Node) -> None:
     """Its pod is kept: it is not refused, and so not made anew many times in a second."""
     node.daemon()
     node.start()
@@ -107,7 +107,7 @@ def test_a_card_that_another_plugin_offers_is_not_shared(node: Node) -> None:
     node.allocatable(20)
 
 
-def test_a_daemon_that_dies_takes_the_shares_along_until_it_is_back(node: Node) -> None:
+def test_shares_are_withdrawn_while_the_daemon_is_down(node: Node) -> None:
     daemon = node.daemon()
     node.start()
     node.allocatable(20)
@@ -122,7 +122,7 @@ def test_a_daemon_that_dies_takes_the_shares_along_until_it_is_back(node: Node) 
     assert node.kubelet.registrations == 1
 
 
-def test_a_daemon_that_hangs_takes_them_along_too(node: Node) -> None:
+def test_shares_are_withdrawn_while_the_daemon_hangs(node: Node) -> None:
     daemon = node.daemon()
     node.start()
     node.allocatable(20)
@@ -133,7 +133,7 @@ def test_a_daemon_that_hangs_takes_them_along_too(node: Node) -> None:
     node.allocatable(20)
 
 
-def test_without_a_daemon_there_are_no_shares_until_it_comes(node: Node) -> None:
+def test_shares_are_offered_once_the_daemon_starts(node: Node) -> None:
     node.start()
     node.kubelet.wait(lambda: node.kubelet.registrations == 1)
     assert node.kubelet.devices() == {}
@@ -142,7 +142,7 @@ def test_without_a_daemon_there_are_no_shares_until_it_comes(node: Node) -> None
     node.allocatable(20)
 
 
-def test_a_bus_that_restarts_changes_nothing_for_long(node: Node) -> None:
+def test_shares_return_after_a_restart_of_the_bus(node: Node) -> None:
     daemon = node.daemon()
     node.start()
     node.allocatable(20)
@@ -155,7 +155,7 @@ def test_a_bus_that_restarts_changes_nothing_for_long(node: Node) -> None:
     node.allocatable(20)
 
 
-def test_a_kubelet_that_restarts_finds_it(node: Node) -> None:
+def test_plugin_registers_again_after_a_restart_of_kubelet(node: Node) -> None:
     node.daemon()
     node.start()
     node.allocatable(20)
@@ -166,7 +166,7 @@ def test_a_kubelet_that_restarts_finds_it(node: Node) -> None:
     node.kubelet.allocate([f"{uuids(node)[1]}::3"])
 
 
-def test_it_may_be_killed_and_started_again(node: Node) -> None:
+def test_killed_plugin_offers_the_same_shares_when_restarted(node: Node) -> None:
     node.daemon()
     plugin = node.start()
     node.allocatable(20)
@@ -196,7 +196,7 @@ def test_its_end_is_noticed_at_once(node: Node) -> None:
     assert not list((node.kubelet.folder / "plugins_registry").iterdir())
 
 
-def test_a_socket_that_somebody_removes_is_made_anew(node: Node) -> None:
+def test_removed_plugin_socket_is_made_anew(node: Node) -> None:
     node.daemon()
     node.start()
     node.allocatable(20)
@@ -206,7 +206,7 @@ def test_a_socket_that_somebody_removes_is_made_anew(node: Node) -> None:
     node.allocatable(20)
 
 
-def test_a_socket_of_nvshared_that_is_elsewhere_is_said(node: Node) -> None:
+def test_plugin_refuses_shares_where_the_daemon_listens_elsewhere(node: Node) -> None:
     node.daemon()
     node.start("--socket", "/nowhere/sock")
     node.kubelet.wait(lambda: node.kubelet.registrations == 1)
@@ -214,7 +214,7 @@ def test_a_socket_of_nvshared_that_is_elsewhere_is_said(node: Node) -> None:
     assert node.kubelet.allocatable() == 0
 
 
-def test_only_one_serves_a_node(node: Node) -> None:
+def test_second_plugin_on_a_node_is_refused(node: Node) -> None:
     node.start()
     code, said = node.fails()
     assert code == 152

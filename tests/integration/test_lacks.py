@@ -143,7 +143,7 @@ def test_a_folder_that_may_not_be_written_to_is_named(site: Site, bus: PrivateBu
         assert control.snapshot().gpus[0].anti_thrash == "auto"
 
 
-def test_without_a_bus_it_does_not_start_and_says_why(site: Site) -> None:
+def test_daemon_without_a_bus_does_not_start_and_names_it(site: Site) -> None:
     sentence = one_sentence(site.run("--bus", "unix:path=/no/such/bus"), ExitCode.FAILURE)
     assert sentence == (
         "cannot connect to the message bus at 'unix:path=/no/such/bus': "
@@ -154,7 +154,7 @@ def test_without_a_bus_it_does_not_start_and_says_why(site: Site) -> None:
 
 
 @needs_bus
-def test_sharing_goes_on_without_the_bus_and_it_comes_back(
+def test_sharing_goes_on_without_the_bus_and_the_daemon_reconnects(
     site: Site, bus: PrivateBus, eventually: Eventually
 ) -> None:
     site.start("--bus", bus.address)
@@ -172,7 +172,7 @@ def test_sharing_goes_on_without_the_bus_and_it_comes_back(
 
 
 @needs_bus
-def test_a_second_one_on_the_same_bus_is_refused_and_takes_nothing(
+def test_second_daemon_on_the_same_bus_is_refused(
     site: Site, bus: PrivateBus
 ) -> None:
     site.start("--bus", bus.address)

@@ -55,7 +55,7 @@ def on_the_card(site: Site) -> int:
     return int(done.stdout)
 
 
-def test_it_leaves_the_card_and_comes_back_and_the_processor_has_it_meanwhile(site: Site) -> None:
+def test_managed_memory_is_evicted_and_stays_readable_by_the_processor(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
 size = 120 * MIB + 12345
@@ -139,7 +139,7 @@ sys.stdin.readline()
     one.ends_well()
 
 
-def test_what_is_freed_and_taken_while_it_is_away(site: Site) -> None:
+def test_managed_memory_may_be_freed_and_allocated_while_swapped(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
 gone, kept = managed(96 * MIB), managed(40 * MIB)
@@ -217,7 +217,7 @@ for piece, value in zip(pieces, values):
 '''
 
 
-def test_two_that_do_not_fit_together_take_turns(site: Site) -> None:
+def test_two_programs_with_managed_memory_take_turns(site: Site) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "100ms", "--capacity", f"{CAPACITY}", "--trace", trace)
     both = []
@@ -233,7 +233,7 @@ def test_two_that_do_not_fit_together_take_turns(site: Site) -> None:
     assert out >= 2 * (2 * 160 * MIB - CAPACITY), "it did not leave the card"
 
 
-def test_where_the_processor_may_not_have_it_meanwhile_it_stays(site: Site) -> None:
+def test_managed_memory_without_concurrent_access_is_pinned(site: Site) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
     site.start("--tq", "1")
     one = program(site, '''

@@ -137,7 +137,7 @@ def test_memory_registered_through_a_linked_library_stays_on_the_card(
     check(site, eventually, Program(site, MEMORY + opening + calls + END), limits)
 
 
-def test_a_program_that_asked_for_the_encoder_first_stays(
+def test_program_that_opened_nvenc_before_cuda_is_pinned(
     site: Site, eventually: Eventually, tmp_path: Path
 ) -> None:
     site.start("--tq", "1")
@@ -145,7 +145,7 @@ def test_a_program_that_asked_for_the_encoder_first_stays(
     check(site, eventually, Program(site, MEMORY + END, before=opening + CALLS[ENCODER]), WHOLE)
 
 
-def test_host_memory_and_memory_that_is_mapped_are_registered_too(
+def test_host_and_mapped_memory_can_be_registered_with_other_devices(
     site: Site, eventually: Eventually, tmp_path: Path
 ) -> None:
     """Of what the program mapped itself, that allocation stays."""

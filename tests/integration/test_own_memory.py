@@ -186,7 +186,7 @@ call("cuMemAddressFree", second, 3 * size)
 ''')
 
 
-def test_what_the_library_does_not_know_to_be_valid_waits_for_the_driver(site: Site) -> None:
+def test_mapping_calls_of_unknown_validity_wait_for_the_driver(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB

@@ -60,7 +60,7 @@ def serve(listener: socket.socket, flags: Flag) -> None:
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-def test_it_is_kept_from_getting_far_ahead_while_others_wait(
+def test_pace_bounds_launches_in_flight_while_others_wait(
         site: Site, others_wait: bool) -> None:
     site.environment["NVSHARE_SIM_DRIVER"] = ""         # before 12.5 nobody is
     site.socket.parent.mkdir()

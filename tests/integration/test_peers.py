@@ -45,7 +45,7 @@ put(first, data)
 '''
 
 
-def test_what_was_opened_to_a_peer_stays_open(site: Site) -> None:
+def test_peer_access_survives_eviction(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)
@@ -75,7 +75,7 @@ copied(first, result=700)                                # for good, as without 
     program.ends_well()
 
 
-def test_what_another_card_is_still_reading_stays(site: Site) -> None:
+def test_memory_read_by_another_card_is_not_evicted(site: Site) -> None:
     """Nothing is in flight on the first card, but the other has yet to read its memory."""
     site.start("--tq", "1")
     program = Program(site, TWO + KERNEL + '''

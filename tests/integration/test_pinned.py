@@ -106,7 +106,7 @@ def hold_between(
     serve(hook, program)
 
 
-def test_what_was_pinned_and_freed_is_no_reason_to_refuse_more(site: Site) -> None:
+def test_pinning_again_after_a_free_is_not_refused(site: Site) -> None:
     """A card of 1 GiB, of which somebody else needs 600 MiB, and never more than four are pinned.
 
     In all 1,600 MiB are. While a thread is on its way from the answer to its memory, what others
@@ -167,7 +167,7 @@ def enter():
 '''
 
 
-def test_what_is_pinned_in_a_context_goes_with_it(site: Site) -> None:
+def test_pinned_memory_is_freed_with_its_context(site: Site) -> None:
     """And what is not, or in another one, stays. In all more is made than the card has."""
     site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
     site.start()
@@ -203,7 +203,7 @@ for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
     program.ends_well()
 
 
-def test_what_went_with_its_context_is_not_taken_off_twice(site: Site) -> None:
+def test_pinned_memory_freed_with_its_context_is_counted_once(site: Site) -> None:
     """Neither by who destroys it then, nor by what has its name afterwards."""
     site.start()
     program = Program(site, CONTEXTS + '''
@@ -225,7 +225,7 @@ assert used() == before - 64 * MIB
     program.ends_well()
 
 
-def test_who_asks_for_more_than_any_machine_has_is_refused_it_and_stays(site: Site) -> None:
+def test_impossible_pin_request_is_refused_and_the_client_goes_on(site: Site) -> None:
     site.start("--tq", "1")
     Program(site, THREADS + '''
 shape = Descriptor(1 << 57, 0, 1, 1)

@@ -73,7 +73,7 @@ def program(site: Site, body: str) -> Program:
     return Program(site, POOLS + body)
 
 
-def test_content_survives_where_others_have_the_card(site: Site) -> None:
+def test_content_of_a_pool_survives_turns_of_others(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 own, a = make_pool(), stream()
@@ -148,7 +148,7 @@ assert take(2000, b) != address and take(2000, a) == address
     running.ends_well()
 
 
-def test_nothing_waits(site: Site) -> None:
+def test_stream_ordered_allocation_does_not_wait(site: Site) -> None:
     """Each of these calls returns while its stream is held; nothing else would let it go."""
     site.start()
     running = program(site, '''

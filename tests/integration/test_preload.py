@@ -128,7 +128,7 @@ def test_as_json(system: System) -> None:
     assert json.loads(system.ctl("disable", json=True).stdout)["enabled"] is False
 
 
-def test_what_others_want_stays(system: System) -> None:
+def test_preload_enable_and_disable_keep_other_libraries_of_the_list(system: System) -> None:
     system.list.write_text(OTHERS)
     system.list.chmod(0o640)
     assert system.enable().returncode == 0
@@ -199,7 +199,9 @@ def test_preload_system_without_c_library_is_refused(system: System) -> None:
     system.refused(ExitCode.FAILURE, "programs of this system do not run", "libc.so.6")
 
 
-def test_no_system_at_all(system: System, tmp_path: Path) -> None:
+def test_preload_enable_without_programs_or_folders_is_refused(
+    system: System, tmp_path: Path
+) -> None:
     shutil.rmtree(system.top / "bin")
     system.refused(ExitCode.FAILURE, "no program", "--root")
     done = System(tmp_path / "none").enable()
@@ -213,7 +215,9 @@ def test_no_system_at_all(system: System, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "folder above", "folder of a link"])
-def test_what_others_could_change_is_refused(system: System, what: str) -> None:
+def test_preload_enable_of_a_library_writable_by_others_is_refused(
+    system: System, what: str
+) -> None:
     path = system.top / INSIDE[1:]
     match what:
         case "file":
@@ -239,7 +243,7 @@ def test_what_others_could_change_is_refused(system: System, what: str) -> None:
 
 
 @as_root
-def test_what_another_user_owns_is_refused(system: System) -> None:
+def test_preload_enable_of_a_library_of_another_user_is_refused(system: System) -> None:
     os.chown(system.top / "usr", 1234, 0)
     system.refused(ExitCode.FAILURE, "it belongs to uid 1234")
     os.chown(system.top / "usr", 0, 4321)
@@ -248,7 +252,9 @@ def test_what_another_user_owns_is_refused(system: System) -> None:
 
 
 @pytest.mark.parametrize("path", ["usr/lib/libnvshare.so", "/usr/my lib/libnvshare.so"])
-def test_a_path_that_cannot_stand_in_the_list(system: System, path: str) -> None:
+def test_preload_enable_of_a_relative_path_or_one_with_a_blank_is_refused(
+    system: System, path: str
+) -> None:
     (system.top / "usr" / "my lib").mkdir()
     shutil.copy(library.hook(), system.top / "usr" / "my lib")
     done = system.ctl("enable", "--library", path)
@@ -295,7 +301,9 @@ def test_a_library_with_which_programs_fail(system: System, tmp_path: Path) -> N
 
 
 @as_root
-def test_a_library_that_looks_right_and_does_not_load(system: System, tmp_path: Path) -> None:
+def test_preload_enable_of_a_library_that_does_not_load_is_refused(
+    system: System, tmp_path: Path
+) -> None:
     """It needs another one that is not there, so no program would start."""
     script = (
         "echo 'int away(void) { return 0; }' | cc -shared -fPIC -x c - -o libaway.so\n"

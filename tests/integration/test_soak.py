@@ -11,7 +11,7 @@ from tests.integration.test_random_handovers import built
 KILLS = 12
 
 
-def test_who_lives_through_kills_has_every_byte() -> None:
+def test_soak_with_kills_ends_with_every_byte_right() -> None:
     with built(""):
         done = subprocess.run(
             [sys.executable, "-m", "bench.soak.measure", "--simulate", "--kills", str(KILLS)],

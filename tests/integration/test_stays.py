@@ -58,7 +58,7 @@ assert get(address, SIZE) == bytes([7]) * SIZE
 '''
 
 
-def test_a_program_whose_work_never_ends_stays_and_others_get_what_is_left(site: Site) -> None:
+def test_undrainable_program_is_pinned_and_others_use_the_rest(site: Site) -> None:
     site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
                "--swap-budget", "4GiB")
     program = Program(site, ENDLESS + 'print(json.dumps("begun"), flush=True)\n'
@@ -152,7 +152,7 @@ call("cuStreamEndCapture", stream, byref(graph))
 
 
 @pytest.mark.long
-def test_who_does_not_end_its_capture_stays(site: Site) -> None:
+def test_program_with_an_endless_capture_is_pinned(site: Site) -> None:
     site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
                "--swap-budget", "4GiB")
     program = Program(site, KEPT)

@@ -87,7 +87,7 @@ def test_a_connection_outlives_the_daemon(
     assert manager.stored == 2
 
 
-def test_what_answers_the_daemon_before_is_ignored(site: Site, manager: ServiceManager) -> None:
+def test_answer_to_an_earlier_daemon_is_ignored(site: Site, manager: ServiceManager) -> None:
     daemon = manager.start("--tq", "1")
     one = wanting(manager)
     pump([one], lambda: one.running)
@@ -106,7 +106,7 @@ def test_what_answers_the_daemon_before_is_ignored(site: Site, manager: ServiceM
     assert "dropped" not in site.log.read_text()
 
 
-def test_who_had_said_nothing_or_was_not_answered_is_heard(
+def test_clients_whose_hello_or_answer_was_lost_are_taken_over(
     site: Site, manager: ServiceManager
 ) -> None:
     daemon = manager.start()
@@ -133,7 +133,7 @@ def test_who_had_said_nothing_or_was_not_answered_is_heard(
     assert "dropped" not in site.log.read_text()
 
 
-def test_nothing_is_kept_of_those_who_left(site: Site, manager: ServiceManager) -> None:
+def test_descriptors_of_ended_clients_are_not_kept(site: Site, manager: ServiceManager) -> None:
     daemon = manager.start("--tq", "3600")
     left, fell, wrong, dies = (site.client(MIB) for _ in range(4))
     stays = wanting(manager)
@@ -153,7 +153,9 @@ def test_nothing_is_kept_of_those_who_left(site: Site, manager: ServiceManager) 
     manager.wait(lambda: len(manager.kept) == 2)
 
 
-def test_a_forked_child_keeps_nothing_alive(site: Site, manager: ServiceManager) -> None:
+def test_forked_child_does_not_keep_its_parents_client_alive(
+    site: Site, manager: ServiceManager
+) -> None:
     daemon = manager.start("--tq", "3600")
     parent = site.client(LARGE, "--fork")
     parent.wait_for("running")

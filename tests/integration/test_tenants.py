@@ -30,7 +30,7 @@ def bus() -> Iterator[str]:
         yield made.address
 
 
-def test_a_rule_file_that_goes_bad_while_programs_run(
+def test_broken_rule_file_keeps_the_rules_of_running_programs(
     site: Site, bus: str, eventually: Eventually
 ) -> None:
     file = site.folder / "nvshared.conf"
@@ -64,7 +64,7 @@ def test_a_rule_file_that_goes_bad_while_programs_run(
     assert OURS in next(line for line in heard if line["event"] == "joined")["tenants"]
 
 
-def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
+def test_terms_of_a_tenant_outlive_programs_and_the_daemon(
     site: Site, bus: str, eventually: Eventually
 ) -> None:
     options = ("--bus", bus, "--state-dir", str(site.folder / "state"))
@@ -91,7 +91,7 @@ def test_what_is_set_for_a_tenant_outlives_programs_and_the_daemon(
     assert kinds.index("tenant-changed") < kinds.index("joined")
 
 
-def test_a_program_is_called_as_it_says_also_by_a_later_daemon(
+def test_name_of_a_program_survives_a_restart_of_the_daemon(
     site: Site, bus: str, eventually: Eventually
 ) -> None:
     daemon = site.start("--bus", bus)

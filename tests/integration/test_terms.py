@@ -68,7 +68,7 @@ def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
     return found
 
 
-def test_a_suspended_program_is_off_the_card_and_ends_right_after_it_is_resumed(
+def test_suspended_program_is_evicted_and_ends_right_after_resume(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--tq", "100ms", "--capacity", "60MiB")
@@ -184,7 +184,7 @@ def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., 
     assert popen.wait() == 0
 
 
-def test_what_is_set_outlives_the_daemon(
+def test_terms_of_a_program_outlive_the_daemon(
     site: Site, start: Callable[..., Control], eventually: Eventually, bus: str
 ) -> None:
     options = ("--state-dir", str(site.folder / "state"))

@@ -27,7 +27,7 @@ def wanting(site: Site, size: int, card: int = 0) -> Hook:
     return hook
 
 
-def test_two_that_fit_run_at_once(site: Site) -> None:
+def test_two_clients_that_fit_run_at_once(site: Site) -> None:
     site.start()
     one, two = wanting(site, SMALL), wanting(site, SMALL)
     pump([one, two], lambda: one.running and two.running)
@@ -41,7 +41,7 @@ def test_cards_are_shared_apart_from_each_other(site: Site) -> None:
     pump([one, two], lambda: one.running and two.running)
 
 
-def test_a_holder_that_idles_gives_way_long_before_its_quantum_is_over(site: Site) -> None:
+def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
     one = wanting(site, LARGE)
     pump([one], lambda: one.running)
@@ -67,7 +67,7 @@ def test_a_holder_that_idles_gives_way_long_before_its_quantum_is_over(site: Sit
     assert [line["reason"] for line in lines if line.get("report") == "turn-ended"] == ["idle"] * 10
 
 
-def test_a_quantum_ends_a_turn_that_does_not_end_itself(site: Site) -> None:
+def test_busy_holder_is_stopped_when_its_quantum_is_over(site: Site) -> None:
     site.start("--tq", "1")
     one, two = wanting(site, LARGE), wanting(site, LARGE)
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_quantum_ends_a_turn_that_does_not_end_itself(site: Site) -> None:
         pump([one, two], lambda: two.running)
 
 
-def test_a_reload_shortens_a_turn_that_is_on(site: Site) -> None:
+def test_reload_with_a_shorter_quantum_ends_the_current_turn(site: Site) -> None:
     import signal
 
     daemon = site.start()
@@ -97,7 +97,7 @@ def absent(site: Site, size: int) -> Hook:
 
 
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-def test_before_a_stop_whoever_fits_is_let_in_and_others_are_named(site: Site) -> None:
+def test_drain_before_a_stop_lets_fitting_clients_run_and_names_the_rest(site: Site) -> None:
     with private_bus() as bus:
         daemon = site.start("--bus", bus.address)
         one = wanting(site, LARGE)
@@ -117,7 +117,7 @@ def test_before_a_stop_whoever_fits_is_let_in_and_others_are_named(site: Site) -
     assert (one.running, large.running, small.running) == (True, False, True)
 
 
-def test_what_could_not_be_swapped_out_is_refused(site: Site) -> None:
+def test_allocation_beyond_card_and_host_is_refused(site: Site) -> None:
     site.start("--swap-budget", "100MiB")
     one = wanting(site, LARGE)
     pump([one], lambda: one.running)
@@ -127,7 +127,7 @@ def test_what_could_not_be_swapped_out_is_refused(site: Site) -> None:
     assert two.allocate(300 * MIB)
 
 
-def test_more_clients_than_the_card_could_ever_hold_all_get_their_turn(site: Site) -> None:
+def test_clients_beyond_the_cards_capacity_all_get_turns(site: Site) -> None:
     site.start("--tq", "3600")
     hooks = [wanting(site, LARGE) for _ in range(6)]
     had_turns: set[int] = set()

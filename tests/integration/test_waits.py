@@ -56,7 +56,7 @@ class Program:
         assert self.popen.wait(PATIENCE) == 0, self.said
 
 
-def test_who_waits_for_its_turn_is_told_its_place(site: Site, eventually: Eventually) -> None:
+def test_waiting_program_is_told_its_place_in_the_queue(site: Site, eventually: Eventually) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
     holder = Program(site, LARGE, *HOLDS)
     eventually(lambda: "turn" in (site.folder / "trace").read_text())
@@ -75,7 +75,7 @@ def test_who_waits_for_its_turn_is_told_its_place(site: Site, eventually: Eventu
     assert silent.said == []
 
 
-def test_who_need_not_wait_says_nothing(site: Site) -> None:
+def test_program_that_need_not_wait_prints_no_line(site: Site) -> None:
     site.start()
     program = Program(site, SMALL, "--steps", "3", NVSHARE_VERBOSE="1")
     program.ends_well()
@@ -83,7 +83,7 @@ def test_who_need_not_wait_says_nothing(site: Site) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["none", "refuses"])
-def test_who_requires_nvshared_waits_for_it(
+def test_program_with_nvshare_required_waits_for_the_daemon(
     site: Site, eventually: Eventually, trouble: str
 ) -> None:
     if trouble == "refuses":
@@ -103,13 +103,13 @@ def test_who_requires_nvshared_waits_for_it(
     assert [line.split(",")[0] for line in program.said] == ["waits for nvshared", "goes on"]
 
 
-def test_who_does_not_require_it_runs_unshared(site: Site) -> None:
+def test_program_without_nvshare_required_runs_unshared(site: Site) -> None:
     program = Program(site, SMALL, "--steps", "2", NVSHARE_REQUIRED="0")
     program.ends_well()
     assert program.said == []
 
 
-def test_who_waits_is_told_once_that_nvshared_has_ended(
+def test_waiting_program_is_told_once_that_the_daemon_ended(
     site: Site, eventually: Eventually
 ) -> None:
     daemon = site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
@@ -138,7 +138,7 @@ sys.stdin.readline()
 '''
 
 
-def test_who_waits_for_memory_that_it_asked_for_says_so(site: Site) -> None:
+def test_program_that_waits_for_a_commit_says_so(site: Site) -> None:
     daemon = Daemon(site)
     site.environment["NVSHARE_VERBOSE"] = "1"
     program = Own(site, ASKS)
@@ -161,7 +161,7 @@ sys.stdin.readline()
 ''' + ASKS
 
 
-def test_who_asks_for_memory_is_told_that_nvshared_does_not_come_back(site: Site) -> None:
+def test_program_in_an_allocation_is_told_that_the_daemon_is_gone(site: Site) -> None:
     """As under systemd, which holds the socket of one that cannot start: the program is connected,
     and nobody answers."""
     daemon = Daemon(site)

@@ -135,7 +135,7 @@ def test_shares_are_as_many_as_was_said() -> None:
     assert "no GPU goes by '5', which --replicas names" in offer.words()
 
 
-def test_nothing_is_offered_that_cannot_be_shared() -> None:
+def test_kubelet_is_offered_no_card_that_cannot_be_shared() -> None:
     offer = Offer(Replicas(2))
     with pytest.raises(NvshareError, match="has not answered yet"):
         offer.check(["GPU-0a::0"])
