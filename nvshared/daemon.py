@@ -52,7 +52,8 @@ logger = logging.getLogger("nvshared")
 
 # Seconds that one of NVML's threads may keep the interpreter while a hand-over wants it.
 GIVE_WAY = 0.000_5
-THREADS = 8                             # of each kind of lanes
+THREADS = 32                            # for what is answered at last; they begin when needed
+THREADS_FOR_NAMES = 8                   # for what programs can withhold
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,7 +130,7 @@ async def _serve(
             listening = made.socket
             successor = successor or made.found_stale
         lanes = Lanes("lanes", THREADS, _poster(loop), monotonic, _timer(loop))
-        programs = Lanes("programs", THREADS, _poster(loop), monotonic, _timer(loop))
+        programs = Lanes("programs", THREADS_FOR_NAMES, _poster(loop), monotonic, _timer(loop))
         manager = _manager(cards, config, read, lanes)
         limited = log.Limited(logger, monotonic, _timer(loop))
         worker = Worker(nvml.sample, _poster(loop), [facts.uuid for facts in cards])
