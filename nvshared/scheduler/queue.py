@@ -124,15 +124,17 @@ def _merged(
     """Several lines as one: of the first in each, always the one with the least virtual time."""
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
-    for line, waiting in lines.items():
-        others[line] = iter(_sequence(card, waiting, level) if isinstance(line, Node) else waiting)
-        first[line] = next(others[line])
     before = dict.fromkeys(lines, 0.0)  # virtual time of turns of its tenant's that come first
     heap = [(waiting[0].path[level].after, waiting[0].place, line)
             for line, waiting in lines.items()]
     heapify(heap)
     while heap:
         line = heap[0][2]
+        if line not in others:          # most callers look at the first client only
+            waiting = lines[line]
+            others[line] = iter(
+                _sequence(card, waiting, level) if isinstance(line, Node) else waiting)
+            first[line] = next(others[line])
         client, following = first[line], next(others[line], None)
         if following is not None:
             first[line], node = following, following.path[level]
