@@ -93,7 +93,8 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
     if head is not None and not any(c.lacks_room for c in card.groups.group("lacking")):
         others = [c for c in victims(card) if c is not head]
         goal = Goal.HEAD if card.settings.bus_sharing else None
-        _bring_in(decision, head, head.lacks_room, others, goal)
+        while _bring_in(decision, head, head.lacks_room, others, goal):
+            pass                        # what was ordered leaves host memory for more
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(decision)

@@ -100,6 +100,11 @@ def test_rows_move_much_memory() -> None:
     assert moves > 1000
 
 
+def test_load_for_the_head_orders_all_at_once_that_host_memory_allows() -> None:
+    """In this row evictions for the head leave host memory for one more eviction."""
+    Row(140).goes()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, MANY, 20))
 def test_what_must_hold_holds(first: int) -> None:
