@@ -89,13 +89,13 @@ def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
     lab.has(lab.api.tenant("old"), weight=300)
     lab.api.annotate("new", gpu_memory_limit="4096", gpu_core_limit="60")
     new = lab.api.tenant("new")
-    lab.has(new, memory=4096 * MIB, compute_limit=60)
+    lab.has(new, memory_limit=4096 * MIB, compute_limit=60)
     lab.api.annotate("new", gpu_memory_limit="4Gi", gpu_core_limit="35", weight="200")
-    lab.has(new, memory=4 * GIB, compute_limit=35, weight=200)
+    lab.has(new, memory_limit=4 * GIB, compute_limit=35, weight=200)
     lab.api.annotate("new", gpu_memory_limit=None, weight=None)
     lab.has(new, compute_limit=35)
     lab.api.annotate("new", gpu_core_request="30", host_memory_limit="1Gi", priority="background")
-    lab.has(new, compute_limit=35, compute_request=30, host_memory=GIB, priority=1)
+    lab.has(new, compute_limit=35, compute_request=30, host_memory_limit=GIB, priority=1)
     lab.has(lab.api.tenant("old"), weight=300)
     assert lab.sources(lab.api.tenant("old")) == {"weight": "annotation"}
     assert lab.api.events == []
@@ -182,16 +182,16 @@ def test_nonsense_is_refused_and_what_held_goes_on(
 ) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", gpu_core_limit="50", gpu_memory_limit="512Mi")
-    lab.has(old, compute_limit=50, memory=512 * MIB, weight=300)
+    lab.has(old, compute_limit=50, memory_limit=512 * MIB, weight=300)
     lab.api.annotate("old", **{key: text, "weight": "400"})
     event = lab.api.event(0)
     assert said in event["message"]
     assert (event["reason"], event["type"]) == ("AnnotationRefused", "Warning")
     assert event["involvedObject"]["name"] == "old"
-    lab.has(old, compute_limit=50, memory=512 * MIB, weight=400)    # what was right is set
+    lab.has(old, compute_limit=50, memory_limit=512 * MIB, weight=400)    # what was right is set
     lab.says("old", "True", event["message"])
     lab.api.annotate("old", weight="500")
-    lab.has(old, compute_limit=50, memory=512 * MIB, weight=500)
+    lab.has(old, compute_limit=50, memory_limit=512 * MIB, weight=500)
     assert len(lab.api.events) == 1                     # said once
     lab.says("old", "True", event["message"])           # and as long as it is so
     lab.api.annotate("old", **{key: None})

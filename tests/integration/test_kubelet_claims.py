@@ -195,7 +195,7 @@ def test_claims_of_a_pod_are_added_up(lab: ClaimLab) -> None:
     assert device.cdi_device_ids[1].lower() == f"nvidia.com/gpu={lab.second}"
     lab.unprepare("a")
     lab.unprepare("c")
-    lab.has(lab.api.tenant("old"), compute_limit=20, memory=64 * MIB)
+    lab.has(lab.api.tenant("old"), compute_limit=20, memory_limit=64 * MIB)
 
 
 def test_parameters_that_mean_nothing_are_refused(lab: ClaimLab) -> None:
@@ -355,7 +355,7 @@ def test_an_api_server_that_is_away_keeps_the_prepared(lab: ClaimLab) -> None:
 def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", gpu_memory_limit="32Mi", gpu_core_limit="60", weight="900")
-    lab.has(old, memory=32 * MIB, compute_limit=60, weight=900)
+    lab.has(old, memory_limit=32 * MIB, compute_limit=60, weight=900)
     lab.claim(memory="64Mi", compute="50", parameters={"weight": 200})
     assert lab.prepare().devices
     assert lab.terms(old) == {"memory-limit": 32 * MIB, "compute-limit": 50, "weight": 900}
@@ -366,9 +366,9 @@ def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
     lab.api.annotate("old", gpu_memory_limit="65Mi", gpu_core_limit="20", weight=None)
     said = "nvshare.com/gpu-memory-limit cannot be 65MiB: 64MiB are claimed"
     assert lab.api.event(1)["message"] == said
-    lab.has(old, memory=32 * MIB, compute_limit=20, weight=200)
+    lab.has(old, memory_limit=32 * MIB, compute_limit=20, weight=200)
     lab.api.annotate("old", gpu_memory_limit=None)
-    lab.has(old, memory=64 * MIB, compute_limit=20, weight=200)
+    lab.has(old, memory_limit=64 * MIB, compute_limit=20, weight=200)
     lab.unprepare()
     lab.has(old, compute_limit=20)
 
