@@ -125,6 +125,14 @@ def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | 
     return popen.wait(timeout=PATIENCE)
 
 
+def ends(kind: str) -> tuple[int, int]:
+    """To read from and to write to."""
+    if kind == "socket":
+        one, other = socket.socketpair()
+        return one.detach(), other.detach()
+    return os.pipe() if kind == "pipe" else os.openpty()
+
+
 def fill(write_end: int) -> None:
     os.set_blocking(write_end, False)
     try:
@@ -138,12 +146,7 @@ def fill(write_end: int) -> None:
 def test_a_stderr_that_takes_no_more_does_not_hold_a_program_up(
     site: Site, resources: Path, kind: str
 ) -> None:
-    if kind == "pipe":
-        read_end, write_end = os.pipe()
-    elif kind == "socket":
-        read_end, write_end = (end.detach() for end in socket.socketpair())
-    else:
-        read_end, write_end = os.openpty()
+    read_end, write_end = ends(kind)
     fill(write_end)
     assert ended(site, resources, write_end) == 0
     os.close(write_end)
@@ -154,10 +157,7 @@ def test_a_stderr_that_takes_no_more_does_not_hold_a_program_up(
 def test_a_stderr_that_nobody_reads_does_not_end_a_program(
     site: Site, resources: Path, kind: str
 ) -> None:
-    if kind == "pipe":
-        read_end, write_end = os.pipe()
-    else:
-        read_end, write_end = (end.detach() for end in socket.socketpair())
+    read_end, write_end = ends(kind)
     os.close(read_end)
     assert ended(site, resources, write_end) == 0
     os.close(write_end)
@@ -197,13 +197,11 @@ def test_a_stderr_that_may_not_grow_does_not_end_a_program(
 def test_a_stderr_that_is_read_gets_the_line(
     site: Site, resources: Path, tmp_path: Path, kind: str
 ) -> None:
-    if kind == "pipe":
-        read_end, write_end = os.pipe()
-    elif kind == "socket":
-        read_end, write_end = (end.detach() for end in socket.socketpair())
-    else:
+    if kind == "file":
         write_end = os.open(tmp_path / "stderr", os.O_RDWR | os.O_CREAT)
         read_end = os.open(tmp_path / "stderr", os.O_RDONLY)
+    else:
+        read_end, write_end = ends(kind)
     assert ended(site, resources, write_end) == 0
     os.close(write_end)
     assert SAID in os.read(read_end, 65536).decode()
