@@ -218,8 +218,8 @@ void host_provided(struct client *client)
 void host_preallocate(struct client *client, uint64_t most)
 {
     struct work *work = &preallocating[client->index];
-    work->client = client;
-    work->early = true;
+    if (client->early_providers == 0)        /* threads read it before they take the lock */
+        *work = (struct work){ .client = client, .early = true };
     client->provides_early = true;
     client->host_most = most;
     pthread_t thread;

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "driver/own_file.h"
 #include "fuzz.h"
 #include "ipc/ipc.h"
 #include "ipc/ipc_client.h"
@@ -107,13 +108,13 @@ void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes)
         int from = ipc_client_begin(ticket, &again);
         int file = from < 0 ? -1 : ipc_client_part(from, ticket, &piece, &again);
         while (file >= 0) {
-            close(file);
+            own_file_close(file);
             got += piece.size;
             left = piece.left - piece.size;
             file = left != 0 ? ipc_client_part(from, ticket, &piece, &again) : -1;
         }
         if (from >= 0)
-            close(from);
+            own_file_close(from);
         again = again && got == 0;
     }
     MUST(got == bytes && (left == 0 || bytes == 0), "an honest one got %llu of %llu bytes",
