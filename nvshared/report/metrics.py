@@ -16,6 +16,7 @@ import errno
 import gzip
 import io
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from http.client import HTTPException, parse_headers
@@ -184,7 +185,9 @@ async def publish(manager: Manager, where: Endpoint) -> Callable[[], Awaitable[N
         server = await listen(where, scrapes.serve)
     except OSError as error:
         raise NvshareError(
-            f"the metrics cannot be served on {where}: {error.strerror}",
+            # asyncio's own words name the address a second time.
+            f"the metrics cannot be served on {where}: "
+            f"{os.strerror(error.errno) if error.errno else error}",
             "choose another with --metrics, or 0 for none",
         ) from error
 
