@@ -159,9 +159,9 @@ async def test_mouse_sort_and_filter(
         seen = await tmux.until("4000001", "4000002")
         (heading,) = [number for number, line in enumerate(seen) if "STATE" in line]
         await tmux.click(seen[heading].index("STATE"), heading)
-        await tmux.until("STATE▼")
+        await tmux.until("STATE▲")
         await tmux.click(seen[heading].index("STATE"), heading)
-        seen = await tmux.until("STATE▲")
+        seen = await tmux.until("STATE▼")
         (row,) = [number for number, line in enumerate(seen) if " 4000002 " in line]
         await tmux.click(30, row)
         await tmux.until("› ")
@@ -192,8 +192,8 @@ async def test_the_daemon_comes_back(manager: Manager, private: PrivateBus, star
         tmux = await start(130, 40)
         await tmux.until("4000002")
         await tmux.strike("Down", ">")
-        await tmux.until("PID▼")
-    await tmux.until("nvshared is not running", "4000002", "PID▼")
+        await tmux.until("PID▲")
+    await tmux.until("nvshared is not running", "4000002", "PID▲")
     async with published(manager, private.address):
         seen = await tmux.until("? help")
         assert any(line.startswith("›") and "4000002" in line for line in seen)
