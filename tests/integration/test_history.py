@@ -143,7 +143,7 @@ def test_foreign_history_file_does_not_stop_sharing(site: Site) -> None:
     stop(site)
     assert (state / "history.db.aside-1").read_text() == "my diary\n" * 1000
     assert kept(site)["turns"] == 1
-    (line,) = [line for line in site.log.read_text().splitlines() if "history" in line]
+    (line,) = [line for line in site.log.read_text().splitlines() if "history.db is" in line]
     assert line.endswith(
         f"{state}/history.db is put aside as history.db.aside-1 and a new history begun: "
         "it is broken: file is not a database")

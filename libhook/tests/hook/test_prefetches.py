@@ -30,7 +30,8 @@ def build(directory: Path) -> ctypes.CDLL:
     library = directory / "libprefetches.so"
     subprocess.run(
         ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{SOURCE}",
-         str(SOURCE / "block" / "prefetches.c"), "-o", str(library)], check=True)
+         f"-I{SOURCE.parent}/include", str(SOURCE / "block" / "prefetches.c"),
+         "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.prefetches_last.restype = Location
     return loaded
