@@ -2,6 +2,7 @@
 """A capture that a living thread leaves open keeps nobody from the card while nothing is in
 flight."""
 
+import os
 import select
 
 import pytest
@@ -14,6 +15,11 @@ from tests.integration.test_contexts import WAITING
 from tests.integration.test_own_memory import PRELUDE, Program
 
 LONGER_THAN_A_WRONG_DRAIN = 0.5
+
+needs_context_events = pytest.mark.skipif(
+    os.environ.get("NVSHARE_SIM_DRIVER") in ("535", "550"),
+    reason="before CUDA 12.5 there is no cuCtxRecordEvent, and a drain waits for the capture's end",
+)
 
 PREPARED = WAITING.removeprefix(PRELUDE) + '''
 address, captured, side, legacy = (c_uint64() for _ in range(4))
@@ -75,6 +81,7 @@ RESTING = {
 }
 
 
+@needs_context_events
 @pytest.mark.parametrize("what", RESTING)
 def test_idle_client_stops_while_a_capture_stays_open(site: Site, what: str) -> None:
     body, expected = RESTING[what]
@@ -106,6 +113,7 @@ def test_client_does_not_stop_while_work_is_in_flight_beside_a_capture(
     comes_back(daemon, program)
 
 
+@needs_context_events
 def test_work_from_before_a_capture_is_drained_while_it_stays_open(site: Site) -> None:
     daemon, program = program_of(
         site, "expected = 7\nwait_in(side)\ncapture()\n"
