@@ -20,10 +20,10 @@ from tests.integration.test_own_memory import Program
 pytestmark = [
     pytest.mark.skipif(bool(no_bus()), reason=no_bus()),
     pytest.mark.skipif(os.getuid() != 0, reason="it runs programs of two users, which needs root"),
+    pytest.mark.other_user,
 ]
 
 Eventually = Callable[[Callable[[], bool]], None]
-pytestmark = pytest.mark.other_user
 
 SOMEBODY = 65534                        # a user that every system has
 
