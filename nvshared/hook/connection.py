@@ -86,7 +86,6 @@ class HookConnection:
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, who.pid)
         self._timeout: asyncio.TimerHandle | None = None
-        packets.prepare(connected)
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._bereaved)

@@ -120,6 +120,7 @@ class Server:
 
     def _take(self, connected: socket.socket, name: str | None = None) -> None:
         """Has it found out who that is, before anything else."""
+        packets.prepare(connected)      # for leave(), if the daemon stops before that is known
         credentials = peer.credentials(connected)
         lender = subordinate.lender(credentials.uid)
         if name is None and self._unknown[lender] >= self.config.max_clients_per_user:
