@@ -140,19 +140,24 @@ def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(site: Site, m
     program.ends_well()
 
 
+# While the capture lasts, nobody may ask the driver whether work submitted beside it is done.
 KEPT = '''
-stream, graph, address = c_uint64(), c_void_p(), c_uint64()
+stream, beside, graph, address = c_uint64(), c_uint64(), c_void_p(), c_uint64()
 call("cuMemAlloc_v2", byref(address), 64 * MIB)
 call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
-call("cuStreamCreate", byref(stream), 1)
+for one in (stream, beside):
+    call("cuStreamCreate", byref(one), 1)
+call("cuCtxSynchronize")                # the fill: these streams do not wait for it
 call("cuStreamBeginCapture_v2", stream, c_int(2))
+call("cuMemsetD8Async", address, c_uint(8), 64 * MIB, beside)
 away()
 call("cuStreamEndCapture", stream, byref(graph))
+assert get(address, 64 * MIB) == bytes([8]) * (64 * MIB)
 '''
 
 
 @pytest.mark.long
-def test_program_with_an_endless_capture_is_pinned(site: Site) -> None:
+def test_program_that_submits_beside_an_endless_capture_is_pinned(site: Site) -> None:
     site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
                "--swap-budget", "4GiB")
     program = Program(site, KEPT)
