@@ -81,13 +81,7 @@ class Daemon:
         """And returns when it knows."""
         flags = Flag.PACE | Flag.REPORT_IDLE if contended else Flag(0)
         self.order(Type.RUN, flags=flags, idle_window=idle_window)
-        self.settle()
-
-    def settle(self) -> None:
-        """Until everything that was ordered has had its effect."""
-        self.number += 1
-        self.order(Type.INTRODUCE, number=self.number)
-        self.hear(Type.HELLO, self.number)
+        self.load()                     # of nothing: its answer comes after RUN had its effect
 
     def stop(self) -> None:
         self.order(Type.STOP)
@@ -151,7 +145,7 @@ def test_caches_are_trimmed_once_another_client_waits(start: Start, daemon: Daem
     counted(program, [0, 0])
     daemon.run(contended=True)
     counted(program, [2, 1])
-    daemon.settle()
+    daemon.load()
     counted(program, [2, 1])
     daemon.run()
     daemon.run(contended=True)          # there is nothing left

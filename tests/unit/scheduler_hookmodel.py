@@ -336,6 +336,7 @@ class Hook:
         """To a daemon, for the first time or again."""
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
+        self.reports_idle = self.reports_copies = self.reports_busy = False
         self.early = 0
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None

@@ -74,7 +74,7 @@ static void introduce(struct client *client, uint64_t number)
     client_hears(client, client->question, NULL);
     host_preallocated(client, client->host_most);
     client->introduced++;
-    client->reports_busy = false;
+    client->reports_idle = client->reports_busy = false;    /* it has not asked for them */
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
