@@ -146,6 +146,19 @@ static void take_stderr(int before)
     must_be_untouched(STDERR_FILENO);
 }
 
+/* As Jupyter's kernels do. */
+static void redirect_stderr(void)
+{
+    char text[4096];
+    int ends[2];
+    must(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO, "redirecting stderr");
+    begin();
+    check();
+    ssize_t length = read(ends[0], text, sizeof text - 1);
+    text[length > 0 ? length : 0] = '\0';
+    must(strstr(text, "libnvshare[") != NULL, "a line in the pipe");
+}
+
 static void plain(void)
 {
     begin();
@@ -171,6 +184,8 @@ int main(int count_of_arguments, char **arguments)
         take_stderr(1);
     else if (strcmp(what, "takes-stderr-later") == 0)
         take_stderr(0);
+    else if (strcmp(what, "redirects-stderr") == 0)
+        redirect_stderr();
     else if (strcmp(what, "plain") == 0)
         plain();
     else

@@ -112,6 +112,12 @@ def test_a_file_at_number_2_gets_no_line(
     Life(site, "env", "-C", tmp_path, resources, what, **LINE, NVSHARE_DEBUG="1").ends()
 
 
+def test_stderr_that_the_program_redirects_to_a_pipe_gets_lines(
+    site: Site, resources: Path
+) -> None:
+    Life(site, resources, "redirects-stderr", **LINE, NVSHARE_DEBUG="1").ends()
+
+
 def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | None = None) -> int:
     """How it ends with this stderr, into which the library wants to write."""
     site.start()

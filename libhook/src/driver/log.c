@@ -72,7 +72,7 @@ static void write_unharmed(mode_t mode, const char *text, size_t length)
 }
 
 /* One write, so that lines of several threads and processes stay whole. A number 2 that the program
- * has closed may be a file of its data by now, so only the stderr it was started with gets lines. */
+ * has closed may be a file of its data by now, so only its stderr gets lines. */
 static void line(const char *format, va_list arguments)
 {
     char text[512];
@@ -85,7 +85,7 @@ static void line(const char *format, va_list arguments)
     text[length++] = '\n';
     /* A thread cancelled in write() would keep what it has locked. */
     UNCANCELLED;
-    if (process_stderr_is_original(&mode))
+    if (process_has_stderr(&mode))
         write_unharmed(mode, text, (size_t)length);
     errno = error;
 }

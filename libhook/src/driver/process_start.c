@@ -3,12 +3,15 @@
 #include "driver/process_start.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include "driver/file_identity.h"
 #include "driver/forked.h"
 #include "driver/log.h"
+
+#define DESCRIPTORS_SEARCHED 256
 
 static KEPT_IN_CHILD struct {
     struct file_identity stderr_file;
@@ -28,14 +31,30 @@ __attribute__((constructor)) static void note_start(void)
     errno = error;
 }
 
-bool process_stderr_is_original(mode_t *mode)
+/* dup2() leaves open what it copies. So a pipe whose writing end has a second number was put at
+ * number 2 on purpose: Jupyter's kernels show beneath the cell what comes out of it. A pipe that
+ * got the number because it was free has no other. */
+static bool is_redirected(const struct file_identity *now)
+{
+    struct file_identity other;
+    bool found = false;
+    int error = errno;
+    for (int descriptor = STDERR_FILENO + 1; S_ISFIFO(now->mode) && !found
+             && descriptor < DESCRIPTORS_SEARCHED; descriptor++)
+        found = file_identify(descriptor, &other) && file_identity_equal(now, &other)
+            && (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
+    errno = error;
+    return found;
+}
+
+bool process_has_stderr(mode_t *mode)
 {
     struct file_identity now;
-    bool original = started.has_stderr && file_identify(STDERR_FILENO, &now)
-        && file_identity_equal(&now, &started.stderr_file);
-    if (original)
+    bool is = started.has_stderr && file_identify(STDERR_FILENO, &now)
+        && (file_identity_equal(&now, &started.stderr_file) || is_redirected(&now));
+    if (is)
         *mode = now.mode;
-    return original;
+    return is;
 }
 
 void process_reset_thread(void)

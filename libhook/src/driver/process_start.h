@@ -8,8 +8,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Whether file descriptor 2 is what it was at the start; then *mode is that file's. */
-bool process_stderr_is_original(mode_t *mode);
+/* Whether file descriptor 2 is what it was at the start, or a pipe that the program redirected it
+ * to; then *mode is that file's. */
+bool process_has_stderr(mode_t *mode);
 
 /* Lets the calling thread run on each processor that the process was started on, in the default
  * way. */
