@@ -12,7 +12,7 @@ from tests.bus.service import Peeper, a_client
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_rows_are_what_dbus_next_makes_of_the_clients(manager: Manager, number: int) -> None:
+def test_rows_of_clients_marshalled_at_once_equal_dbus_next(manager: Manager, number: int) -> None:
     clients = [a_client(manager, manager.gpus[1], pid=10 ** at) for at in range(number)]
     assert rows(clients) == marshalled("a(uuuoa{sv})", [
         [one.id, one.peer.pid, 1, client_path(one.id), {}] for one in clients
@@ -20,7 +20,7 @@ def test_rows_are_what_dbus_next_makes_of_the_clients(manager: Manager, number: 
 
 
 @pytest.mark.parametrize("number", range(4))
-async def test_everything_is_what_dbus_next_makes_of_all_objects(
+async def test_managed_objects_marshalled_at_once_equal_dbus_next(
     manager: Manager, publication: Publication, other: Peeper, number: int
 ) -> None:
     for _ in range(number):

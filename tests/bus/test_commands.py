@@ -257,7 +257,7 @@ async def test_set_tq_fails_beyond_a_day(ctl: Run) -> None:
         "the quantum cannot be '100000000'; give a time of at most 1d, or auto")
 
 
-async def test_message_about_one_gpu_has_the_singular(manager: Manager, ctl: Run) -> None:
+async def test_message_about_one_gpu_uses_the_singular(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"

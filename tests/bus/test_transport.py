@@ -125,7 +125,7 @@ async def test_types_that_senders_make_up_are_forgotten(bus: Bus) -> None:
     assert len(SignatureTree._cache) <= SIGNATURES
 
 
-async def test_what_was_read_is_freed_without_the_cyclic_collector(bus: Bus) -> None:
+async def test_message_once_handled_is_freed_without_the_collector(bus: Bus) -> None:
     gc.disable()
     try:
         await bus.say(a_call("s", "x" * 100))
@@ -151,7 +151,7 @@ async def test_a_message_with_a_damaged_header_is_passed_over(bus: Bus, damaged:
 
 
 @pytest.mark.parametrize("body", [b"\1v\0" * 2000 + b"\1y\0\7", b"\1u\0", b"\0\0", b"\2(\0"])
-async def test_a_damaged_body_is_read_by_nobody(bus: Bus, body: bytes) -> None:
+async def test_message_with_a_damaged_body_reaches_no_handler(bus: Bus, body: bytes) -> None:
     call = bytearray(a_call("v", Variant("u", 7)))
     call[4:8] = len(body).to_bytes(4, "little")
     await bus.say(bytes(call[:-8]) + body + a_call("u", 7))

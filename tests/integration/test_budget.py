@@ -40,7 +40,7 @@ def allocator(site: Site) -> Allocate:
     return allocate
 
 
-def test_one_allocation_may_use_the_host_budget_of_idle_cards(
+def test_allocation_beside_idle_cards_uses_their_host_budget(
     large_site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     large_site.start("--swap-budget", str(WHOLE))

@@ -39,7 +39,7 @@ def test_nothing_is_exported_but_the_hooks_and_what_python_waits_in(library: Pat
     ])
 
 
-def test_library_load_runs_one_constructor_that_changes_nothing(library: Path) -> None:
+def test_library_when_loaded_runs_one_constructor_only(library: Path) -> None:
     """One constructor, beside that which the compiler puts into every object. It asks the kernel
     for what the process was started with (process_start.c), and changes nothing."""
     sections = output("readelf", "-SW", library)
