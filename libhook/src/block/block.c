@@ -223,7 +223,7 @@ void block_free(struct block *block)
  * An illegal access, an assertion on the card, an ECC error or a lost card leave a process in which
  * every call fails from then on, in all its contexts; the driver says that "to continue using CUDA,
  * the process must be terminated and relaunched". Nobody can read or move its memory. But such a
- * process may live for days, as a notebook whose last cell failed does.
+ * process may live for days, as a notebook does after its last cell failed.
  *
  * Its memory on the card would be in everybody's way. Memory that is away would keep the program at
  * the gate for ever, where without the library its next call fails. So when a move has failed we
