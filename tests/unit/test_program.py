@@ -12,7 +12,7 @@ import pytest
 
 from nvshared import library
 
-MODULES = sorted(library.program().glob("*.py"))
+MODULES = sorted(library.program().rglob("*.py"))
 STATE = """
 import sys, threading
 import importlib.util

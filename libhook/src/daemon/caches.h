@@ -15,7 +15,7 @@ enum caches_occasion {
     CACHES_OCCASIONS,
 };
 
-/* The one function of ours that programs see. Waits until frameworks should give back
+/* For programs. Waits until frameworks should give back
  * what they have cached, and returns CACHES_OCCASIONS * device + occasion. Any thread, which
  * never disturbs a capture of the others from then on. */
 __attribute__((visibility("protected"))) int nvshare_trim_wait(void);

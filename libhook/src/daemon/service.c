@@ -41,6 +41,7 @@
 
 #define REPORT_INTERVAL_US 5000
 #define SAMPLE_US 5000
+#define RELEASE_SAMPLE_US 200            /* once the program waits for nothing but its work's end */
 #define IDLE_SAMPLES 100                 /* during a long pause that is to be reported */
 #define PACE_US 2000
 #define BACKGROUND_US 50
@@ -82,6 +83,20 @@ static void introduce(struct client *client, uint64_t number)
     });
     client_update(client);
     bell_ring(&client->heard);
+}
+
+int nvshare_release(void)
+{
+    int told = 0;
+    activity_release();
+    for (unsigned i = 0; i < CLIENTS_MAX && !client_none(); i++) {
+        struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
+        if (client != NULL) {
+            client_wake(client);
+            told++;
+        }
+    }
+    return told;
 }
 
 bool service_make_wake(struct client *client)
@@ -492,11 +507,15 @@ static int64_t sample_activity(struct service *service)
         return next;
     }
     uint64_t pause = activity_idle(&service->activity);
-    if (pause >= client->idle_window && !service->idle_reported) {
+    bool released = activity_released(&service->activity);
+    bool over = pause >= (released ? 1 : client->idle_window);
+    if (over && !service->idle_reported) {
         LOCKED(memory_lock);
         client_send(client, (struct nvshare_report){ .type = NVSHARE_IDLE });
     }
-    service->idle_reported = pause >= client->idle_window;
+    service->idle_reported = over;
+    if (released && !over)
+        next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
     if (client->paced && pause >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
     /* Where nothing but a long pause is of interest, it need not be met at once. */

@@ -6,7 +6,8 @@
  * recorded, nothing is, and a sample costs none.
  *
  * IDLE. Nothing has passed the gate since the last sample, no thread stands there, and the marker
- * is done. Every such pause is added up, however short: nobody is billed for it.
+ * is done. Every such pause is added up, however short: nobody is billed for it. A program that has
+ * released its turn is idle as soon as the marker is done, unless a thread has passed since.
  *
  * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/turns.py.
  * Here a marker is recorded at each sample at which the last is done, whether threads have passed
@@ -50,6 +51,14 @@
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
+/* gate_passes() when the program last released its turn: what has passed since takes that back. */
+static _Atomic uint64_t released_passes = UINT64_MAX;
+
+void activity_release(void)
+{
+    released_passes = gate_passes();
+}
+
 static void record(struct activity *activity, uint64_t spin_us)
 {
     uint64_t began = now_microseconds(), took;
@@ -68,7 +77,7 @@ static void record(struct activity *activity, uint64_t spin_us)
 static void sample(struct activity *activity, bool between, uint64_t now)
 {
     uint64_t passes = gate_passes();
-    activity->quiet = passes == activity->passes;
+    activity->quiet = passes == activity->passes || passes == released_passes;
     activity->passes = passes;
     bool fresh = activity->state == MARKER_DONE && activity->marker_passes == passes;
     activity->prompt = true;
@@ -100,6 +109,11 @@ static void look_for_pause(struct client *client, struct activity *activity, uin
 uint64_t activity_idle(const struct activity *activity)
 {
     return activity->idle.counts ? activity->idle.counted - activity->idle.since : 0;
+}
+
+bool activity_released(const struct activity *activity)
+{
+    return activity->passes == released_passes;
 }
 
 static bool gaps_are_known(const struct client *client)

@@ -44,5 +44,9 @@ struct activity {
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned questions);
 /* For how many us nothing has been in flight, as far as it is known; 0: something may be. */
 uint64_t activity_idle(const struct activity *activity);
+/* The program has released its turn, and nothing had passed the gate since at the last sample. */
+bool activity_released(const struct activity *activity);
+/* The program's turn is over when the work in flight is done. Any thread. */
+void activity_release(void);
 /* The daemon asks for BUSY no more. */
 void activity_forget_gaps(struct activity *activity);

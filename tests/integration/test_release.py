@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program says that its turn is over: nvshared.program and the adapters on it.
+
+Where the test plays the daemon, the program would count as idle only after an hour.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nvshared import library
+from nvshared.hook.protocol import ReportRecord, Type, decode_report
+from nvshared.units import MIB
+from tests.integration.conftest import ROOT, Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_caches import Daemon
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+
+ADAPTERS = library.program() / "adapters"
+BEGIN = '''
+import nvshared.program as sharing
+size = 64 * MIB
+memory = c_uint64()
+call("cuMemAlloc_v2", byref(memory), size)
+def work():
+    call("cuMemsetD8_v2", memory, 7, size)
+def said(what):
+    print(json.dumps(what), flush=True)
+    sys.stdin.readline()
+work()
+'''
+
+
+@pytest.fixture
+def daemon(site: Site) -> Iterator[Daemon]:
+    site.environment = {**site.environment, "PYTHONPATH": f"{ROOT}:{ADAPTERS}"}
+    made = Daemon(site)
+    yield made
+    made.close()
+
+
+def start(site: Site, daemon: Daemon, body: str) -> Program:
+    """A program with a turn, for which nobody waits yet."""
+    program = Program(site, BEGIN + body)
+    daemon.welcome()
+    return program
+
+
+def heard(daemon: Daemon) -> list[Type]:
+    """What the program has reported once it has carried out all orders."""
+    assert daemon.connection is not None
+    daemon.order(Type.LOAD, number=999, room=900 * MIB, host=128 * MIB)
+    said: list[ReportRecord] = []
+    while not said or said[-1].number != 999:
+        said.append(decode_report(daemon.connection.recv(4096)))
+    return [report.type for report in said]
+
+
+def test_release_reports_idleness_long_before_the_idle_window(
+        site: Site, daemon: Daemon) -> None:
+    program = start(site, daemon, "said('works')\nsaid(sharing.release())")
+    assert program.hears() == "works"
+    daemon.run(contended=True)
+    assert Type.IDLE not in heard(daemon)
+    program.go_on()
+    assert program.hears() is True
+    daemon.hear(Type.IDLE)
+    program.go_on()
+    program.ends_well()
+
+
+def test_release_without_waiting_programs_counts_once_another_waits(
+        site: Site, daemon: Daemon) -> None:
+    program = start(site, daemon, "said(sharing.release())")
+    assert program.hears() is True
+    daemon.run(contended=True)
+    daemon.hear(Type.IDLE)
+    program.go_on()
+    program.ends_well()
+
+
+def test_release_is_void_once_the_program_submits_work(site: Site, daemon: Daemon) -> None:
+    program = start(
+        site, daemon, "sharing.release()\nwork()\nsaid('works')\nsaid(sharing.release())")
+    assert program.hears() == "works"
+    daemon.run(contended=True)
+    assert Type.IDLE not in heard(daemon)
+    assert Type.IDLE not in heard(daemon)
+    program.go_on()
+    assert program.hears() is True
+    daemon.hear(Type.IDLE)
+    program.go_on()
+    program.ends_well()
+
+
+def test_turn_releases_when_its_last_block_ends(site: Site, daemon: Daemon) -> None:
+    program = start(site, daemon, '''
+try:
+    with sharing.turn():
+        with sharing.turn():
+            work()
+        said("inner")
+        raise KeyError
+except KeyError:
+    said("outer")
+''')
+    assert program.hears() == "inner"
+    daemon.run(contended=True)
+    assert Type.IDLE not in heard(daemon)
+    program.go_on()
+    assert program.hears() == "outer"
+    daemon.hear(Type.IDLE)
+    program.go_on()
+    program.ends_well()
+
+
+def test_release_in_a_fork_says_that_it_shares_no_gpu(site: Site, daemon: Daemon) -> None:
+    program = start(site, daemon, '''
+child = os.fork()
+if child == 0:
+    os._exit(int(sharing.release()))
+said(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+''')
+    assert program.hears() == 0
+    program.go_on()
+    program.ends_well()
+
+
+def test_paused_memory_makes_room_and_comes_back_at_its_address(site: Site) -> None:
+    """With torch_memory_saver's interface, as its README shows tags and a backup."""
+    site.environment = {**site.environment, "PYTHONPATH": f"{ROOT}:{ADAPTERS}"}
+    site.start("--tq", "1000")
+    program = Program(site, BEGIN + '''
+from torch_memory_saver import configure_subprocess, torch_memory_saver
+assert torch_memory_saver.enabled
+torch_memory_saver.hook_mode = "torch"
+with configure_subprocess():
+    pass
+def tensor(value):
+    made = c_uint64()
+    call("cuMemAlloc_v2", byref(made), 200 * MIB)
+    call("cuMemsetD8_v2", made, value, 200 * MIB)
+    return made.value
+with torch_memory_saver.region(tag="weights", enable_cpu_backup=True):
+    weights = tensor(42)
+with torch_memory_saver.region(tag="kv_cache"), torch_memory_saver.disable():
+    cache = tensor(43)
+torch_memory_saver.pause("kv_cache")
+torch_memory_saver.pause("weights")
+away()
+torch_memory_saver.resume("weights")
+torch_memory_saver.resume("kv_cache")
+assert get(weights, 200 * MIB) == bytes([42]) * (200 * MIB)
+call("cuMemsetD8_v2", cache, 44, 200 * MIB)
+assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
+''')
+    assert program.hears() == "away"
+    hook = take_the_card(site)          # the quantum is long: the release lets it in
+    program.go_on()
+    give_it_back(hook)
+    program.ends_well()
+
+
+@pytest.mark.parametrize(("body", "error"), [
+    ("import nvshared.program as p\nassert not p.release()\nwith p.turn(): pass", ""),
+    ("from torch_memory_saver import torch_memory_saver as saver\nsaver.pause()", "nvsharectl run"),
+], ids=["release", "pause"])
+def test_release_without_the_library_does_nothing_and_pause_fails(body: str, error: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", body], env={"PYTHONPATH": f"{ROOT}:{ADAPTERS}"}, text=True,
+        capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode == 0) == (not error)
+    assert error in done.stderr
