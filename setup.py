@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent
 SHIPPED = {
     "libnvshare.so": "libnvshare.so",
     "nvshare-workload": "nvshare-workload",
+    "nvshare-checkpoint": "nvshare-checkpoint",
     "simulator/libcuda.so.1": "simulator/libcuda.so.1",
     "simulator/libnvidia-ml.so.1": "simulator/libnvidia-ml.so.1",
 }

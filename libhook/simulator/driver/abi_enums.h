@@ -358,6 +358,11 @@ typedef enum CUclusterSchedulingPolicy_enum {
     CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING = 2
 } CUclusterSchedulingPolicy;
 
+typedef enum CUprocessState_enum {
+    CU_PROCESS_STATE_RUNNING = 0, CU_PROCESS_STATE_LOCKED = 1, CU_PROCESS_STATE_CHECKPOINTED = 2,
+    CU_PROCESS_STATE_FAILED = 3
+} CUprocessState;
+
 typedef enum CUlaunchMemSyncDomain_enum {
     CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1
 } CUlaunchMemSyncDomain;

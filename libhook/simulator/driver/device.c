@@ -86,7 +86,7 @@ struct device *device_at(CUdevice ordinal)
 struct device *device_of_gpu(int gpu)
 {
     for (int i = 0; i < devices.count; i++)
-        if (devices.list[i].gpu == gpu)
+        if (shared_actual(devices.list[i].gpu) == gpu)
             return &devices.list[i];
     return NULL;
 }

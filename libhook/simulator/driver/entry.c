@@ -15,11 +15,13 @@
 #include "driver/context.h"
 #include "driver/failure.h"
 #include "shared/driver_version.h"
+#include "shared/shared_state.h"
 
 enum { BEFORE, RUNNING, ENDED, FORKED };
 
 static _Atomic int life = BEFORE;
 static __thread bool in_callback;
+static __thread unsigned depth;        /* of calls within calls, on this thread */
 static _Atomic int inside;             /* threads within a call */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* protects the way from BEFORE to RUNNING */
 
@@ -126,6 +128,8 @@ static void tell_subscriber(const char *name)
 
 CUresult entry(const char *name, unsigned needs)
 {
+    if (depth++ == 0 && driver_running())
+        shared_call_begins();
     atomic_fetch_add(&inside, 1);
     CUresult result = refusal(name, needs);
     if (result == CUDA_SUCCESS)
@@ -137,6 +141,8 @@ void entry_left(const CUresult *entered)
 {
     (void)entered;
     atomic_fetch_sub(&inside, 1);
+    if (--depth == 0)
+        shared_call_ends();
 }
 
 API(cuInit, unsigned int flags)

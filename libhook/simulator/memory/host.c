@@ -71,8 +71,10 @@ API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
         return CUDA_ERROR_INVALID_VALUE;
     void *memory;
     CUresult result = allocate(&memory, size, ALLOCATED_MANAGED, flags);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *address = (uintptr_t)memory;
+        shared_has_managed();
+    }
     return result;
 }
 

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/futex.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,13 +15,14 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shared/process.h"
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 5
+#define LAYOUT 6
 #define EXPORTS 4096
 
 struct slot {
@@ -28,6 +31,12 @@ struct slot {
     uint64_t started;                /* with those two, names a process for ever */
     uint64_t bytes[SHARED_GPUS];
     int32_t contexts[SHARED_GPUS];
+    _Atomic uint32_t state;          /* enum shared_life; slept on while it is not SHARED_RUNS */
+    _Atomic uint32_t calls;          /* threads within a call of the driver */
+    uint64_t saved_bytes[SHARED_GPUS];       /* bytes and contexts, while it is checkpointed */
+    int32_t saved_contexts[SHARED_GPUS];
+    bool managed, refused;           /* it has had managed memory; a checkpoint was refused for it */
+    int8_t shift[SHARED_GPUS];       /* the card that it was restored on, less the card it began on */
 };
 
 struct export {
@@ -336,6 +345,13 @@ static struct slot *own_slot(struct shared *map)
     return NULL;
 }
 
+int shared_actual(int gpu)
+{
+    int index = atomic_load(&self.slot);
+    const struct shared *map = atomic_load(&self.map);
+    return index >= 0 && self.pid == getpid() ? gpu + map->slots[index].shift[gpu] : gpu;
+}
+
 static uint64_t sum(const struct shared *map, int gpu)
 {
     uint64_t bytes = 0;
@@ -351,7 +367,7 @@ uint64_t shared_used(int gpu)
 {
     struct shared *map = lock_shared();
     sweep(map);
-    uint64_t used = sum(map, gpu);
+    uint64_t used = sum(map, shared_actual(gpu));
     unlock_shared(map);
     return used;
 }
@@ -360,6 +376,7 @@ bool shared_take(int gpu, uint64_t bytes)
 {
     struct shared *map = lock_shared();
     struct slot *slot = own_slot(map);
+    gpu = shared_actual(gpu);
     bool fits = slot != NULL && bytes <= map->total && sum(map, gpu) <= map->total - bytes;
     if (slot != NULL && !fits) {
         sweep(map);
@@ -376,7 +393,7 @@ void shared_give_back(int gpu, uint64_t bytes)
     struct shared *map = lock_shared();
     struct slot *slot = own_slot(map);
     if (slot != NULL)
-        slot->bytes[gpu] -= bytes;
+        slot->bytes[shared_actual(gpu)] -= bytes;
     unlock_shared(map);
 }
 
@@ -385,7 +402,7 @@ void shared_count_context(int gpu, int change)
     struct shared *map = lock_shared();
     struct slot *slot = own_slot(map);
     if (slot != NULL)
-        slot->contexts[gpu] += change;
+        slot->contexts[shared_actual(gpu)] += change;
     unlock_shared(map);
 }
 
@@ -394,6 +411,7 @@ uint64_t shared_publish(int gpu, uint64_t bytes)
     uint64_t id = 0;
     struct shared *map = lock_shared();
     struct slot *slot = own_slot(map);
+    gpu = shared_actual(gpu);
     for (int j = 0; slot != NULL && id == 0 && j < EXPORTS; j++) {
         struct export *export = &map->exports[j];
         if (export->id != 0)
@@ -465,7 +483,7 @@ uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t byt
     if (self.copy_rate == 0)
         return 0;
     uint64_t takes = (uint64_t)((double)bytes * 1e9 / (double)self.copy_rate);
-    _Atomic uint64_t *engine = &atomic_load(&self.map)->copies_end[gpu][direction];
+    _Atomic uint64_t *engine = &atomic_load(&self.map)->copies_end[shared_actual(gpu)][direction];
     uint64_t now = monotonic_nanoseconds(), free_at = atomic_load(engine), ends;
     do {
         /* A time far in the future is from before the machine was restarted. */
@@ -477,19 +495,193 @@ uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t byt
 
 void shared_add_busy(int gpu, uint64_t nanoseconds)
 {
-    atomic_fetch_add(&atomic_load(&self.map)->busy[gpu], nanoseconds);
+    atomic_fetch_add(&atomic_load(&self.map)->busy[shared_actual(gpu)], nanoseconds);
 }
 
 uint64_t shared_busy(int gpu)
 {
-    return atomic_load(&atomic_load(&self.map)->busy[gpu]);
+    return atomic_load(&atomic_load(&self.map)->busy[shared_actual(gpu)]);
 }
 
 void shared_uuid(int gpu, unsigned char uuid[16])
 {
     static const unsigned char family[16] = {0x51, 0x3a, 0x7c, 0x0e, 0x9d, 0x42, 0x4b, 0x86,
                                              0xa1, 0x5f, 0x6e, 0x76, 0x73, 0x68, 0x61, 0x00};
+    gpu = shared_actual(gpu);
     memcpy(uuid, family, 16);
     uuid[15] = (unsigned char)gpu;
     uuid[0] = (unsigned char)(family[0] + 37 * gpu);
+}
+
+/*
+ * Checkpoints. All that a process holds of the cards stands in its slot, and its bytes lie in its own
+ * memory. So another process can take the card's memory from it and give it back, also elsewhere.
+ */
+
+static __thread struct slot *entered;
+
+void shared_call_begins(void)
+{
+    int index = atomic_load(&self.slot);
+    struct slot *slot = index < 0 ? NULL : &atomic_load(&self.map)->slots[index];
+    entered = slot;
+    while (slot != NULL) {
+        atomic_fetch_add(&slot->calls, 1);
+        uint32_t state = atomic_load(&slot->state);
+        if (state == SHARED_RUNS)
+            return;
+        atomic_fetch_sub(&slot->calls, 1);
+        if (state != SHARED_LOCKED) {
+            fputs("simulated GPU: a program that is checkpointed calls the driver\n", stderr);
+            abort();
+        }
+        syscall(SYS_futex, &slot->state, FUTEX_WAIT, state, NULL, NULL, 0);
+    }
+}
+
+void shared_call_ends(void)
+{
+    if (entered != NULL)
+        atomic_fetch_sub(&entered->calls, 1);
+    entered = NULL;
+}
+
+/* With the lock held; NULL: it uses no GPU. */
+static struct slot *slot_of(struct shared *map, pid_t pid)
+{
+    sweep(map);
+    for (int i = 0; i < SHARED_PROCESSES; i++)
+        if (map->slots[i].pid == pid && map->slots[i].namespace == self.namespace)
+            return &map->slots[i];
+    return NULL;
+}
+
+void shared_has_managed(void)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = own_slot(map);
+    if (slot != NULL)
+        slot->managed = true;
+    unlock_shared(map);
+}
+
+int shared_life_of(pid_t pid)
+{
+    struct shared *map = lock_shared();
+    struct slot *slot = slot_of(map, pid);
+    int state = slot == NULL ? -1 : (int)atomic_load(&slot->state);
+    unlock_shared(map);
+    return state;
+}
+
+static void enter_state(struct slot *slot, enum shared_life state)
+{
+    atomic_store(&slot->state, state);
+    syscall(SYS_futex, &slot->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* A step from one state to another, with the lock held meanwhile. */
+static struct slot *begin_step(pid_t pid, enum shared_life from, struct shared **map,
+                               enum shared_step *result)
+{
+    *map = lock_shared();
+    struct slot *slot = slot_of(*map, pid);
+    bool ready = slot != NULL && atomic_load(&slot->state) == from;
+    *result = slot == NULL ? SHARED_NO_PROCESS : ready ? SHARED_DONE : SHARED_WRONG_STATE;
+    return ready ? slot : NULL;
+}
+
+enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms)
+{
+    struct shared *map;
+    enum shared_step result;
+    uint64_t until = monotonic_nanoseconds() + timeout_ms * 1000000ull;
+    struct slot *slot = begin_step(pid, SHARED_RUNS, &map, &result);
+    if (slot != NULL)
+        enter_state(slot, SHARED_LOCKED);
+    unlock_shared(map);
+    /* Those that are within a call leave it; no others enter. */
+    while (slot != NULL && atomic_load(&slot->calls) > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        if (timeout_ms != 0 && monotonic_nanoseconds() > until) {
+            enter_state(slot, SHARED_RUNS);
+            return SHARED_TIMEOUT;
+        }
+        if (!process_lives(pid, slot->started))
+            return SHARED_NO_PROCESS;
+    }
+    return result;
+}
+
+static bool exports(const struct shared *map, const struct slot *slot)
+{
+    int index = (int)(slot - map->slots);
+    for (int j = 0; j < map->exports_end; j++)
+        if (map->exports[j].id != 0 && (map->exports[j].holders[index / 8] & 1u << index % 8) != 0)
+            return true;
+    return false;
+}
+
+enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS])
+{
+    struct shared *map;
+    enum shared_step result;
+    struct slot *slot = begin_step(pid, SHARED_LOCKED, &map, &result);
+    if (slot != NULL && (slot->managed || exports(map, slot))) {
+        result = slot->refused ? SHARED_REFUSED_BEFORE : SHARED_REFUSED;
+        slot->refused = slot->managed;
+    } else if (slot != NULL) {
+        memcpy(slot->saved_bytes, slot->bytes, sizeof slot->bytes);
+        memcpy(slot->saved_contexts, slot->contexts, sizeof slot->contexts);
+        memcpy(bytes, slot->bytes, sizeof slot->bytes);
+        memset(slot->bytes, 0, sizeof slot->bytes);
+        memset(slot->contexts, 0, sizeof slot->contexts);
+        enter_state(slot, SHARED_CHECKPOINTED);
+    }
+    unlock_shared(map);
+    return result;
+}
+
+enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS])
+{
+    struct shared *map;
+    enum shared_step result;
+    struct slot *slot = begin_step(pid, SHARED_CHECKPOINTED, &map, &result);
+    uint64_t wanted[SHARED_GPUS] = {0};
+    for (int gpu = 0; slot != NULL && gpu < map->gpus; gpu++) {
+        bool used = slot->saved_bytes[gpu] != 0 || slot->saved_contexts[gpu] != 0;
+        if (used && (to[gpu] < 0 || to[gpu] >= map->gpus))
+            result = SHARED_UNPAIRED;
+        else if (used)
+            wanted[to[gpu]] += slot->saved_bytes[gpu];
+    }
+    for (int gpu = 0; slot != NULL && result == SHARED_DONE && gpu < map->gpus; gpu++)
+        if (sum(map, gpu) + wanted[gpu] > map->total)
+            result = SHARED_NO_MEMORY;
+    if (slot != NULL && result == SHARED_DONE) {
+        for (int gpu = 0; gpu < map->gpus; gpu++) {
+            int card = gpu + slot->shift[gpu];
+            if (to[card] >= 0)
+                slot->shift[gpu] = (int8_t)(to[card] - gpu);
+            if (to[gpu] < 0)
+                continue;
+            slot->bytes[to[gpu]] += slot->saved_bytes[gpu];
+            slot->contexts[to[gpu]] += slot->saved_contexts[gpu];
+        }
+        memcpy(bytes, wanted, sizeof wanted);
+        enter_state(slot, SHARED_LOCKED);
+    }
+    unlock_shared(map);
+    return result;
+}
+
+enum shared_step shared_unlock_process(pid_t pid)
+{
+    struct shared *map;
+    enum shared_step result;
+    struct slot *slot = begin_step(pid, SHARED_LOCKED, &map, &result);
+    if (slot != NULL)
+        enter_state(slot, SHARED_RUNS);
+    unlock_shared(map);
+    return result;
 }

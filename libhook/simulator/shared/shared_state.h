@@ -62,6 +62,39 @@ uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t byt
 void shared_add_busy(int gpu, uint64_t nanoseconds);
 uint64_t shared_busy(int gpu);
 
+/*
+ * Checkpoints of processes, by other processes.
+ */
+
+enum shared_life { SHARED_RUNS, SHARED_LOCKED, SHARED_CHECKPOINTED };
+enum shared_step {
+    SHARED_DONE,
+    SHARED_NO_PROCESS,               /* that uses a GPU, as far as this one can see */
+    SHARED_WRONG_STATE,
+    SHARED_TIMEOUT,                  /* a thread stays within a call; the process runs on */
+    SHARED_REFUSED,                  /* it shares memory with other processes, or has had managed */
+    SHARED_REFUSED_BEFORE,           /* the latter, once that was said */
+    SHARED_UNPAIRED,                 /* nothing says on which card to restore a part of it */
+    SHARED_NO_MEMORY,                /* there; it is checkpointed as before */
+};
+
+/* Around each outermost call of the driver: waits while this process is locked, and ends it if it is
+ * checkpointed, as the driver crashes then. */
+void shared_call_begins(void);
+void shared_call_ends(void);
+
+/* This process has managed memory, so it is checkpointed no more. */
+void shared_has_managed(void);
+int shared_life_of(pid_t pid);       /* enum shared_life; -1: no such process */
+enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms);     /* 0: no timeout */
+enum shared_step shared_unlock_process(pid_t pid);
+/* Takes all of the cards' memory from it, and gives it back. `bytes`: of each card. `to`: for each
+ * card that it was on, the card that it is on from now on; -1: none. */
+enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS]);
+enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS]);
+/* The card on which this process has what it began on `gpu`. Each function here is told the latter. */
+int shared_actual(int gpu);
+
 uint64_t monotonic_nanoseconds(void);
 
 /* The GPU's identity, the same for libcuda and libnvidia-ml. */

@@ -68,7 +68,7 @@ static bool make_exportable(struct physical *physical)
     if (!starts_with_zeros())
         fill_with_garbage(physical->memory, physical->size, garbage_seed(physical->memory));
     struct trailer trailer = {TRAILER_MAGIC, physical->export_id, physical->size,
-                              physical->device->gpu};
+                              shared_actual(physical->device->gpu)};
     memcpy(physical->memory + physical->size, &trailer, sizeof trailer);
     return true;
 }

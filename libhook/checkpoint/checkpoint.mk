@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# nvshare-checkpoint: links with libc alone and finds the driver when it runs.
+
+.PHONY: checkpoint
+all: checkpoint
+checkpoint: $(BUILD)/nvshare-checkpoint
+
+$(BUILD)/nvshare-checkpoint: checkpoint/nvshare_checkpoint.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $< -ldl -o $@

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvshare-checkpoint: has the driver take a process's contexts off the GPUs and put them back.
+ *
+ *     state PID                    in which state the driver has the process
+ *     park PID                     locks it and checkpoints it; unlocks it where that fails
+ *     wake PID [OLD=NEW ...]       restores it and unlocks it; each GPU that it was on (UUID OLD) is
+ *                                  from then on NEW
+ *
+ * One command as arguments, or several as lines of the standard input. Each begins in whatever state
+ * the process is, and only does what is missing: a caller or a helper that died in between leaves
+ * nothing that the same command does not finish. Answers are lines:
+ *
+ *     step NAME CODE MICROSECONDS WORDS      a call of the driver, its result and what it means
+ *     state STATE                            the last line: running, locked, checkpointed, failed,
+ *                                            or none: the driver knows no such process, or is none
+ *
+ * It links nothing of CUDA, so that it can be installed everywhere. It never writes to a GPU itself;
+ * but to restore, the driver wants to be initialised in this process.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LOCK_TIMEOUT_MS 5000
+#define GPUS_MOST 64
+
+/* As cuda.h of CUDA 12.8 and later has them. */
+struct pair {
+    unsigned char old_uuid[16], new_uuid[16];
+};
+
+struct lock_arguments {
+    unsigned timeout_ms, reserved;
+    uint64_t zero[7];
+};
+
+struct restore_arguments {
+    const struct pair *pairs;
+    unsigned count;
+    char reserved[44];
+    uint64_t zero;
+};
+
+_Static_assert(sizeof(struct lock_arguments) == 64 && sizeof(struct restore_arguments) == 64,
+               "the driver's arguments have 64 bytes");
+
+enum state { RUNNING, LOCKED, CHECKPOINTED, FAILED, NONE };
+
+static const char *const STATES[] = { "running", "locked", "checkpointed", "failed", "none" };
+
+/* The driver's functions; what an older driver lacks stays NULL. */
+static struct {
+    int (*init)(unsigned);
+    int (*error)(int, const char **);
+    int (*state)(int, int *);
+    int (*lock)(int, void *);
+    int (*checkpoint)(int, void *);
+    int (*restore)(int, void *);
+    int (*unlock)(int, void *);
+} driver;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_nsec / 1000;
+}
+
+static bool report(const char *step, int code, uint64_t began, const char *words)
+{
+    const char *known = NULL;
+    if (words == NULL && driver.error != NULL && driver.error(code, &known) == 0)
+        words = known;
+    printf("step %s %d %llu %s\n", step, code, (unsigned long long)(now() - began),
+           words != NULL ? words : "no words for it");
+    return code == 0;
+}
+
+/* False, and the words why, if no driver here can do this. */
+static bool open_driver(void)
+{
+    static bool opened, ready;
+    if (opened)
+        return ready;
+    opened = true;
+    uint64_t began = now();
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL)
+        return report("open", -1, began, dlerror());
+    driver.init = (int (*)(unsigned))dlsym(library, "cuInit");
+    driver.error = (int (*)(int, const char **))dlsym(library, "cuGetErrorString");
+    driver.state = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetState");
+    driver.lock = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessLock");
+    driver.checkpoint = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessCheckpoint");
+    driver.restore = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessRestore");
+    driver.unlock = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessUnlock");
+    if (driver.init == NULL || driver.state == NULL || driver.lock == NULL
+        || driver.checkpoint == NULL || driver.restore == NULL || driver.unlock == NULL)
+        return report("open", -1, began, "this driver cannot checkpoint; 570 and later can");
+    ready = report("init", driver.init(0), began, NULL);
+    return ready;
+}
+
+static enum state state_of(int pid)
+{
+    int state;
+    return driver.state(pid, &state) == 0 && state >= RUNNING && state <= FAILED
+               ? (enum state)state : NONE;
+}
+
+static bool step(const char *name, int (*call)(int, void *), int pid, void *arguments)
+{
+    uint64_t began = now();
+    return report(name, call(pid, arguments), began, NULL);
+}
+
+static bool unlock(int pid)
+{
+    uint64_t none[8] = { 0 };
+    return step("unlock", driver.unlock, pid, none);
+}
+
+static void park(int pid)
+{
+    struct lock_arguments lock = { .timeout_ms = LOCK_TIMEOUT_MS };
+    uint64_t none[8] = { 0 };
+    if (state_of(pid) == RUNNING)
+        step("lock", driver.lock, pid, &lock);
+    if (state_of(pid) == LOCKED && !step("checkpoint", driver.checkpoint, pid, none)
+        && state_of(pid) == LOCKED)
+        unlock(pid);
+}
+
+static void wake(int pid, const struct pair *pairs, unsigned count)
+{
+    struct restore_arguments restore = { .pairs = count == 0 ? NULL : pairs, .count = count };
+    if (state_of(pid) == CHECKPOINTED)
+        step("restore", driver.restore, pid, &restore);
+    if (state_of(pid) == LOCKED)
+        unlock(pid);
+}
+
+/* 32 hexadecimal digits, with or without "GPU-" and hyphens. Returns where they end, or NULL. */
+static const char *read_uuid(const char *text, unsigned char uuid[16])
+{
+    if (strncmp(text, "GPU-", 4) == 0)
+        text += 4;
+    for (int i = 0; i < 16; i++) {
+        char digits[3] = { 0 }, *end;
+        text += *text == '-';
+        if (text[0] == '\0' || text[1] == '\0')
+            return NULL;
+        memcpy(digits, text, 2);
+        uuid[i] = (unsigned char)strtoul(digits, &end, 16);
+        if (end != digits + 2)
+            return NULL;
+        text += 2;
+    }
+    return text;
+}
+
+static bool read_pair(const char *text, struct pair *pair)
+{
+    const char *rest = read_uuid(text, pair->old_uuid);
+    rest = rest == NULL || *rest != '=' ? NULL : read_uuid(rest + 1, pair->new_uuid);
+    return rest != NULL && *rest == '\0';
+}
+
+/* False: it is no command. */
+static bool obey(char *const *words, int count)
+{
+    struct pair pairs[GPUS_MOST];
+    char *end;
+    long pid = count < 2 ? 0 : strtol(words[1], &end, 10);
+    bool wakes = count >= 2 && strcmp(words[0], "wake") == 0;
+    bool parks = count == 2 && strcmp(words[0], "park") == 0;
+    bool asks = count == 2 && strcmp(words[0], "state") == 0;
+    if (!(wakes || parks || asks) || *end != '\0' || pid <= 0 || pid > INT32_MAX
+        || count - 2 > GPUS_MOST)
+        return false;
+    for (int i = 2; i < count; i++)
+        if (!read_pair(words[i], &pairs[i - 2]))
+            return false;
+    bool ready = open_driver();
+    if (ready && parks)
+        park((int)pid);
+    else if (ready && wakes)
+        wake((int)pid, pairs, (unsigned)(count - 2));
+    printf("state %s\n", STATES[ready ? state_of((int)pid) : NONE]);
+    return fflush(stdout) == 0;
+}
+
+static int obey_lines(void)
+{
+    char line[8192], *words[GPUS_MOST + 2], *rest;
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        int count = 0;
+        for (char *word = strtok_r(line, " \n", &rest); word != NULL && count < GPUS_MOST + 2;
+             word = strtok_r(NULL, " \n", &rest))
+            words[count++] = word;
+        if (count > 0 && !obey(words, count))
+            return 2;
+    }
+    return ferror(stdin) != 0;
+}
+
+int main(int count, char **words)
+{
+    if (count == 1)
+        return obey_lines();
+    if (obey(words + 1, count - 1))
+        return 0;
+    fputs("usage: nvshare-checkpoint state|park|wake PID [OLD=NEW ...]\n", stderr);
+    return 2;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints of other processes: they lose the cards' memory, and get it back on the same cards or
+ * on others (shared/shared_state.c).
+ *
+ * The driver lets calls through that take no lock of its own, and such a call of a process that is
+ * checkpointed fails or crashes (580 on an H100). Here each call waits or crashes, so that a test
+ * notices any.
+ */
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver/device.h"
+#include "driver/entry.h"
+
+static CUresult answer(enum shared_step step)
+{
+    static const CUresult answers[] = {
+        [SHARED_DONE] = CUDA_SUCCESS, [SHARED_NO_PROCESS] = CUDA_ERROR_NOT_INITIALIZED,
+        [SHARED_WRONG_STATE] = CUDA_ERROR_ILLEGAL_STATE, [SHARED_TIMEOUT] = CUDA_ERROR_NOT_READY,
+        [SHARED_REFUSED] = CUDA_ERROR_NOT_SUPPORTED,
+        [SHARED_REFUSED_BEFORE] = CUDA_ERROR_UNKNOWN, [SHARED_UNPAIRED] = CUDA_ERROR_INVALID_VALUE,
+        [SHARED_NO_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY,
+    };
+    return answers[step];
+}
+
+/* It cannot wait for itself to leave the call. */
+static bool is_other(int pid)
+{
+    return pid > 0 && pid != getpid();
+}
+
+/* As long as the card's copies take, where their rate is limited. */
+static void copy(const uint64_t bytes[SHARED_GPUS], enum shared_direction direction)
+{
+    for (int gpu = 0; gpu < SHARED_GPUS; gpu++) {
+        uint64_t ends = bytes[gpu] == 0 ? 0 : shared_copy_ends(gpu, direction, bytes[gpu]);
+        struct timespec until = {.tv_sec = (time_t)(ends / 1000000000u),
+                                 .tv_nsec = (long)(ends % 1000000000u)};
+        if (ends != 0)
+            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    }
+}
+
+API(cuCheckpointProcessGetState, int pid, CUprocessState *state)
+{
+    ENTER(ENTRY_INIT);
+    int life = shared_life_of(pid);
+    if (state == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (life < 0)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    *state = (CUprocessState)life;
+    return CUDA_SUCCESS;
+}
+
+API(cuCheckpointProcessLock, int pid, CUcheckpointLockArgs *args)
+{
+    ENTER(ENTRY_INIT);
+    return is_other(pid) ? answer(shared_lock_process(pid, args == NULL ? 0 : args->timeoutMs))
+                         : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuCheckpointProcessCheckpoint, int pid, CUcheckpointCheckpointArgs *args)
+{
+    ENTER(ENTRY_INIT);
+    (void)args;
+    uint64_t bytes[SHARED_GPUS] = {0};
+    CUresult result = answer(shared_checkpoint(pid, bytes));
+    copy(bytes, FROM_DEVICE);
+    return result;
+}
+
+static int gpu_of(const CUuuid *uuid)
+{
+    for (int gpu = 0; gpu < shared_gpus(); gpu++) {
+        unsigned char known[16];
+        shared_uuid(gpu, known);
+        if (memcmp(known, uuid->bytes, sizeof known) == 0)
+            return gpu;
+    }
+    return -1;
+}
+
+API(cuCheckpointProcessRestore, int pid, CUcheckpointRestoreArgs *args)
+{
+    ENTER(ENTRY_INIT);
+    unsigned pairs = args == NULL ? 0 : args->gpuPairsCount;
+    int to[SHARED_GPUS];
+    for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
+        to[gpu] = pairs == 0 ? gpu : -1;
+    for (unsigned i = 0; i < pairs; i++) {
+        int from = gpu_of(&args->gpuPairs[i].oldUuid), next = gpu_of(&args->gpuPairs[i].newUuid);
+        if (from < 0 || next < 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        to[from] = next;
+    }
+    uint64_t bytes[SHARED_GPUS] = {0};
+    CUresult result = answer(shared_restore(pid, to, bytes));
+    copy(bytes, TO_DEVICE);
+    return result;
+}
+
+API(cuCheckpointProcessUnlock, int pid, CUcheckpointUnlockArgs *args)
+{
+    ENTER(ENTRY_INIT);
+    (void)args;
+    return answer(shared_unlock_process(pid));
+}

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of the simulated driver, by nvshare-checkpoint as the daemon calls it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from libhook.tests.simulator.conftest import LIBHOOK, Python
+
+HELPER = LIBHOOK / "build" / "nvshare-checkpoint"
+
+# Says what it is asked, line by line, and ends with its input.
+PROGRAM = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    code = getattr(cuda, name)(*arguments)
+    assert code == 0, (name, code)
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+call("cuInit", 0)
+call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(64 << 20))
+call("cuMemsetD8_v2", memory, ctypes.c_ubyte(7), ctypes.c_size_t(64 << 20))
+def export():
+    call("cuIpcGetMemHandle", ctypes.create_string_buffer(64), memory)
+def manage():
+    call("cuMemAllocManaged", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(4096), 1)
+def read():
+    there = ctypes.create_string_buffer(64 << 20)
+    call("cuMemcpyDtoH_v2", there, memory, ctypes.c_size_t(64 << 20))
+    return set(there.raw)
+def uuid():
+    there = ctypes.create_string_buffer(16)
+    call("cuDeviceGetUuid", there, 0)
+    return there.raw.hex()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+# Bytes of both cards that are in use, as NVML says.
+USED = """
+import ctypes
+class Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_uint64), ("free", ctypes.c_uint64), ("used", ctypes.c_uint64)]
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlInit_v2() == 0
+for index in range(2):
+    device, memory = ctypes.c_void_p(), Memory()
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+    print(memory.used >> 20)
+"""
+
+UUIDS = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+for index in range(2):
+    there = ctypes.create_string_buffer(16)
+    assert cuda.cuDeviceGetUuid(there, index) == 0
+    print(there.raw.hex())
+"""
+
+Ask = Callable[[str], str]
+
+
+@contextmanager
+def program(environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Ask]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask(line: str) -> str:
+            print(line, file=process.stdin, flush=True)
+            return process.stdout.readline().strip()
+
+        assert process.stdout.readline() == "ready\n"
+        yield process, ask
+        process.stdin.close()
+
+
+def helper(environment: dict[str, str], *words: object) -> list[list[str]]:
+    """Lines of its answer, in words; of steps only names and codes."""
+    said = subprocess.run(
+        [HELPER, *map(str, words)], env=environment, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in said.stdout.splitlines()]
+    return [line[1:3] if line[0] == "step" else line for line in lines]
+
+
+def used(python: Python) -> list[int]:
+    return [int(line) for line in python(USED).split()]
+
+
+def test_checkpoint_of_idle_program_frees_the_card_and_restore_brings_the_bytes_back(
+    environment: dict[str, str], python: Python,
+) -> None:
+    with program(environment) as (process, ask):
+        assert used(python)[0] >= 64
+        assert helper(environment, "park", process.pid) == [
+            ["init", "0"], ["lock", "0"], ["checkpoint", "0"], ["state", "checkpointed"]]
+        assert used(python) == [0, 0]
+        assert helper(environment, "wake", process.pid) == [
+            ["init", "0"], ["restore", "0"], ["unlock", "0"], ["state", "running"]]
+        assert used(python)[0] >= 64
+        assert ask("read()") == "{7}"
+
+
+def test_restore_with_pairs_moves_the_program_to_the_other_card(
+    environment: dict[str, str], python: Python,
+) -> None:
+    first, second = python(UUIDS).split()
+    with program(environment) as (process, ask):
+        assert ask("uuid()") == first
+        before = used(python)
+        helper(environment, "park", process.pid)
+        pairs = (f"{first}={second}", f"{second}={first}")
+        assert helper(environment, "wake", process.pid, *pairs)[-1] == ["state", "running"]
+        assert ask("read()") == "{7}"
+        assert ask("uuid()") == second
+        assert used(python) == before[::-1]
+        # What it takes from now on is of that card, and it can be moved back.
+        ask('call("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(32 << 20))')
+        assert used(python) == [0, before[0] + 32]
+        helper(environment, "park", process.pid)
+        helper(environment, "wake", process.pid, *pairs)
+        assert ask("read()") == "{7}"
+        assert used(python) == [before[0] + 32, 0]
+
+
+def test_restore_to_a_full_card_fails_and_the_program_stays_checkpointed(
+    environment: dict[str, str], python: Python,
+) -> None:
+    small = environment | {"NVSHARE_SIM_MEMORY": "100M"}
+    with program(small) as (process, ask):
+        helper(small, "park", process.pid)
+        with program(small) as (other, _):
+            assert helper(small, "wake", process.pid) == [
+                ["init", "0"], ["restore", "2"], ["state", "checkpointed"]]
+            other.kill()
+        assert helper(small, "wake", process.pid)[-1] == ["state", "running"]
+        assert ask("read()") == "{7}"
+
+
+def test_checkpoint_of_shared_memory_is_refused_and_the_program_goes_on(
+    environment: dict[str, str],
+) -> None:
+    with program(environment) as (process, ask):
+        ask("export()")
+        assert helper(environment, "park", process.pid) == [
+            ["init", "0"], ["lock", "0"], ["checkpoint", "801"], ["unlock", "0"],
+            ["state", "running"]]
+        assert ask("read()") == "{7}"
+
+
+def test_call_waits_while_locked_and_crashes_while_checkpointed(
+    environment: dict[str, str], python: Python,
+) -> None:
+    failing = environment | {"NVSHARE_SIM_FAIL": "cuCheckpointProcessUnlock:1"}
+    with program(environment) as (process, _):
+        helper(failing, "park", process.pid)
+        assert helper(failing, "wake", process.pid)[-1] == ["state", "locked"]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print("read()", file=process.stdin, flush=True)
+        assert helper(environment, "state", process.pid)[-1] == ["state", "locked"]
+        helper(environment, "wake", process.pid)
+        assert process.stdout.readline() == "{7}\n"
+        helper(environment, "park", process.pid)
+        print("read()", file=process.stdin, flush=True)
+        assert process.wait() != 0
+        assert process.stderr is not None
+        assert "is checkpointed calls the driver" in process.stderr.read()
+
+
+def test_checkpoint_with_managed_memory_is_refused_ever_after(environment: dict[str, str]) -> None:
+    with program(environment) as (process, ask):
+        ask("manage()")
+        for code in ("801", "999", "999"):
+            said = helper(environment, "park", process.pid)
+            assert ["checkpoint", code] in said
+            assert said[-1] == ["state", "running"]
+        assert ask("read()") == "{7}"
+
+
+def test_helper_finds_no_program_in_a_dead_process(environment: dict[str, str]) -> None:
+    with program(environment) as (process, _):
+        process.kill()
+        process.wait()
+        assert helper(environment, "park", process.pid) == [["init", "0"], ["state", "none"]]
+
+
+@pytest.mark.parametrize("branch", ["550", "565"])
+def test_helper_with_an_older_driver_says_that_it_cannot(
+    environment: dict[str, str], branch: str,
+) -> None:
+    old = environment | {"NVSHARE_SIM_DRIVER": branch}
+    said = subprocess.run(
+        [HELPER, "state", "1"], env=old, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "state none"
+
+
+def test_helper_without_a_driver_says_so_and_refuses_what_is_no_command(
+    environment: dict[str, str],
+) -> None:
+    alone = {name: text for name, text in environment.items() if name != "LD_LIBRARY_PATH"}
+    if subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False
+                      ).stdout.count("libcuda.so.1"):
+        pytest.skip("there is a driver")
+    assert helper(alone, "state", 1) == [["open", "-1"], ["state", "none"]]
+    for words in (["park"], ["park", "x"], ["park", "-1"], ["wake", "1", "GPU-12=GPU-13"]):
+        said = subprocess.run([HELPER, *words], env=alone, capture_output=True, check=False)
+        assert said.returncode == 2
+
+
+def test_helper_obeys_lines_of_its_standard_input(environment: dict[str, str]) -> None:
+    with program(environment) as (process, ask):
+        said = subprocess.run(
+            [HELPER], env=environment, input=f"park {process.pid}\nwake {process.pid}\n",
+            capture_output=True, text=True, check=True).stdout
+        states = [line for line in said.splitlines() if line.startswith("state")]
+        assert states == ["state checkpointed", "state running"]
+        assert ask("read()") == "{7}"
