@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Legacy IPC: cuIpcGetMemHandle and what follows from it, between processes
- * that both have the library. What they send each other.
+ * Legacy IPC: the messages of cuIpcGetMemHandle and related calls between processes that both have
+ * the library.
  */
 #pragma once
 
 #include <stdint.h>
 
-/* What an importer asks for. */
+/* An importer's request. */
 struct ipc_request {
-    uint64_t secret;                 /* shows the owner that the asker was given the handle */
-    uint64_t address;                /* where it lies for its owner */
-    uint64_t id;                     /* of the allocation, as addresses are used again */
+    uint64_t secret;                 /* proves that the importer was given the handle */
+    uint64_t address;                /* the allocation's address in the owner */
+    uint64_t id;                     /* of the allocation, because addresses are reused */
 };
 
-/* What is in a handle of ours. Whoever has it may open the memory, if it is
- * the same user's. The socket's name alone opens nothing, and proves nothing:
- * /proc/net/unix shows it to everybody, and when the owner has ended anybody
- * may bind it. */
+/* The content of the library's handle. Any process of the same user that knows it may open the
+ * memory. The socket's name alone opens nothing and proves nothing: /proc/net/unix shows it to
+ * every process, and after the owner's end any process may bind it. */
 struct ipc_ticket {
     uint64_t magic;
-    uint64_t name[2];                /* of the socket where it is given out; random */
-    uint64_t secret;                 /* shows the importer that the owner answers; never sent to it */
+    uint64_t name[2];                /* random name of the owner's socket */
+    uint64_t secret;                 /* proves that the owner answers; never sent to it */
     struct ipc_request request;
 };
 #define IPC_MAGIC 0x6572616873766e02ull
 
-/* What the owner answers to a request: once for each block, with a descriptor
- * of it. No descriptor: there is no such allocation (any more). */
+/* The owner's answer to a request: one for each block, with the block's descriptor. No descriptor:
+ * there is no such allocation (any more). */
 struct ipc_part {
-    uint64_t secret;                 /* the ticket's */
-    uint64_t left;                   /* bytes of all parts from this one on */
-    uint64_t size;                   /* of this one */
-    uint64_t offset;                 /* of the allocation in the first part */
-    uint64_t bytes;                  /* the allocation's size */
+    uint64_t secret;                 /* the ticket's secret */
+    uint64_t left;                   /* bytes of this and all later parts */
+    uint64_t size;                   /* bytes of this part */
+    uint64_t offset;                 /* of the allocation inside the first part */
+    uint64_t bytes;                  /* size of the allocation */
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The importer's end of the connection to a process that shares memory (ipc_server.c). Anybody may
- * answer there and say anything. So nothing counts without the secret of the handle, and whatever
- * comes with a message that does not count is closed.
+ * The importer's end of the connection to a process that shares memory (ipc_server.c). Any process
+ * may answer there with anything. A message therefore counts only with the secret of the handle,
+ * and descriptors that come with other messages are closed.
  */
 #include "ipc/ipc_client.h"
 
@@ -21,8 +21,8 @@
 #include "ipc/ipc.h"
 #include "ipc/ipc_socket.h"
 
-#define PATIENCE_MS 5000             /* for an owner that says nothing */
-#define PAGES_MAX (1u << 20)         /* 2 TiB; a size from elsewhere is not to be trusted */
+#define PATIENCE_MS 5000             /* ms to wait for a silent owner */
+#define PAGES_MAX (1u << 20)         /* 2 TiB; a larger size in a message is refused */
 
 static int new_socket(void)
 {
@@ -59,7 +59,7 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
     return from >= 0 || *again ? from : begin(IPC_IN_FILES, ticket, again);
 }
 
-/* Not by SO_RCVTIMEO, which a program with a timer's signals would never see run out. */
+/* Not by SO_RCVTIMEO: the signals of an interval timer would restart it for ever. */
 static bool wait_for(int from)
 {
     struct pollfd ready = { .fd = own_file_descriptor(from), .events = POLLIN };
@@ -73,10 +73,10 @@ static bool wait_for(int from)
     return count > 0;
 }
 
-/* The one descriptor of a message, -1 if there is none. More than one is closed, too. */
+/* The only descriptor of a message; -1: there is none. Any further descriptors are closed. */
 static int only_file(struct msghdr *message)
 {
-    int files[4];                    /* more than there is space for */
+    int files[4];                    /* more than `control` can hold */
     size_t count = 0;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL;
          header = CMSG_NXTHDR(message, header)) {

@@ -6,10 +6,11 @@
 struct ipc_part;
 struct ipc_ticket;
 
-/* A connection to the owner on which it has been asked, or -1. `again`: the door was
- * shut on us before an answer; it may be worth another try. */
+/* Connects to the owner and sends the request; -1: failed. `again`: the owner closed the connection
+ * before an answer; a retry may succeed. */
 int ipc_client_begin(const struct ipc_ticket *ticket, bool *again);
 
-/* The next part, its figures sound; its descriptor as a handle of own_file.h, or -1. */
+/* Receives the next part and validates its figures. Returns its descriptor as a handle of
+ * own_file.h, or -1. */
 int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                     bool *again);

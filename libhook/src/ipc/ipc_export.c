@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Giving memory to other processes by legacy IPC. The driver gives no such
- * handle for mapped memory; so its blocks are exported as file descriptors,
- * and the handle says where to fetch them.
+ * Exports memory to other processes by legacy IPC. The driver gives no such handle for mapped
+ * memory. The library therefore exports the blocks as file descriptors, and its handle says where
+ * to fetch them.
  *
- * What others reach must stay where it is. A block becomes shared by being
- * copied into memory that can be exported, which takes its place at the same
- * address and never leaves the card. One block after the other, so that the
- * card needs room for one more only. The descriptors are handed out in ipc_server.c.
+ * Exported memory must stay where it is. A block becomes shared by a copy into exportable memory,
+ * which replaces it at the same address and is never evicted. One block is copied at a time, so
+ * that the card needs room for one additional block only. ipc_server.c sends the descriptors.
  *
- * Nothing may run meanwhile, and work in flight may wait for the thread that asks for the
- * handle. So that thread does not wait for long; what is not shared then is shared when
- * another process first asks for it.
+ * No work may run meanwhile, and work in flight may wait for the thread that requests the handle.
+ * That thread therefore waits only briefly; blocks that are not shared by then are shared when
+ * another process first requests them.
  */
 #include "ipc/ipc_export.h"
 
@@ -32,9 +31,9 @@
 #include "memory/managed.h"
 #include "memory/memory.h"
 
-#define HANDLE_PATIENCE_US 250000    /* for most work ends soon, and later it may be too late */
+#define HANDLE_PATIENCE_US 250000    /* most work ends soon, and a later attempt may be too late */
 
-/* The allocation that is asked for, or NULL. memory_lock is held. */
+/* The requested allocation, or NULL. memory_lock is held. */
 static struct page_owner *find(const struct ipc_request *request,
                                struct memory_description *description)
 {
@@ -58,11 +57,12 @@ static int export(const struct block *block)
         ? own_file_add(file) : -1;
 }
 
-/* Memory that can be exported or registered, with the block's bytes, in its place. Everything is still. */
+/* Replaces the block's memory by exportable or registrable memory with the same bytes. No work
+ * runs, and no block moves. */
 static CUresult share_block(struct block *block)
 {
     struct client *client = block->client;
-    int by_network = 0;              /* a network card may reach it, too, as memory of cuMemAlloc */
+    int by_network = 0;              /* network cards may access it, too, as memory of cuMemAlloc */
     REAL(cuDeviceGetAttribute)(&by_network,
         CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, client->device);
     const CUmemAllocationProp property = {
@@ -98,7 +98,7 @@ static CUresult share_block(struct block *block)
         REAL(cuMemRelease)(handle);
         return result;
     }
-    /* From here on the driver refuses only if the context has failed for good. */
+    /* From here on the driver's calls fail only if the context has failed for good. */
     result = block_unmap(block);
     block->handle = handle;
     if (result == CUDA_SUCCESS)
@@ -109,7 +109,7 @@ static CUresult share_block(struct block *block)
     return result;
 }
 
-/* All blocks of what is asked for. */
+/* All blocks of the requested allocation. */
 static CUresult share_all(void *argument)
 {
     struct memory_description description;
@@ -144,7 +144,7 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
     struct page_owner *owner = find(request, &description);
     if (owner != NULL) {
         size_t count;
-        size_t largest = blocks_of(owner, &count)[0]->size; /* none is larger than the first */
+        size_t largest = blocks_of(owner, &count)[0]->size; /* the first block is the largest */
         result = not_shared(owner) == 0
             ? CUDA_SUCCESS
             : exclusively(owner->client, largest, not_shared(owner), patience, share_all,
@@ -158,7 +158,7 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
     struct memory_description description;
     int file = -1;
     if (index == 0)
-        share(request, DRAIN_PATIENCE_US);         /* if it was not when the handle was made */
+        share(request, DRAIN_PATIENCE_US);         /* if that failed when the handle was created */
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     size_t count = 0;
@@ -189,7 +189,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
     if (!memory_is_ours(address)) {
-        /* What lies beyond the card cannot stay there. */
+        /* Memory beyond the card cannot be pinned there. */
         pthread_mutex_lock(&memory_lock);
         bool beyond = managed_describe(address, &description);
         pthread_mutex_unlock(&memory_lock);
@@ -209,7 +209,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
     }
     *result = share(&ticket.request, HANDLE_PATIENCE_US);
     if (*result == CUDA_ERROR_NOT_READY || *result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        *result = CUDA_SUCCESS;      /* it is shared later */
+        *result = CUDA_SUCCESS;      /* it will be shared on the first request */
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &ticket, sizeof ticket);
     return true;

@@ -6,12 +6,12 @@
 struct ipc_part;
 struct ipc_request;
 
-/* One block's descriptor, as a handle of own_file.h, and what to say of it, without the secret; -1
- * if it is gone. */
+/* One block's descriptor as a handle of own_file.h, and the answer to send with it, without the
+ * secret; -1 if the allocation no longer exists. */
 int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part);
 
-/* The memory around an address of ours stays where it is from now on, as if it were exported. */
+/* Pins the memory around an address of the library for good, as if it were exported. */
 CUresult ipc_export_pin(CUdeviceptr address);
 
-/* cuIpcGetMemHandle. False: not ours, call the driver. */
+/* cuIpcGetMemHandle. False: not the library's memory; call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of another process, fetched from it block by block (ipc_client.c) and
- * mapped here. It is on the card as long as its owner is, and counts there.
+ * Memory of another process, fetched from it block by block (ipc_client.c) and mapped here. It is
+ * resident as long as its owner keeps it so, and counts there.
  *
- * As with the driver, memory that is opened again while it is open is the same
- * memory, and must be closed as often; and nothing is unmapped before the work
- * in flight is done. Work that does not end may wait for the thread that closes,
- * so it waits no longer than DRAIN_PATIENCE_US.
+ * As with the driver, memory that is opened twice is the same memory and must be closed twice; and
+ * nothing is unmapped before work in flight has ended. Endless work may wait for the thread that
+ * closes, so the wait is bounded by DRAIN_PATIENCE_US.
  */
 #include "ipc/ipc_import.h"
 
@@ -33,11 +32,11 @@
 struct ipc_import {
     struct page_owner owner;         /* its client is NULL */
     struct ipc_ticket ticket;
-    CUdevice device, reader;         /* where the memory lies, and which reaches it */
-    CUdeviceptr range;               /* of all parts */
+    CUdevice device, reader;         /* the device of the memory, and the device that accesses it */
+    CUdeviceptr range;               /* address range of all parts */
     size_t range_size;
-    size_t mapped;                   /* bytes of it */
-    CUdeviceptr base;                /* of the allocation in it */
+    size_t mapped;                   /* bytes mapped so far */
+    CUdeviceptr base;                /* start of the allocation inside the range */
     size_t size;
     unsigned long long id;
     unsigned opened;
@@ -76,7 +75,7 @@ static struct ipc_import *same(const struct ipc_ticket *ticket)
     return import;
 }
 
-/* Takes away what of it was mapped. memory_lock is held. */
+/* Unmaps the mapped part. memory_lock is held. */
 static void unmap(struct ipc_import *import)
 {
     for (size_t i = 0; i < import->count; i++)
@@ -141,7 +140,7 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
                                 import->device == here ? 1 : 2);
 }
 
-/* All parts; the first has come. memory_lock is held by none of this. */
+/* Fetches all parts; the first has arrived. Called without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                           int file, struct ipc_import **made)
 {
@@ -191,8 +190,8 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Asks until it has a first part or knows that there is none: an owner with too
- * many peers drops connections it has not read. */
+/* Repeats the request until the first part arrives or the owner refuses: an owner with too many
+ * peers drops connections that it has not read. */
 static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **made)
 {
     BLOCKED;
@@ -209,11 +208,11 @@ static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **m
     return result;
 }
 
-/* No lock is held while the owner is waited for; so another thread may have opened
- * the same in the meantime. */
+/* No lock is held during the wait for the owner, so another thread may have opened the same memory
+ * meanwhile. */
 static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
 {
-    struct ipc_import *import = NULL; /* which gcc 13 cannot tell is always set */
+    struct ipc_import *import = NULL; /* always set; gcc 13 cannot tell */
     CUresult result = fetch_new(ticket, &import);
     if (result != CUDA_SUCCESS)
         return result;
@@ -258,7 +257,7 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
     return true;
 }
 
-/* What begins at this address, or NULL. memory_lock is held. */
+/* The import that begins at this address, or NULL. memory_lock is held. */
 static struct ipc_import *import_at(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);
@@ -282,10 +281,10 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     if (*result != CUDA_SUCCESS)
         return true;
     LOCKED(memory_lock);
-    import = import_at(address);     /* another thread may have closed it in the meantime */
+    import = import_at(address);     /* another thread may have closed it meanwhile */
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (--import->opened == 0 && !late)
-        forget(import);              /* else it stays mapped until it is opened again, or the end */
+        forget(import);              /* else it stays mapped until it is reopened */
     return true;
 }

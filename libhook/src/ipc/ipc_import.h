@@ -3,9 +3,9 @@
 
 #include "driver/driver.h"
 
-/* cuIpcOpenMemHandle and cuIpcCloseMemHandle. False: not ours, call the driver. */
+/* cuIpcOpenMemHandle and cuIpcCloseMemHandle. False: not the library's handle; call the driver. */
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result);
 bool ipc_import_close(CUdeviceptr address, CUresult *result);
 
-/* What was opened in it goes with it. With memory_lock held. */
+/* Closes imports that were opened in a context that ends. With memory_lock held. */
 void ipc_import_context_ends(CUcontext context);

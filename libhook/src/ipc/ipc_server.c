@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives the descriptors of shared memory to other processes: a thread of this process for each of
- * two sockets (ipc_socket.c) whose name is in the handle. The memory ends with this process, only the two
- * processes need know of it, and the daemon may come and go.
+ * Sends descriptors of shared memory to other processes: a thread of this process for each of two
+ * sockets (ipc_socket.c) whose name is in the handle. The memory ends with this process, only the
+ * two processes know about it, and the daemon may be restarted meanwhile.
  *
- * Anybody may connect, so a thread waits for nobody. It serves all peers at once. What a peer is
- * sent waits in the socket only as long as it takes it; a silent peer is dropped when its time is
- * over or when somebody else needs its place. memory_lock is held for one driver call per block. A
- * peer must be of this user and know the secret of the handle; the socket's name is no secret.
+ * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A
+ * message to a peer waits in the socket only as long as the peer has time to read it; a silent peer
+ * is dropped when its time is over or another peer needs its place. memory_lock is held for one
+ * driver call per block. A peer must be a process of the same user and know the secret of the
+ * handle; the socket's name is not secret.
  */
 #define _GNU_SOURCE
 #include "ipc/ipc_server.h"
@@ -30,21 +31,21 @@
 
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
-#define PAUSE_MS 100                 /* when the program has no descriptor to spare */
+#define PAUSE_MS 100                 /* ms to wait when the program has no free descriptor */
 
 struct peer {
     int socket;
     bool asked;
     struct ipc_request request;
-    size_t index;                    /* of the block that is next */
-    uint64_t heard;                  /* when he last did something, in microseconds */
+    size_t index;                    /* of the block to send next */
+    uint64_t heard;                  /* us: time of the peer's last progress */
 };
 
-/* Protects the following; nothing is taken while it is held. */
+/* Protects the following variables; no other lock is taken while it is held. */
 static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    unsigned open;                   /* sockets that are served */
-    int listener[IPC_PLACES];        /* as own_file.h has them, also those of peers */
+    unsigned open;                   /* number of sockets served */
+    int listener[IPC_PLACES];        /* handles of own_file.h, as are the peers' sockets */
     struct { uint64_t name[2], asker, owner; } random;
 } server;
 
@@ -68,10 +69,10 @@ static bool send_part(int to, const struct ipc_part *part, int file)
     return sendmsg(own_file_descriptor(to), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *part;
 }
 
-/* Hears what he wants. False: he is to go. */
+/* Reads the peer's request. False: drop the peer. */
 static bool hear(struct peer *peer)
 {
-    char packet[sizeof peer->request + 1]; /* a longer one shows as longer */
+    char packet[sizeof peer->request + 1]; /* so that a longer packet is seen to be longer */
     ssize_t size = recv(own_file_descriptor(peer->socket), packet, sizeof packet, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
@@ -82,11 +83,12 @@ static bool hear(struct peer *peer)
     if (peer->request.secret == server.random.asker)
         return true;
     const struct ipc_part nothing = { .left = 0 };
-    send_part(peer->socket, &nothing, -1); /* he goes in any case */
+    send_part(peer->socket, &nothing, -1); /* the peer is dropped in any case */
     return false;
 }
 
-/* Gives him the next part; there is space for it. False: it was the last, or failed. */
+/* Sends the next part; the socket has space for it. False: it was the last part, or sending
+ * failed. */
 static bool give(struct peer *peer)
 {
     struct ipc_part part;
@@ -99,7 +101,7 @@ static bool give(struct peer *peer)
 
 static void dismiss(struct peer *peer)
 {
-    /* A child that was forked by a system call of its own has it, too. */
+    /* A child forked by a raw system call holds the socket, too. */
     shutdown(own_file_descriptor(peer->socket), SHUT_RDWR);
     own_file_close(peer->socket);
     peer->socket = -1;
@@ -124,12 +126,12 @@ static int accept_peer(int listener)
     return own_file_add(accept4(own_file_descriptor(listener), NULL, NULL, SOCK_CLOEXEC));
 }
 
-/* Lets one in. False: there was nobody, or cannot be now, for want of descriptors. */
+/* Accepts one peer. False: none is waiting, or no descriptor is free. */
 static bool let_in(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
-    const int little = 1;            /* the least there is: a part or two under way */
+    const int little = 1;            /* the kernel's minimum: one or two parts in the socket */
     int to = accept_peer(listener);
     if (to < 0) {
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
@@ -163,7 +165,7 @@ static void *give_out(void *argument)
     enum ipc_place place = (enum ipc_place)(intptr_t)argument;
     int listener = server.listener[place];
     struct peer peers[PEERS_MAX];
-    struct pollfd ready[PEERS_MAX + 1]; /* the last is the listener */
+    struct pollfd ready[PEERS_MAX + 1]; /* the last entry is the listener */
     bool short_of_files = false;
     for (unsigned i = 0; i < PEERS_MAX; i++)
         peers[i] = (struct peer){ .socket = -1 };
@@ -208,7 +210,7 @@ bool ipc_server_own(const struct ipc_ticket *ticket)
         && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
 }
 
-/* Opens one of the two. server_lock is held. */
+/* Opens one of the two sockets. server_lock is held. */
 static void serve_at(enum ipc_place place)
 {
     pthread_t thread;
@@ -226,7 +228,7 @@ static void serve_at(enum ipc_place place)
     server.open++;
 }
 
-/* Opens them. server_lock is held. */
+/* Opens both sockets. server_lock is held. */
 static void begin(void)
 {
     if (syscall(SYS_getrandom, &server.random, sizeof server.random, 0) != sizeof server.random)

@@ -6,9 +6,9 @@
 
 struct ipc_ticket;
 
-/* Opens the sockets, once for the process, and says in the ticket how to be
- * served there. False: not possible here. */
+/* Opens the sockets, once for the process, and writes their name and secrets to the ticket. False:
+ * not possible in this process. */
 bool ipc_server_open(struct ipc_ticket *ticket);
 
-/* Whether it is a ticket of this very process. */
+/* Whether the ticket is of this very process. */
 bool ipc_server_own(const struct ipc_ticket *ticket);

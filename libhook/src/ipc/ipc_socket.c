@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two sockets where a process gives its memory to others. One is abstract: nothing of it stays
- * behind, but only processes of the same network namespace find it. Containers that share IPC have
- * /dev/shm in common and no more; the other one lies there.
+ * The two sockets on which a process shares its memory. One is abstract: it leaves no file behind,
+ * but is visible only in the same network namespace. Containers that share the IPC namespace have
+ * only /dev/shm in common; the other socket is a file there.
  *
- * A file goes with its process. What a process that was killed has left is removed by the next one
- * that may: nobody answers there. As nobody does either before it listens, only when it is old.
+ * The process removes the file at its end. The file of a killed process is removed by the next
+ * process that has the right to: connecting to it is refused. A socket that is not listening yet
+ * refuses, too, so only old files are removed.
  */
 #include "ipc/ipc_socket.h"
 
@@ -32,7 +33,7 @@
 #define FORMAT "%s" PREFIX "%016llx%016llx"
 #define OLD_S 60
 
-static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* this process's */
+static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* of this process */
 static pid_t maker;
 
 unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
@@ -42,13 +43,13 @@ unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockadd
     char *path = address->sun_path + abstract;
     int length = snprintf(path, sizeof address->sun_path - 1, FORMAT, abstract ? "" : FOLDER,
                           (unsigned long long)name[0], (unsigned long long)name[1]);
-    /* The end of a path counts, that of an abstract name does not. */
+    /* The length of a path includes its terminating zero, that of an abstract name does not. */
     return (unsigned)(path - (char *)address) + (unsigned)length + !abstract;
 }
 
 static bool is_old(const char *path)
 {
-    struct stat status;              /* before glibc 2.33 its function has another name */
+    struct stat status;              /* stat() is not exported under this name before glibc 2.33 */
     return syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0
         && time(NULL) - status.st_mtime > OLD_S;
 }
@@ -68,7 +69,7 @@ static void remove_if_dead(const char *name)
     int to = new_socket();
     if (connect(own_file_descriptor(to), (struct sockaddr *)&address, sizeof address) != 0
         && errno == ECONNREFUSED)
-        unlink(address.sun_path);    /* the kernel refuses it for another user's */
+        unlink(address.sun_path);    /* the kernel refuses this for another user's file */
     own_file_close(to);
 }
 
@@ -77,7 +78,7 @@ static void remove_dead(void)
     DIR *folder = opendir(FOLDER);
     struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL)
-        /* A file that is no socket refuses, too. */
+        /* A file that is not a socket refuses connections, too. */
         if (entry->d_type == DT_SOCK && strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
             remove_if_dead(entry->d_name);
     if (folder != NULL)
@@ -86,7 +87,7 @@ static void remove_dead(void)
 
 static void at_exit(void)
 {
-    if (maker == getpid())           /* and not a child that was forked */
+    if (maker == getpid())           /* not in a forked child */
         unlink(file);
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Maps blocks where the program has mapped its VMM allocations, besides their home. A block that
- * comes in is mapped there with the access that the program has set; one that leaves is unmapped
- * there first.
+ * Maps the blocks of a VMM allocation wherever the program has mapped that allocation (an alias),
+ * in addition to their home addresses. When a block is loaded, it is mapped at each alias with the
+ * access that the program has set there; before a block is evicted, it is unmapped from each alias.
  *
- * The mappings are in an array sorted by address. Finding one is a binary search, and programs map
- * upwards, so that adding is mostly appending.
+ * The aliases are in an array sorted by address: lookup is a binary search, and because programs
+ * usually map at rising addresses, insertion is usually an append.
  */
 #include "memory/alias.h"
 
@@ -21,7 +21,7 @@
 static struct alias **sorted;
 static size_t count, room;
 
-/* The index of the first that ends behind `address`. */
+/* The index of the first alias that ends after `address`. */
 static size_t search(CUdeviceptr address)
 {
     size_t low = 0, high = count;
@@ -148,14 +148,14 @@ static CUresult unmap_block(struct page_owner *owner, struct block *block)
 
 const struct owner_mappings alias_mappings = { map_block, unmap_block };
 
-/* On the move it is mapped, too. */
+/* A block that is being evicted or loaded is mapped, too. */
 static bool is_mapped(const struct block *block)
 {
     return block->state == BLOCK_RESIDENT || block->state == BLOCK_LEAVING
         || block->state == BLOCK_COMING;
 }
 
-bool vmm_is_there(const struct vmm_allocation *vmm)
+bool vmm_is_resident(const struct vmm_allocation *vmm)
 {
     for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->block_count; i++)
         if (!is_mapped(vmm->memory->blocks[i]))
@@ -194,8 +194,8 @@ CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *access, si
     return result;
 }
 
-/* Where the program has not reserved it before our eyes, the driver tells as long as it is
- * mapped. */
+/* If the library did not see the reservation, the driver reports the range, but only while the
+ * alias is mapped. */
 static void learn_range(struct alias *alias)
 {
     CUdeviceptr range;

@@ -12,54 +12,55 @@ struct block;
 struct client;
 struct large;
 
-/* What a handle from cuMemCreate stands for. */
+/* The allocation that a handle from cuMemCreate stands for. */
 struct vmm_allocation {
-    CUmemGenericAllocationHandle handle;           /* as handed to the program */
+    CUmemGenericAllocationHandle handle;           /* as returned to the program */
     CUmemAllocationProp properties;
     size_t size;
     struct client *client;
-    struct large *memory;            /* can leave the card; NULL: pinned in place */
-    CUmemGenericAllocationHandle real; /* the driver's, if pinned in place */
-    unsigned references;             /* handles given out and not released */
-    bool pinning;                    /* by one thread; the others wait */
-    bool written;                    /* was ever mapped, so may have content */
+    struct large *memory;            /* evictable; NULL: pinned in place */
+    CUmemGenericAllocationHandle real; /* the driver's handle, if pinned in place */
+    unsigned references;             /* handles returned and not yet released */
+    bool pinning;                    /* a thread is pinning it; other threads wait */
+    bool written;                    /* it was mapped at least once, so it may have content */
     struct alias *aliases;
-    struct vmm_allocation *next;     /* in its bucket */
+    struct vmm_allocation *next;     /* in the same hash bucket */
 };
 
-/* One mapping of a VMM allocation, always of the whole. */
+/* One mapping of a VMM allocation, always of the whole allocation. */
 struct alias {
     CUdeviceptr address;
     size_t size;
-    CUdeviceptr range;               /* what the program reserved around it, */
-    size_t range_size;               /* as the driver tells while it is mapped */
+    CUdeviceptr range;               /* the program's reservation around it, as */
+    size_t range_size;               /* the driver reports it while it is mapped */
     struct vmm_allocation *vmm;
     struct alias *next;              /* of the same VMM allocation */
     size_t access_count;
-    CUmemAccessDesc *access;         /* one for each processor that was ever named */
+    CUmemAccessDesc *access;         /* one entry for each device that was ever named */
 };
 
-/* Maps a VMM allocation, as far as it is on the card. The driver's error, or ours. */
+/* Maps the resident blocks of a VMM allocation at `address`. Returns the driver's error, or the
+ * library's. */
 CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address);
-/* Forgets one that the driver has unmapped. */
+/* Removes an alias that the driver has unmapped. */
 void alias_remove(struct alias *alias);
 
-struct alias *alias_at(CUdeviceptr address);       /* the one that contains it, or NULL */
-/* The first that ends behind `address`, and the next by address. */
+struct alias *alias_at(CUdeviceptr address);       /* the alias that contains `address`, or NULL */
+/* The first alias that ends after `address`, in the order of addresses; NULL: none. */
 struct alias *alias_from(CUdeviceptr address);
-/* Whether each alias in the range lies in it in whole; *any: there is one. */
+/* Whether each alias that overlaps the range lies inside it; *any: at least one overlaps it. */
 bool alias_whole(CUdeviceptr address, size_t size, bool *any);
-/* Maps a VMM allocation pinned in place at all its places, where nothing is mapped now. */
+/* Maps a VMM allocation that is pinned in place at all its aliases, where nothing is mapped now. */
 CUresult alias_map_pinned(const struct vmm_allocation *vmm);
-/* Remembers what the driver has accepted. False: no memory to remember it. */
+/* Records access rights that the driver has accepted. False: out of host memory. */
 bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t count);
 
-/* Gives access to what of it is on the card. */
+/* Sets access rights on the alias's resident blocks. */
 CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *access, size_t count);
-/* All of it is on the card. */
-bool vmm_is_there(const struct vmm_allocation *vmm);
+/* All its blocks are resident. */
+bool vmm_is_resident(const struct vmm_allocation *vmm);
 
-/* Unmaps a block on the card from where the program has mapped it. */
+/* Unmaps a resident block from all aliases of the allocation. */
 CUresult alias_unmap_block(const struct vmm_allocation *vmm, const struct block *block);
-/* The mappings of an allocation of which `vmm` is set. */
+/* The mappings of an allocation that belongs to a VMM allocation (`vmm` is set). */
 extern const struct owner_mappings alias_mappings;

@@ -46,7 +46,8 @@ void allocations_context_ends(const struct client *client, CUcontext context)
         struct page_owner *owner = region_owner(block->address);
         struct block *next = block->younger;
         if (owner != NULL && owner->context == context) {
-            /* Its blocks follow one another in the list, as they were made at once. */
+            /* The owner's blocks are neighbours in the list, because they were created in one
+             * go. */
             while (next != NULL && region_owner(next->address) == owner)
                 next = next->younger;
             owner->operations->destroy(owner);
@@ -71,8 +72,8 @@ static bool fill(struct block *block)
     while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
            && reclaim(client, block->size, false))
         continue;
-    /* If the card has less than the room says, the daemon finds room:
-     * the block stays empty and is asked for with the others. */
+    /* If the card has less free memory than the client was granted, the daemon makes room: the
+     * block stays empty and is requested with the others. */
     if (result != CUDA_SUCCESS)
         return false;
     block_set_state(block, BLOCK_RESIDENT);

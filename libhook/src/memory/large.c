@@ -10,20 +10,19 @@
 #include "memory/spare.h"
 
 /*
- * While one program leaves the card, each mapping that another one makes takes about
- * half a millisecond, whatever its size: as long as 16 to 32 MiB take on the bus. With
- * blocks of 32 MiB the way in waits for that a quarter of the time, with 64 it does not:
- * what it gets then is what the bus gives while the driver clears what the other one
- * frees (bench/handover/bus.py). Larger ones are no faster there, but have fewer mappings
- * to wait for when memory is new: 8 GiB took 7 ms in blocks of 64 MiB, and 3 in blocks of
- * 128 (all measured on an H200). Smaller allocations, and small cards, keep smaller
- * blocks, of which less has to move at a time. The daemon reckons with the same
- * (scheduler/settings.py).
+ * While one client is evicted, each mapping that another client makes takes about half a
+ * millisecond, whatever its size: as long as 16 to 32 MiB take on the bus. With blocks of 32 MiB,
+ * loading waits for mappings a quarter of the time; with 64 MiB it does not, and is limited by the
+ * bus, which the driver also uses to clear memory that the other client frees
+ * (bench/handover/bus.py). Larger blocks load no faster, but new memory needs fewer mappings: 8 GiB
+ * took 7 ms in blocks of 64 MiB and 3 ms in blocks of 128 MiB (all measured on an H200). Small
+ * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon
+ * assumes the same sizes (scheduler/settings.py).
  */
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
 #define HUGE_CARD ((uint64_t)64 << 30)
-#define WHOLE_MOST ((size_t)256 << 20) /* a larger block would take too much of the host at once */
+#define WHOLE_MOST ((size_t)256 << 20) /* a larger block would need too much host memory at once */
 
 static size_t block_most(const struct client *client, size_t size)
 {
@@ -32,7 +31,7 @@ static size_t block_most(const struct client *client, size_t size)
     return size >= LARGE_FROM || most == BLOCK_SIZE ? most : most / 2;
 }
 
-/* The blocks made so far, when one cannot be made. */
+/* Frees the blocks created so far, after one of them could not be created. */
 static void undo(struct large *large, size_t size)
 {
     size_t made = 0;
@@ -171,7 +170,7 @@ CUresult large_create(struct client *client, size_t bytes, const CUmemAllocation
 void large_release(struct large *large)
 {
     spare_leave(large);
-    /* Not its size, which may be less since it was renewed. */
+    /* Not large->size: a renewed spare may have a smaller size than its blocks. */
     const struct block *last = large->blocks[large->block_count - 1];
     region_set_owner(large->base, last->address + last->size - large->base, NULL);
     for (size_t i = 0; i < large->block_count; i++)

@@ -14,23 +14,23 @@ struct block;
 struct large {
     struct page_owner owner;
     CUdeviceptr base;
-    size_t size;                     /* as asked for */
+    size_t size;                     /* bytes as requested */
     unsigned long long id;
     bool sync_memops;
     bool freeing;
-    bool spare;                      /* freed, and kept: spare.c */
+    bool spare;                      /* freed by the program and kept: spare.c */
     uint64_t freed_at;               /* us */
-    struct ring order, alike;        /* among its client's spares */
-    struct vmm_allocation *vmm;      /* it is the home of; NULL: the program's by cuMemAlloc */
+    struct ring order, alike;        /* in the lists of its client's spares */
+    struct vmm_allocation *vmm;      /* whose home it is; NULL: made by cuMemAlloc */
     size_t block_count;
     struct block *blocks[];
 };
 
 CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
                         CUdeviceptr *address);
-/* The same of physical memory with these properties, which last as long as it. What may be exported
- * is in one piece, if it is not too large. */
+/* The same for physical memory with these properties, which must outlive it. Memory that may be
+ * exported is one block if it is not too large. */
 CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
                       CUdeviceptr *address);
 void large_release(struct large *large);
-struct large *large_of(struct page_owner *owner); /* NULL: it is none */
+struct large *large_of(struct page_owner *owner); /* NULL: the owner is not a large allocation */

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory in blocks: the driver keeps it, and a block comes and goes by being prefetched to
- * the card or to the host. The bytes are the driver's care all the while, so the worst that can
- * happen is a late page: work that finds a page on the host waits for it, and the processor may
- * touch any page at any time.
+ * Managed memory in blocks. The driver keeps the bytes; a block is loaded by a prefetch to the card
+ * and evicted by a prefetch to the host. The driver keeps the bytes valid throughout, so the worst
+ * case is a late page: a kernel that touches a page on the host waits for that page, and the CPU
+ * may touch any page at any time.
  *
- * The figures are bounds. A page counts as on the card while its block does, although no work has
- * touched it yet, the processor has called it back, or the program prefers it on the host. Only
- * submitted work brings such pages there, so none of a block that has left is on the card while the
- * gate is shut. Host memory counts while the block is away; the driver keeps it longer, for the
- * next time.
+ * The figures are upper bounds. A page counts as resident while its block is resident, even if no
+ * kernel has touched the page yet, the CPU has migrated it back, or the program prefers it on the
+ * host. Only submitted work migrates such pages to the card, so no page of an evicted block is on
+ * the card while the gate is closed. Host memory is counted while the block is swapped; the driver
+ * keeps it longer, for the next eviction.
  *
- * Beyond the card. With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may have more than the card could
- * ever hold, of cuMemAlloc too. The rest is managed memory that is told to lie on the host, where
- * the card reaches it over the bus. It never comes to the card and has no blocks, so everything
- * else keeps the room that the daemon has given it. The daemon says whether the host has room.
+ * Beyond the card: with NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card
+ * could ever hold, with cuMemAlloc, too. The excess is managed memory with the host as its
+ * preferred location, which the card accesses over the bus. It is never loaded and has no blocks,
+ * so all other memory keeps the room that the daemon has granted. The daemon decides whether the
+ * host has enough memory.
  *
- * Devices without concurrent access to managed memory keep it on the card themselves while work
- * runs; there it counts as pinned (unified.c).
+ * Devices without concurrent managed access keep managed memory on the card while work runs; on
+ * these devices it counts as pinned (unified.c).
  */
 #include "memory/managed.h"
 
@@ -34,12 +35,12 @@
 #include "gate/contexts.h"
 #include "memory/allocation.h"
 
-/* Allocations of managed memory by address, with room for those that have reserved a place. */
+/* Managed allocations sorted by address, with spare entries for allocations in progress. */
 
 static struct managed **table;
 static size_t table_count, table_reserved, table_room;
 
-/* The place of the first that begins behind `address`. */
+/* The index of the first allocation that begins after `address`. */
 static size_t place_behind(CUdeviceptr address)
 {
     size_t low = 0, high = table_count;
@@ -53,7 +54,7 @@ static size_t place_behind(CUdeviceptr address)
     return low;
 }
 
-/* The one that contains `address`, or NULL. */
+/* The allocation that contains `address`, or NULL. */
 static struct managed *managed_find(CUdeviceptr address)
 {
     size_t behind = place_behind(address);
@@ -61,7 +62,7 @@ static struct managed *managed_find(CUdeviceptr address)
     return managed != NULL && address - managed->base < managed->size ? managed : NULL;
 }
 
-/* Keeps a place for one that is to be entered. False: no memory. */
+/* Reserves an entry for an allocation in progress. False: out of host memory. */
 static bool managed_reserve(void)
 {
     if (table_count + table_reserved == table_room) {
@@ -91,14 +92,14 @@ static void managed_strike(struct managed *managed)
     memmove(&table[place], &table[place + 1], (table_count - place) * sizeof *table);
 }
 
-/* the same, and its place stays reserved */
+/* removes the allocation, and keeps its entry reserved */
 static void managed_withdraw(struct managed *managed)
 {
     managed_strike(managed);
     table_reserved++;
 }
 
-/* Strikes those of a context, one at each call; NULL: there is none left. */
+/* Removes and returns one allocation of the context; NULL: the context has no more. */
 static struct managed *managed_strike_of(CUcontext context)
 {
     for (size_t i = table_count; i > 0; i--)
@@ -110,17 +111,17 @@ static struct managed *managed_strike_of(CUcontext context)
     return NULL;
 }
 
-/* it is entered now, or never will be */
+/* the allocation is in the table now, or has failed */
 static void managed_unreserve(void)
 {
     table_reserved--;
 }
 
-#define GRAIN ((size_t)64 << 10)     /* in which the driver gives pages of the card */
+#define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u
 
-/* Those that the driver is being asked to free. Not in the table: before it has
- * answered, the same addresses may be somebody else's. */
+/* Allocations that are being freed by the driver. They are not in the table: before the driver's
+ * call returns, another thread may already have been given the same addresses. */
 static struct managed *freed;
 
 static void hold(struct managed *managed, bool held)
@@ -138,7 +139,7 @@ static void discard(struct managed *managed)
     free(managed);
 }
 
-/* Counted, and nowhere yet. NULL: no memory. */
+/* Creates an allocation that is counted but has no addresses yet. NULL: out of memory. */
 static struct managed *reserve(struct client *client, CUcontext context, size_t bytes)
 {
     size_t count = (bytes + BLOCK_SIZE - 1) / BLOCK_SIZE;
@@ -192,7 +193,7 @@ static bool may_go_beyond(void)
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-/* NULL: not allowed, or no memory. Lock held, released meanwhile. */
+/* NULL: not allowed, or out of memory. memory_lock is held, and released meanwhile. */
 static struct managed *reserve_beyond(struct client *client, CUcontext context, size_t bytes)
 {
     size_t size = (bytes + GRAIN - 1) / GRAIN * GRAIN;
@@ -211,7 +212,7 @@ static struct managed *reserve_beyond(struct client *client, CUcontext context, 
     return managed;
 }
 
-/* Calls the driver for what has been reserved. */
+/* Makes the driver allocate what reserve() has counted. */
 static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
 {
     CUdevice device = managed->client->device;
@@ -235,7 +236,7 @@ static bool has_context(struct client *client, CUcontext *context)
            && contexts_current(context) == CUDA_SUCCESS;
 }
 
-/* `plain`: beyond the card, and cuMemAlloc's to the program. */
+/* `plain`: an allocation beyond the card that the program made with cuMemAlloc. */
 static CUresult take(struct client *client, CUcontext context, size_t bytes, unsigned int flags,
                      bool plain, CUdeviceptr *address)
 {
@@ -248,7 +249,8 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
     if (managed != NULL) {
         managed->plain = plain;
         managed->id = allocation_id();
-        /* It counts as there, or as lacking, from now on: the gate must know which. */
+        /* From now on each block counts as resident or as missing, because the gate must know
+         * which. */
         allocation_fill(managed->blocks, managed->block_count);
         client_update(client);
         pthread_mutex_unlock(&memory_lock);
@@ -308,7 +310,7 @@ static bool moving(const struct managed *managed)
     return false;
 }
 
-/* The driver waits for the work in flight, which may use it: until then it counts. */
+/* The driver waits for work in flight that may use the memory: until then it stays counted. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 {
     if (client_none())
@@ -351,7 +353,7 @@ void managed_context_ends(CUcontext context)
         discard(ended);
     for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
         if (managed->context == context)
-            managed->context = NULL; /* for the thread that frees it to find */
+            managed->context = NULL; /* so that the thread that frees it finds it */
 }
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)

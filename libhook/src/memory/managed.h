@@ -11,13 +11,13 @@
 
 struct managed {
     CUdeviceptr base;
-    size_t size;                     /* as asked for */
+    size_t size;                     /* bytes as requested */
     struct client *client;
-    CUcontext context;               /* it goes with this; NULL: which has gone */
+    CUcontext context;               /* its end frees the memory; NULL: that context has ended */
     struct managed *next_freed;
-    struct prefetches prefetches;    /* the program's own */
-    size_t beyond;                   /* bytes that it counts beyond the card; 0: it has blocks */
-    bool plain;                      /* to the program it is cuMemAlloc's, with this id */
+    struct prefetches prefetches;    /* made by the program */
+    size_t beyond;                   /* bytes counted beyond the card; 0: it has blocks */
+    bool plain;                      /* the program got it from cuMemAlloc, with this id */
     unsigned long long id;
     size_t block_count;
     struct block *blocks[];
@@ -25,27 +25,26 @@ struct managed {
 
 struct memory_description;
 
-/* cuMemAllocManaged. False: no client on this device, or one whose managed
- * memory cannot be sent away. Else *result holds what to return. */
+/* cuMemAllocManaged. False: no client on this device, or a client whose managed memory cannot be
+ * evicted. Else *result holds the value to return. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
-/* cuMemAlloc beyond what the card could hold: managed memory that lies on the
- * host and is reached from there (NVSHARE_ENABLE_SINGLE_OVERSUB). False: not
- * asked for, or not to be had. */
+/* cuMemAlloc of more than the card could hold: managed memory that stays on the host and is
+ * accessed from there (NVSHARE_ENABLE_SINGLE_OVERSUB). False: not enabled, or not available. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
-/* cuMemFree, or where the program may only free what it got from cuMemAlloc
- * (`plain`). False: no allocation of these begins there. */
+/* cuMemFree, or, with `plain`, a call that may free only memory from cuMemAlloc. False: no managed
+ * allocation begins there. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
-/* The program has prefetched a range, or asks where all of it was last prefetched
- * to (a place of type INVALID: to none). False: the driver knows as well. */
+/* Records that the program has prefetched a range; returns where all of the range was last
+ * prefetched to (a location of type INVALID: to no single one). False: the driver knows as well. */
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
 
-/* The following with memory_lock held. */
+/* The following functions are called with memory_lock held. */
 
-/* memory_describe() of what lies beyond the card, and stands for plain memory. */
+/* memory_describe() for an allocation beyond the card that the program made with cuMemAlloc. */
 bool managed_describe(CUdeviceptr address, struct memory_description *description);
-/* All managed memory of a context, which is about to go. */
+/* Frees all managed memory of a context that is about to end. */
 void managed_context_ends(CUcontext context);

@@ -2,10 +2,10 @@
 /*
  * Allocates and frees device memory for the wrappers.
  *
- * Allocating does not wait for the GPU. It takes addresses; if the card has room for us the memory
- * is mapped at once, otherwise the gate shuts until there is room (client_update). Freeing waits
- * for the work in flight, as the driver does, unless nothing can be in flight. While a stream is
- * being captured nobody may wait, so the memory is freed later (first section).
+ * Allocation does not wait for the GPU. It reserves addresses; if the client has room, the memory
+ * is mapped at once, otherwise the gate closes until there is room (client_update). Freeing waits
+ * for work in flight, as the driver does, unless nothing can be in flight. During a stream capture
+ * a thread must not wait, so the memory is freed later (first section).
  */
 #include "memory/memory.h"
 
@@ -25,37 +25,37 @@
 #include "memory/spare.h"
 
 /*
- * Memory that was freed while a stream was being captured.
+ * Memory that was freed during a stream capture.
  *
- * Freeing waits for the work in flight, which nobody may do then. So the memory is kept until
- * a wait that began later is over, at the latest until it is needed.
+ * Freeing waits for work in flight, which is not allowed during a capture. The memory is therefore
+ * kept until a later wait in the same context has ended, at the latest until its bytes are needed.
  */
 
-#define SLICE_US 1000                /* of a wait: a context that ends must not wait for its work */
+#define SLICE_US 1000                /* of a wait: a context's end must not wait for its work */
 
-/* The latest first. */
+/* A list, the latest free first. */
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
-    uint64_t number;                 /* which of all that were it is */
+    uint64_t number;                 /* position in the sequence of all deferred frees */
     struct deferred *next;
 };
-static struct deferred *deferred;    /* protected by memory_lock, as are the next */
+static struct deferred *deferred;    /* this and the next ones are protected by memory_lock */
 static uint64_t deferrals;
-static CUcontext waited_in;          /* by reclaiming, which is one thread's at a time */
+static CUcontext waited_in;          /* by deferred_frees_reclaim(), one thread at a time */
 
-/* how many there ever were */
+/* how many there have been in all */
 static uint64_t deferred_frees_so_far(void)
 {
     return deferrals;
 }
 
-/* A retired allocation of this context is to be released once its work has been waited for. */
+/* Defers the release of a retired allocation until the work of its context has been waited for. */
 static void deferred_frees_add(CUdeviceptr address, CUcontext context)
 {
     struct deferred *one = malloc(sizeof *one);
     if (one == NULL)
-        return;                      /* it stays until its context ends */
+        return;                      /* the memory stays until its context ends */
     *one = (struct deferred){ address, context, ++deferrals, deferred };
     deferred = one;
 }
@@ -65,8 +65,8 @@ static bool deferred_by(const struct deferred *one, const struct client *client)
     return region_owner(one->address)->client == client;
 }
 
-/* All work of the context from before is done: of what was freed in it those up to `number` are
- * released. What was freed later may be used by work that came later. */
+/* All work that the context had submitted before is complete: releases the deferred frees up to
+ * `number`. Memory that was freed later may still be used by later work. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
 {
     for (struct deferred **link = &deferred, *one; (one = *link) != NULL;) {
@@ -88,7 +88,7 @@ static const struct deferred *first_of(const struct client *client)
     return one;
 }
 
-/* Lock held, released meanwhile. */
+/* memory_lock is held, and released meanwhile. */
 static bool wait_in(CUcontext context)
 {
     CUresult ignored_as_work_that_failed_is_done;
@@ -127,7 +127,8 @@ void deferred_frees_context_end(CUcontext context)
     deferred_frees_waited(context, deferrals);
 }
 
-/* Nothing uses it any more. The program may soon want it again. Lock held. */
+/* No work uses the memory any more. The program may soon allocate the same size again. memory_lock
+ * is held. */
 static void release_or_keep(CUdeviceptr address)
 {
     struct large *large = large_of(region_owner(address));
@@ -140,7 +141,7 @@ static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
 {
     CUresult result = CUDA_SUCCESS;
     LOCKED(memory_lock);
-    /* A spare changes no figure. */
+    /* Reusing a spare changes no figure. */
     if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
         result = bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
                                     : large_allocate(client, context, bytes, address);
@@ -192,10 +193,10 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     *result = CUDA_SUCCESS;
     bool waited = idle || drain_context(context, UINT64_MAX, result);
     if (!waited)
-        *result = CUDA_SUCCESS;      /* it is freed later */
+        *result = CUDA_SUCCESS;      /* deferred_frees_waited() frees it */
 
     LOCKED(memory_lock);
-    bool gone = region_owner(address) != owner; /* with its context */
+    bool gone = region_owner(address) != owner; /* freed with its context */
     if (!gone && waited) {
         deferred_frees_waited(context, earlier);
         if (*result == CUDA_SUCCESS)
@@ -208,7 +209,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     return true;
 }
 
-/* Of memory that the program has mapped itself, and that may be away just now. */
+/* Describes memory that the program has mapped itself, which may be swapped out now. */
 static bool describe_alias(CUdeviceptr address, struct memory_description *description)
 {
     const struct alias *alias = alias_at(address);

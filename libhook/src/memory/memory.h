@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's device memory as the wrappers see it. All functions may be
- * called from any thread, with the client running or not, and act on the
- * client of the current context's device unless they take an address.
- * Where no client is attached they say so by their `ours` result, and the
- * wrapper calls the driver instead.
+ * The program's device memory as the wrappers see it. All functions may be called from any thread,
+ * with the client running or not, and act on the client of the current context's device unless they
+ * take an address. If no client is attached, they return false and the wrapper calls the driver
+ * instead.
  */
 #pragma once
 
@@ -14,25 +13,25 @@ struct client;
 
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* With `until`, waits for the oldest and releases it: gate/client.h. False: there is none, or
- * a capture goes on still. */
+/* With `until`, waits for the oldest deferred free and releases it: gate/client.h. False: there is
+ * none, or a capture is still in progress. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 struct memory_description;
 
-/* cuMemAlloc. False: no client here, call the driver. Else *result holds what
- * to return, and *address the new address if that is CUDA_SUCCESS. */
+/* cuMemAlloc. False: no client, call the driver. Else *result holds the value to return, and
+ * *address the new address if that is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
 
-/* cuMemFree: waits for the work in flight as the driver's does. False: the
- * address is not ours. An address inside an allocation is an invalid value. */
+/* cuMemFree: waits for work in flight as the driver does. False: the address is not the library's.
+ * An address inside an allocation is an invalid value. */
 bool memory_free(CUdeviceptr address, CUresult *result);
 
-/* False: the address lies in none of our allocations. */
+/* False: the address lies in no allocation of the library. */
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
 bool memory_set_sync_memops(CUdeviceptr address, bool on);
 
-/* True if the address lies in a range we have reserved, allocated or not. */
+/* Whether the address lies in a range that the library has reserved, allocated or not. */
 bool memory_is_ours(CUdeviceptr address);
 
 /* cuMemGetInfo and cuDeviceTotalMem as the client sees the card. False: no client. */

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives other devices access to the memory of a device (peer access). The driver opens a context's
- * plain memory to another device for good, but mapped memory range by range.
+ * Gives other devices access to the memory of a device (peer access). With the driver, peer access
+ * of a context covers all its plain memory, present and future, but mapped memory only range by
+ * range.
  *
- * So who may reach a device's memory is kept here. Memory on the card is opened now; memory that
- * comes in later is mapped for all of them (block.c). Memory that the program maps itself it opens
- * itself.
+ * The library therefore keeps a table of the devices that may access each device's memory. Resident
+ * blocks are opened at once; blocks that are loaded later are mapped with access for all these
+ * devices (block.c). The program opens memory that it maps itself.
  *
- * Where it is not opened the driver still copies plain memory between two devices, but mapped memory
- * only if it is told of which contexts both are (else it is an invalid value, as measured on two
- * H200 without peer access). So a program's copy between memory of ours is handed on as such.
+ * Without peer access the driver still copies plain memory between two devices, but mapped memory
+ * only if the call names both contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured on two H200
+ * without peer access). The library therefore passes a copy between two of its allocations on as
+ * such a call.
  *
- * All memory of the device is opened, in whichever of its contexts: a program that never says so
- * for one of them does not touch it from there.
+ * All memory of the device is opened, in each of its contexts: a program that did not enable peer
+ * access for one of them does not touch that memory from the peer.
  */
 #include "memory/peers.h"
 
@@ -63,7 +65,8 @@ void memory_imported(void)
     any_imported = true;
 }
 
-/* `memory_lock` is held. Another process's may be on a card on which this one is no client. */
+/* memory_lock is held. Another process's memory may be on a card on which this process has no
+ * client. */
 static bool reaches(CUdevice reader, const struct memory_description *memory)
 {
     return memory->imported
@@ -71,8 +74,8 @@ static bool reaches(CUdevice reader, const struct memory_description *memory)
         : reader < CLIENTS_MAX && clients[memory->device]->readers[reader] != 0;
 }
 
-/* One of the card that the memory is on, if there is one: imported memory belongs to the context in
- * which it was opened, which may be another card's. */
+/* A context on the card that holds the memory, if there is one: imported memory belongs to the
+ * context in which it was opened, and that context may be on another card. */
 static CUcontext context_on(const struct memory_description *memory)
 {
     CUcontext there = memory->imported && memory->reader != memory->device

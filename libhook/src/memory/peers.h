@@ -3,15 +3,15 @@
 
 #include "driver/driver.h"
 
-/* Memory of another process is mapped, on whatever card. */
+/* Notes that memory of another process is mapped, on any card. */
 void memory_imported(void);
-/* Whether two addresses are of our memory on different devices that may not both reach each other's.
- * If so, gives the contexts of which they are. */
+/* Whether two addresses lie in memory of the library on different devices that cannot both access
+ * each other's memory. If so, returns the context of each. */
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context,
                   CUcontext *from_context);
 
-/* No two addresses are so. */
+/* memory_apart() is false for all addresses */
 bool memory_never_apart(void);
 
-/* The memory of `owner` may from now on be reached from `reader`, or no longer. */
+/* Allows or forbids device `reader` to access the memory of device `owner`. */
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open);

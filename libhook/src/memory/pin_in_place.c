@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes a VMM allocation stay on the card, in one piece and under a handle of the driver's. New
- * memory is made beside it, the content copied, and the new memory mapped in its place, while
- * nothing runs that could touch either.
+ * Pins a VMM allocation: it stays on the card from now on, in one piece and under a handle of the
+ * driver. New memory is created, the content copied, and the new memory mapped at the allocation's
+ * addresses, while no work runs that could touch either.
  *
- * Nothing has changed until the copy is complete. Only then is the old memory unmapped, in steps
- * that fail only with the context itself.
+ * Nothing changes until the copy is complete. Only then is the old memory unmapped, in steps that
+ * fail only if the context fails.
  *
- * One that is a single block has a handle of the driver's already, with the properties that the
- * program asked for. Once it is on the card it only counts as pinned: work in flight, which may wait
- * for the calling thread, is not waited for. A larger one (WHOLE_MOST in large.c) is made of blocks,
- * and a handle is of one piece: it is copied, for which the program's work must be over. Where that
- * takes longer than DRAIN_PATIENCE_US, the call fails.
+ * An allocation of a single block already has a driver handle with the properties that the program
+ * asked for. Once the block is resident, the allocation is only counted as pinned: no wait for work
+ * in flight, which may itself wait for the calling thread. A larger allocation (WHOLE_MOST in
+ * large.c) consists of several blocks, but a handle must be one piece: the allocation is copied,
+ * after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US, the call
+ * fails.
  */
 #include "memory/pin_in_place.h"
 
@@ -27,13 +28,13 @@
 #include "memory/alias.h"
 #include "memory/large.h"
 
-/* The driver's memory for the copy, mapped where only we know. */
+/* The memory that becomes the pinned allocation, mapped at a private address for the copy. */
 struct copy {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr address;
 };
 
-/* memory_lock is held by all these, and nothing moves. */
+/* The following functions are called with memory_lock held while no block moves. */
 
 static void unmake(struct vmm_allocation *vmm, struct copy *copy, bool mapped)
 {
@@ -120,8 +121,8 @@ static bool is_resident(const struct vmm_allocation *vmm)
     return vmm->memory->blocks[0]->state == BLOCK_RESIDENT;
 }
 
-/* The block's handle becomes the allocation's. Its home goes; where the program has mapped it, it
- * stays. */
+/* The block's handle becomes the allocation's. The home mapping is removed; the program's own
+ * mappings stay. */
 static void take_over(struct vmm_allocation *vmm)
 {
     struct large *memory = vmm->memory;
@@ -133,7 +134,7 @@ static void take_over(struct vmm_allocation *vmm)
     large_release(memory);
 }
 
-/* Lock held, released meanwhile. */
+/* memory_lock is held, and released meanwhile. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;
@@ -142,7 +143,7 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
     bool inside = !is_resident(vmm);
     if (inside) {
         pthread_mutex_unlock(&memory_lock);
-        gate_enter(GATE_NO_STREAM);  /* until the program runs, with all that it has */
+        gate_enter(GATE_NO_STREAM);  /* until the client runs with all its memory resident */
         pthread_mutex_lock(&memory_lock);
     }
     bool ready = is_resident(vmm);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts memory that cannot be swapped, and takes it only where there is room. Where the client has
- * room to spare, it counts as pinned before it is taken, and the thread does not stand at the gate:
- * the driver would not let it wait for the card, and work in flight may wait for it. Otherwise the
- * thread adds its wish to `pending`, which is part of the client's need. So the gate does not open
- * before there is room, and once the thread is inside nobody can take the room away.
+ * Counts memory that cannot be swapped, and lets it be allocated only where there is room. If the
+ * client has spare room, the bytes are counted as pinned before the driver's call and the thread
+ * does not wait at the gate: some of these calls are not allowed to wait for the card, and work in
+ * flight may wait for this thread. Otherwise the thread adds its request to `pending`, a part of
+ * the client's need. The gate then does not open before there is room, and no other client can take
+ * that room while the thread is inside the gate.
  *
- * Memory goes with the context that it was made in, and many programs destroy nothing else, or only
- * reset their device. So an object is remembered with its context, and counts until that ends.
- * Memory made on a named device (cuMemCreate) belongs to no context and outlives them all.
+ * The driver frees such memory with the context in which it was created, and many programs destroy
+ * nothing else, or only reset their device. Each object is therefore recorded with its context, and
+ * counted until that context ends. Memory created on a named device (cuMemCreate) belongs to no
+ * context and outlives them all.
  */
 #include "memory/pinned.h"
 
@@ -20,21 +22,21 @@
 #include "gate/contexts.h"
 #include "gate/gate.h"
 
-/* The driver takes a few MiB for code, but gigabytes for stacks; and more may be missing than that,
- * where the daemon has not seen yet what others took outside. */
+/* The driver needs a few MiB for code but gigabytes for stacks, and the shortage may be larger,
+ * because the daemon may not have seen yet what other processes have taken. */
 #define ROOM_FIRST ((size_t)64 << 20)
 #define ROOM_GROWS 4
-#define ROOM_PART 8                  /* at most one of so many parts of the card */
+#define ROOM_PART 8                  /* the largest request is the card's size divided by this */
 
-/* What pinned_begin() was granted for this thread. */
+/* What pinned_begin() has granted to this thread. */
 static __thread struct {
     struct client *client;
-    CUcontext context;               /* what is taken goes with it; NULL: with none */
+    CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
     size_t bytes;
-    bool inside;                     /* the gate; else it counts as pinned already */
+    bool inside;                     /* inside the gate; false: already counted as pinned */
 } wish;
 
-/* Counts the wish no longer. Lock held. */
+/* Withdraws the thread's request. memory_lock is held. */
 static void end_wish(void)
 {
     struct nvshare_memory *memory = &wish.client->memory;
@@ -47,7 +49,7 @@ static CUresult granted(struct client *client, size_t bytes, bool submits, uint6
     struct nvshare_memory *memory = &client->memory;
     LOCKED(memory_lock);
     if (wish.client != NULL) {
-        /* A signal handler jumped over the call that wished it. */
+        /* A signal handler has jumped out of the call that made this request. */
         struct client *former = wish.client;
         end_wish();
         client_update(former);
@@ -63,7 +65,7 @@ static CUresult granted(struct client *client, size_t bytes, bool submits, uint6
     return CUDA_SUCCESS;
 }
 
-/* `submits`: to take it is work in a stream, and waits at a closed gate in any case. */
+/* `submits`: the call also submits work to a stream, so it waits at a closed gate in any case. */
 static CUresult begin(struct client *client, CUcontext context, size_t bytes, bool submits,
                       uint64_t until)
 {
@@ -166,7 +168,7 @@ struct remembered {
     uint64_t key;
     size_t bytes;
     struct client *client;
-    CUcontext context;               /* with which it ends; NULL: with none */
+    CUcontext context;               /* whose end frees it; NULL: no context's end does */
     struct remembered *next;
 };
 
@@ -183,7 +185,7 @@ void pinned_remember(uint64_t key, size_t bytes)
     struct client *client = wish.client;
     struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
     if (entry == NULL)
-        return;                      /* stays counted until the process ends */
+        return;                      /* out of memory: counted until the process ends */
     LOCKED(memory_lock);
     struct remembered **bucket = bucket_of(key);
     *entry = (struct remembered){ key, bytes, client, wish.context, *bucket };
@@ -203,8 +205,8 @@ void pinned_forget(uint64_t key)
     if (client_none())
         return;
     LOCKED(memory_lock);
-    /* The oldest: the driver may have handed the same key out again before we
-     * are told that the first object is gone. */
+    /* The oldest entry: the driver may have reused the key before the release of the first object
+     * reached this function. */
     struct remembered **oldest = NULL;
     for (struct remembered **link = bucket_of(key); *link != NULL; link = &(*link)->next)
         if ((*link)->key == key)
@@ -213,8 +215,8 @@ void pinned_forget(uint64_t key)
         drop(oldest);
 }
 
-/* Who destroys one of them afterwards finds nothing under its key, or what is
- * there by then: the driver means the same. */
+/* A later destroy call for one of these objects finds no entry under its key, or the entry of a new
+ * object with the same key: the driver interprets the key in the same way. */
 void pinned_context_ends(CUcontext context)
 {
     for (unsigned i = 0; i < BUCKETS && context != NULL; i++)

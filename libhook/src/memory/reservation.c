@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Remembers the program's reservations of addresses, sorted. The driver tells of one only while
- * something is mapped at the address, and of a mapping in it only while its memory is on the card.
+ * Records the program's address reservations, sorted by address. The driver reports a reservation
+ * only while something is mapped at the address, and a mapping only while its memory is resident.
  */
 #include "memory/reservation.h"
 
@@ -20,7 +20,7 @@ struct reservation {
 static struct reservation *sorted;
 static size_t count, room;
 
-/* The first that ends behind `address`. */
+/* The index of the first reservation that ends after `address`. */
 static size_t search(CUdeviceptr address)
 {
     size_t low = 0, high = count;
@@ -46,7 +46,7 @@ static void insert(struct reservation one)
         size_t more = room == 0 ? 64 : room * 2;
         struct reservation *larger = realloc(sorted, more * sizeof *sorted);
         if (larger == NULL)
-            return;                  /* then what is mapped there waits for a turn */
+            return;                  /* mapping in this range will wait for a turn */
         sorted = larger;
         room = more;
     }
@@ -72,7 +72,8 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
         memmove(one, one + 1, (size_t)(&sorted[--count] - one) * sizeof *one);
     }
     pthread_mutex_unlock(&memory_lock);
-    /* Not after it, when the same addresses may be somebody else's. */
+    /* Before the driver's call: afterwards another thread may have been given the same
+     * addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
     if (result != CUDA_SUCCESS && gone.size > 0) {
         LOCKED(memory_lock);

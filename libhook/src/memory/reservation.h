@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses that the program has reserved (cuMemAddressReserve). Those that return nothing and the
- * calls to the driver are made with no lock held, the others with memory_lock.
+ * Addresses that the program has reserved (cuMemAddressReserve). Functions that return nothing and
+ * the ones that call the driver take memory_lock themselves; the others are called with it held.
  */
 #pragma once
 
@@ -10,10 +10,10 @@
 void reservation_add(CUdeviceptr base, size_t size);
 /* cuMemAddressFree: calls the driver. */
 CUresult reservation_free(CUdeviceptr base, size_t size);
-/* The driver is about to map something there of which the library knows nothing. */
+/* The driver is about to map memory there that the library does not know. */
 void reservation_is_mixed(CUdeviceptr address);
 
-/* The range lies in one, in which nothing is mapped but what the library knows. */
+/* Whether the range lies in one reservation in which only the library maps memory. */
 bool reservation_is_ours(CUdeviceptr address, size_t size);
-/* The one around an address. False: not known. */
+/* Returns the reservation around an address. False: not known. */
 bool reservation_around(CUdeviceptr address, CUdeviceptr *base, size_t *size);

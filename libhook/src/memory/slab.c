@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes small allocations. A slab is one block of 2 MiB, divided into places of one size; a bit
- * says whether a place is free.
+ * Makes small allocations. A slab is one block of 2 MiB, divided into slots of one size; a bitmap
+ * says which slots are free.
  *
- * Sizes are multiples of 512 bytes (what the driver aligns to), four to each power of two, so at
- * most a quarter of a place is lost. Taking, giving and finding cost the same with any number of
- * allocations.
+ * Sizes are multiples of 512 bytes (the driver's alignment), four classes to each power of two, so
+ * at most a quarter of a slot is lost. Allocation, release and lookup take constant time.
  */
 #include "memory/slab.h"
 
@@ -23,7 +22,7 @@
 
 struct object {
     unsigned long long id;
-    uint32_t size;                   /* as asked for; 0: free, RETIRED: invalid but not free yet */
+    uint32_t size;                   /* bytes as requested; 0: free; RETIRED: not free yet */
     bool sync_memops;
 };
 
@@ -31,30 +30,30 @@ struct slab {
     struct page_owner owner;
     struct block *block;
     unsigned class;
-    uint32_t place;                  /* bytes */
+    uint32_t slot_size;              /* bytes */
     uint32_t count, used;
-    struct slab *previous, *next;    /* among its client's slabs of this class with a free place */
+    struct slab *previous, *next;    /* in the client's list of such slabs with a free slot */
     bool listed;
     uint64_t *free_bits;
     struct object *objects;
 };
 
-/* Places of 1..8 grains, then four sizes to each power of two. */
-static unsigned class_of(size_t bytes, uint32_t *place)
+/* Slots of 1 to 8 grains, then four sizes to each power of two. */
+static unsigned class_of(size_t bytes, uint32_t *slot_size)
 {
     uint32_t grains = (uint32_t)((bytes + GRAIN - 1) / GRAIN);
     if (grains <= 8) {
-        *place = grains * GRAIN;
+        *slot_size = grains * GRAIN;
         return grains - 1;
     }
     unsigned power = 31 - (unsigned)__builtin_clz(grains - 1);
     uint32_t step = (uint32_t)1 << (power - 2);
     uint32_t steps = (grains - ((uint32_t)1 << power) + step - 1) / step;
-    *place = (((uint32_t)1 << power) + steps * step) * GRAIN;
+    *slot_size = (((uint32_t)1 << power) + steps * step) * GRAIN;
     return 8 + (power - 3) * 4 + steps - 1;
 }
 
-static struct slab *slabs[CLIENTS_MAX][SLAB_CLASSES]; /* those with a free place */
+static struct slab *slabs[CLIENTS_MAX][SLAB_CLASSES]; /* slabs with a free slot */
 
 static void list(struct slab *slab)
 {
@@ -80,11 +79,11 @@ static void unlist(struct slab *slab)
 
 static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
 {
-    size_t index = (address - slab->block->address) / slab->place;
+    size_t index = (address - slab->block->address) / slab->slot_size;
     if (index >= slab->count)
-        return NULL;                 /* the rest at the end that is no whole place */
+        return NULL;                 /* the remainder at the end is smaller than a slot */
     struct object *object = &slab->objects[index];
-    *base = slab->block->address + index * slab->place;
+    *base = slab->block->address + index * slab->slot_size;
     if (object->size == 0 || object->size == RETIRED || address - *base >= object->size)
         return NULL;
     return object;
@@ -141,14 +140,14 @@ static void destroy(struct page_owner *owner)
 static void release(struct page_owner *owner, CUdeviceptr address)
 {
     struct slab *slab = (struct slab *)owner;
-    size_t index = (address - slab->block->address) / slab->place;
+    size_t index = (address - slab->block->address) / slab->slot_size;
     slab->objects[index].size = 0;
     slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
     slab->used--;
     if (!slab->listed)
         list(slab);
-    /* An empty slab is kept while it is the only one with a free place, so
-     * that a program that allocates and frees in turn does not remap. */
+    /* The last slab with a free slot is kept even when empty, so that a program that allocates and
+     * frees in turn does not map and unmap each time. */
     if (slab->used == 0 && (slab->previous != NULL || slab->next != NULL))
         destroy(owner);
 }
@@ -156,7 +155,7 @@ static void release(struct page_owner *owner, CUdeviceptr address)
 static void renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
 {
     struct slab *slab = (struct slab *)owner;
-    size_t index = (address - slab->block->address) / slab->place;
+    size_t index = (address - slab->block->address) / slab->slot_size;
     slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
 }
 
@@ -171,12 +170,12 @@ static const struct owner_operations OPERATIONS = {
 };
 
 static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
-                             uint32_t place, CUresult *result)
+                             uint32_t slot_size, CUresult *result)
 {
     *result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!client_commit(client, PAGE))
         return NULL;
-    uint32_t count = (uint32_t)(PAGE / place), words = (count + 63) / 64;
+    uint32_t count = (uint32_t)(PAGE / slot_size), words = (count + 63) / 64;
     struct slab *slab = calloc(1, sizeof *slab + words * sizeof(uint64_t)
                                   + count * sizeof(struct object));
     if (slab == NULL)
@@ -185,7 +184,7 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
         .operations = &OPERATIONS, .client = client, .context = context,
     };
     slab->class = class;
-    slab->place = place;
+    slab->slot_size = slot_size;
     slab->count = count;
     slab->objects = (struct object *)(slab + 1);
     slab->free_bits = (uint64_t *)(slab->objects + count);
@@ -213,15 +212,15 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
 CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
                        CUdeviceptr *address)
 {
-    uint32_t place;
-    unsigned class = class_of(bytes, &place);
+    uint32_t slot_size;
+    unsigned class = class_of(bytes, &slot_size);
     struct slab *slab = slabs[client->index][class];
-    /* A context's memory goes with it: contexts do not share slabs. */
+    /* Contexts do not share slabs, because the end of a context frees its memory. */
     while (slab != NULL && slab->owner.context != context)
         slab = slab->next;
     CUresult result = CUDA_SUCCESS;
     if (slab == NULL)
-        slab = new_slab(client, context, class, place, &result);
+        slab = new_slab(client, context, class, slot_size, &result);
     if (slab == NULL)
         return result;
     uint32_t word = 0;
@@ -232,13 +231,13 @@ CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
     slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
     if (++slab->used == slab->count)
         unlist(slab);
-    *address = slab->block->address + (size_t)index * slab->place;
+    *address = slab->block->address + (size_t)index * slab->slot_size;
     return CUDA_SUCCESS;
 }
 
-size_t slab_place(size_t bytes, unsigned *class)
+size_t slab_slot_size(size_t bytes, unsigned *class)
 {
-    uint32_t place;
-    *class = class_of(bytes, &place);
-    return place;
+    uint32_t slot_size;
+    *class = class_of(bytes, &slot_size);
+    return slot_size;
 }

@@ -12,4 +12,5 @@ struct client;
 
 CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
                        CUdeviceptr *address);
-size_t slab_place(size_t bytes, unsigned *class); /* that so many bytes take, and its class */
+/* The size of the slot for `bytes` bytes, and its class. */
+size_t slab_slot_size(size_t bytes, unsigned *class);

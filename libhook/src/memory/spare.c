@@ -1,49 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps memory that the program has freed for a moment, and uses it again. The program then does
- * not pay for making and unmaking the same mappings.
+ * Keeps memory that the program has freed for a short time and reuses it, so that the program does
+ * not pay for unmapping and mapping it again.
  *
- * Each block costs three calls of the driver when it is made and two when it goes. On an H200 these
- * take 52 and 76 us for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67.
- * While another program leaves the card, each mapping also waits about a millisecond for the page
- * tables. We cannot make these calls cheaper. But many programs allocate and free the same sizes
- * again and again: the temporary storage of Thrust and CUB, loops that allocate what they need in
- * each round.
+ * Each block costs three driver calls to map and two to unmap. On an H200 these take 52 and 76 us
+ * for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67. While another client
+ * is evicted, each mapping also waits about a millisecond for the page tables. The library cannot
+ * make these calls cheaper, but many programs allocate and free the same sizes again and again: the
+ * temporary storage of Thrust and CUB, loops that allocate in each iteration.
  *
- * So freed memory becomes a spare. It keeps its address and its memory, and the next allocation of
- * as many pages in the same context gets both. Spares serve only plain allocations of more than 1
- * MiB. Small allocations have slabs (slab.c), stream-ordered ones have pools (pool.c).
+ * Freed memory therefore becomes a spare. It keeps its address and its physical memory, and the
+ * next allocation of the same number of pages in the same context gets both. Spares serve only
+ * plain allocations of more than 1 MiB. Small allocations use slabs (slab.c), stream-ordered ones
+ * use pools (pool.c).
  *
- * To the program a spare is freed. Its address means nothing (`freeing` stays set), and
- * cuMemGetInfo reports it as free. Nothing is refused or waits because of spares: when the commit,
- * the room or the card would not suffice for something, spares go first (client_commit(),
- * allocation_fill(), client_update()).
+ * For the program a spare is freed: its address is invalid (`freeing` stays set), and cuMemGetInfo
+ * reports it as free. No call fails or waits because of spares: when the commit, the room or the
+ * card would not suffice, spares are released first (client_commit(), allocation_fill(),
+ * client_update()).
  *
- * To the daemon a spare is memory that the program has not freed yet, and it does lie on the card.
- * So the daemon's figures stay true, and it need not know of spares. They exist only while the
- * client runs, is connected, lacks nothing, is within its limit together with them, and nobody
- * waits for the card. When one of these ends, all spares go before anything of them is looked at,
- * copied or answered for. So all blocks of a spare are on the card, and none ever moves.
+ * For the daemon a spare is memory that the program has not freed yet, and it is resident. The
+ * daemon's figures stay true, and the daemon need not know about spares. Spares exist only while
+ * the client runs, is connected, has all its memory resident, is within its limit including them,
+ * and no other client waits for the card. When one of these conditions ends, all spares are
+ * released before the library evicts, copies or reports anything. All blocks of a spare are
+ * therefore resident, and none is ever evicted.
  *
  * Limits on spares:
  *
- *   - Age: a spare goes a second after it was freed (NVSHARE_KEEP_FREED_MS sets that), because
- *     programs that fit together never wait for each other.
- *   - Amount: an eighth of the card, and MOST in number. Whoever releases them waits for all.
- *   - Full cards: a program that fills the card but for a sixteenth has none, because the driver
- *     takes memory without our knowing, for modules and kernels' stacks.
- *   - Commit: the daemon counts spares as committed and may refuse others for that. So no spare
- *     stays that is more than half of what could still be committed.
+ *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that),
+ *     because programs that fit together never wait for each other.
+ *   - Amount: an eighth of the card, and at most MOST spares: the thread that releases them
+ *     releases all of them.
+ *   - Full cards: a client that fills more than fifteen sixteenths of the card keeps no spares,
+ *     because the driver allocates memory unseen by the library, for modules and kernel stacks.
+ *   - Commit: the daemon counts spares as committed and may refuse growth to others for them.
+ *     No spare is kept that exceeds half of the commit that is still free.
  *
- * When a spare is made, its blocks give up their places and what is known of their content, as when
- * memory is freed.
+ * When an allocation becomes a spare, its blocks give up their places in the tiers and the record
+ * of their content, as for freed memory.
  *
- * The service thread looks at the age of spares. The first spare after it had none to look at wakes
- * it. A program that frees and allocates in turn wakes it no more than once a second.
+ * The service thread checks the age of spares. The first spare after a time without any wakes that
+ * thread. A program that frees and allocates in turn wakes it at most once a second.
  *
- * A kernel or copy that uses a freed address succeeds while the spare exists, as it does with the
- * driver's pools and with slabs. To test a program for that, set NVSHARE_KEEP_FREED_MS=0, which
- * turns spares off.
+ * A kernel or copy that uses a freed address succeeds while the spare exists, as with the driver's
+ * pools and with slabs. NVSHARE_KEEP_FREED_MS=0 turns spares off, to test a program for such
+ * errors.
  */
 #include "memory/spare.h"
 
@@ -66,16 +68,16 @@
 #define PART_LEFT 16
 #define MOST 1024
 #define SPARE_BUCKETS 64
-#define EXPIRED_AT_ONCE 16           /* others want the lock, and the daemon the service thread */
+#define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
 
-/* Each client's. Protected by memory_lock. */
+/* One for each client. Protected by memory_lock. */
 static struct spares {
-    uint64_t stay;                   /* us that each may stay; 0: there are none */
+    uint64_t stay;                   /* us for which a spare is kept; 0: spares are off */
     struct ring order;               /* oldest first */
     struct ring alike[SPARE_BUCKETS];/* by size */
     unsigned count;
-    uint64_t bytes;                  /* part of what counts as allocated and resident */
-    uint64_t look;                   /* us: when the service thread looks at them; 0: it need not */
+    uint64_t bytes;                  /* counted in the client's allocated and resident bytes */
+    uint64_t look;                   /* us: next age check by the service thread; 0: none is due */
 } all[CLIENTS_MAX];
 
 static struct spares *spares_of(const struct client *client)
@@ -105,7 +107,7 @@ uint64_t spares_bytes(const struct client *client)
     return spares_of(client)->bytes;
 }
 
-/* Not as asked for: of whole pages. */
+/* In whole pages, unlike large->size. */
 static size_t size_of(const struct large *large)
 {
     const struct block *last = large->blocks[large->block_count - 1];
@@ -124,7 +126,7 @@ static bool crowded(const struct client *client)
     return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
 }
 
-/* The daemon counts spares as committed: keep them only while ample commit remains. */
+/* The daemon counts spares as committed: they are kept only while ample commit is free. */
 static bool scarce(const struct client *client, size_t size)
 {
     uint64_t need = client_need(client);
@@ -147,7 +149,7 @@ bool spare_keep(struct large *large)
     struct client *client = large->owner.client;
     struct spares *spares = spares_of(client);
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
-    /* Without a context it is a pool's or a VMM allocation's. */
+    /* Memory without a context belongs to a pool or a VMM allocation. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
         || !client_may_keep_freed(client) || crowded(client) || !still(large))
         return false;
@@ -190,12 +192,13 @@ void spare_leave(struct large *large)
 
 bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* Less may have been granted since it was freed: then it is asked for as new memory is. */
+    /* The daemon may have lowered the grant since: the allocation then asks for commit, as new
+     * memory does. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
     const struct ring *head = alike(client, size);
-    /* The latest: what the program has just used. */
+    /* The latest first: the program has used it most recently. */
     for (struct ring *link = head->previous; link != head; link = link->previous) {
         struct large *large = RING_MEMBER(link, struct large, alike);
         if (size_of(large) != size || large->owner.context != context)
@@ -215,12 +218,12 @@ static struct large *oldest(const struct client *client)
 
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
-    (void)until;                     /* that costs nothing */
+    (void)until;                     /* releasing spares does not wait */
     const struct spares *spares = spares_of(client);
     if (spares->count == 0)
         return false;
     uint64_t before = spares->bytes;
-    /* It is none of a capture's business. */
+    /* Releasing memory must not invalidate a capture in progress. */
     RELAXED;
     while (spares->count > 0 && before - spares->bytes < bytes)
         large_release(oldest(client));

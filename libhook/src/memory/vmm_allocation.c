@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. What cuMemCreate
- * returns is a number of ours, behind which stands memory as cuMemAlloc would give it.
+ * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. cuMemCreate returns a
+ * handle number of the library, for memory like that of cuMemAlloc.
  *
- * That memory is blocks of at most 128 MiB at a home, an address range of ours. They are mapped
- * there while they are on the card, and copied from and to there. Where the program maps the
- * allocation, the same blocks are mapped a second time (alias.c). So content survives while it is
- * mapped nowhere, one allocation may be mapped at several places, and a large one can leave in part.
+ * That memory consists of blocks of at most 128 MiB at a home, an address range of the library.
+ * Resident blocks are mapped there, and evicted and loaded through that mapping. Wherever the
+ * program maps the allocation, the same blocks are mapped a second time (alias.c). Content
+ * therefore survives while the program has it mapped nowhere, one allocation may be mapped at
+ * several addresses, and a large one can be evicted in part.
  *
- * Export to another process, multicast and NICs need one handle of the driver's, and memory that
- * stays. The allocation is turned into that when this is first asked for (pin_in_place.c); its
- * number and its addresses go on to mean the same. What may be exported is one block where it is not
- * too large, and that need not be copied.
+ * Export to another process, multicast and NICs need a single handle of the driver and memory that
+ * stays on the card. The first such request pins the allocation (pin_in_place.c); its handle number
+ * and addresses stay valid. An allocation that may be exported is one block unless it is too large,
+ * so that pinning it needs no copy.
  */
 #include "memory/vmm_allocation.h"
 
@@ -43,7 +44,7 @@ struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
-/* A sparse array's memory is mapped by the driver's own hand. */
+/* The driver itself maps the memory of sparse arrays. */
 static bool can_move(const CUmemAllocationProp *properties)
 {
     return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED
@@ -51,12 +52,12 @@ static bool can_move(const CUmemAllocationProp *properties)
         && properties->allocFlags.usage == 0;
 }
 
-/* Whether the driver would make memory of this kind. What is special about it
- * (that it can be exported, or compressed) matters only once it is pinned in place,
- * but a program must hear at once that it cannot be had. */
+/* Whether the driver would create memory of this kind. Special properties (exportable,
+ * compressible) take effect only when the allocation is pinned in place, but cuMemCreate must
+ * refuse at once what the driver does not support. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
-    static CUmemAllocationProp last; /* the last one accepted; protected by memory_lock */
+    static CUmemAllocationProp last; /* last accepted; protected by memory_lock */
     CUmemAllocationProp plain = {
         .type = properties->type, .location = properties->location,
     };

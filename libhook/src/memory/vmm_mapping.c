@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Maps the program's VMM allocations, takes them away and sets access to them. None of that waits
- * for a turn: a program that has none gives memory back at once, and prepares what it will use.
+ * Maps the program's VMM allocations, unmaps them and sets access to them. None of these calls
+ * waits for a turn: a program without a turn can release memory at once and prepare memory that it
+ * will use.
  *
- * What is on the card, the driver maps or changes now. What is away is mapped with the access that
- * the program has set when it comes in (alias.c), and the program does nothing before that. To
- * unmap, one call is right for both, as the driver takes ranges with holes.
+ * Resident blocks are mapped or changed by the driver at once. Swapped blocks are mapped when they
+ * are loaded, with the access that the program has set (alias.c); no work of the program runs
+ * before that. One call unmaps both, as the driver accepts ranges with holes.
  *
- * The driver says what is valid. Of what is away it cannot, so the library must know for certain:
- * that the addresses are a reservation of the program's in which the driver maps nothing but ours
- * (reservation.c), and that the access is the one that every device has to its own memory. Otherwise
- * the call waits at the gate until the memory is there.
+ * The driver validates a request for resident memory. For swapped memory the library itself must be
+ * certain that the request is valid: that the addresses lie in a reservation of the program in
+ * which the driver maps nothing but the library's blocks (reservation.c), and that the access is
+ * the one that every device has to its own memory. Otherwise the call waits at the gate until the
+ * memory is resident.
  */
 #include "memory/vmm_mapping.h"
 
@@ -30,7 +32,7 @@ static bool any_remapping(void)
     return i < CLIENTS_MAX;
 }
 
-/* While memory is replaced (pin_in_place.c), nothing of that may change. */
+/* While pin_in_place.c replaces memory, no mapping may change. */
 static void begin(void)
 {
     pthread_mutex_lock(&memory_lock);
@@ -38,7 +40,7 @@ static void begin(void)
         pthread_cond_wait(&memory_changed, &memory_lock);
 }
 
-/* Everything of ours is on the card from here to end(). */
+/* All memory of the client is resident from here to end(). */
 static void begin_inside(void)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -72,7 +74,7 @@ bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
     begin();
     struct vmm_allocation *vmm = vmm_find(handle);
     bool ours = vmm != NULL;
-    bool inside = ours && !vmm_is_there(vmm) && !reservation_is_ours(address, size);
+    bool inside = ours && !vmm_is_resident(vmm) && !reservation_is_ours(address, size);
     if (inside) {
         begin_inside();
         vmm = vmm_find(handle);      /* may have been released meanwhile */
@@ -80,7 +82,7 @@ bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
     if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (offset != 0 || size != vmm->size)
-        *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps whole handles only */
+        *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps only whole handles */
     else
         *result = alias_add(vmm, address);
     end(inside);
@@ -108,8 +110,8 @@ bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
     return any;
 }
 
-/* All of the range is ours, but not all is on the card, and the access is certain to be valid. */
-static bool may_come_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+/* The whole range is aliases, some of them not resident, and the access is certain to be valid. */
+static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                            size_t count)
 {
     bool away = false;
@@ -121,19 +123,19 @@ static bool may_come_later(CUdeviceptr address, size_t size, const CUmemAccessDe
         const struct alias *alias = alias_at(address);
         if (alias == NULL || access->location.id != alias->vmm->client->device)
             return false;
-        away = away || !vmm_is_there(alias->vmm);
+        away = away || !vmm_is_resident(alias->vmm);
         address = alias->address + alias->size;
     }
     return away;
 }
 
-static bool all_is_there(CUdeviceptr address, size_t size)
+static bool range_is_resident(CUdeviceptr address, size_t size)
 {
     const struct alias *alias;
     for (CUdeviceptr behind = address + size;
          (alias = alias_from(address)) != NULL && alias->address < behind;
          address = alias->address + alias->size)
-        if (!vmm_is_there(alias->vmm))
+        if (!vmm_is_resident(alias->vmm))
             return false;
     return true;
 }
@@ -147,8 +149,8 @@ bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *acc
     UNCANCELLED;
     begin();
     bool whole = alias_whole(address, size, &any);
-    bool later = any && whole && may_come_later(address, size, access, count);
-    bool inside = any && !later && !all_is_there(address, size);
+    bool later = any && whole && may_apply_later(address, size, access, count);
+    bool inside = any && !later && !range_is_resident(address, size);
     if (inside) {
         begin_inside();
         whole = alias_whole(address, size, &any);

@@ -14,8 +14,8 @@
 #include "pool/pool.h"
 
 #define BUCKETS 16384
-#define MOST ((size_t)1 << 46)       /* bytes, in one allocation */
-#define SEARCHED 256                 /* allocations of a class, when one is wanted */
+#define MOST ((size_t)1 << 46)       /* upper limit, bytes of one allocation */
+#define SEARCHED 256                 /* free allocations of a class that one search looks at */
 
 static struct async_allocation *buckets[BUCKETS];
 
@@ -32,11 +32,11 @@ struct async_allocation *async_at(CUdeviceptr address)
     return async;
 }
 
-/* The bytes that an allocation takes, and the class of those that take about as many. */
+/* Bytes that an allocation occupies, and its size class. */
 static size_t room_of(size_t bytes, unsigned *class)
 {
     if (bytes <= SMALL_MAX)
-        return slab_place(bytes, class);
+        return slab_slot_size(bytes, class);
     size_t room = WHOLE_PAGES(bytes);
     *class = SLAB_CLASSES + 63 - (unsigned)__builtin_clzl(room / PAGE);
     return room;
@@ -65,7 +65,7 @@ static void forget(struct async_allocation *async)
     free(async);
 }
 
-/* Altogether. */
+/* Frees the memory and forgets the allocation. */
 static void release(struct async_allocation *async)
 {
     struct pool *pool = async->pool;
@@ -121,7 +121,7 @@ struct async_allocation *async_retire(CUdeviceptr address)
     return async;
 }
 
-/* Whether work in the context's `stream` may have it now. */
+/* Whether work in the context's `stream` may use the free allocation now. */
 static bool usable(const struct async_allocation *async, CUcontext context, uint64_t stream)
 {
     if (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
@@ -129,8 +129,8 @@ static bool usable(const struct async_allocation *async, CUcontext context, uint
     return async->stream == stream && stream != 0 && async->context == context;
 }
 
-/* The smallest that is large enough and not much larger; latest freed first. `early`: or one that work
- * in another stream still touches. */
+/* The smallest free allocation that is large enough and wastes little; the latest freed of equals.
+ * `early`: work in another stream may still touch it. */
 static struct async_allocation *fitting(const struct pool *pool, size_t room, unsigned class,
                                         CUcontext context, uint64_t stream, bool early)
 {
@@ -163,9 +163,9 @@ static void reuse(struct async_allocation *async, size_t bytes)
     allocation_renew(async->address, bytes);
 }
 
-/* Before it takes `room` bytes more. Beyond its threshold a pool keeps nothing
- * then; and below, not much more than it has ever needed at once, since what
- * does not fit the program's next allocation is of no use to it. */
+/* Frees memory before the pool grows by `room` bytes. Beyond its release threshold the pool keeps
+ * nothing; below, little more than its largest use so far, because memory that does not fit the
+ * program's next allocation is of no use to the program. */
 static bool make_way(struct pool *pool, size_t room)
 {
     uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;
@@ -182,7 +182,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     CUdeviceptr address;
     if (!make_way(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* Of no context: pools outlive them. */
+    /* Without a context: pools outlive contexts. */
     CUresult result = bytes <= SMALL_MAX ? slab_allocate(client, NULL, bytes, &address)
                                          : large_allocate(client, NULL, bytes, &address);
     if (result != CUDA_SUCCESS)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program got from cuMemAllocAsync; see ordered.c.
+ * Allocations by cuMemAllocAsync; see ordered.c.
  *
  * All functions are called with memory_lock held.
  */
@@ -14,30 +14,30 @@ struct pool;
 
 struct async_allocation {
     CUdeviceptr address;
-    size_t size;                     /* bytes, as asked for */
-    size_t room;                     /* that are there */
+    size_t size;                     /* bytes as requested */
+    size_t room;                     /* bytes that it occupies */
     unsigned class;
-    struct pool *pool;               /* NULL: of cuMemAlloc, and on its way out */
+    struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
     bool freed;
-    uint64_t stream;                 /* that it was freed in; see stream.c; 0: not known */
-    CUcontext context;               /* in which that is its name */
-    struct pending_frees *pending;   /* where it waits; NULL: no work touches it any more */
-    struct marker *marker;           /* behind the work it waits for */
-    struct ring order;               /* in the pending list, or among the idle */
-    struct ring alike;               /* among the free allocations of its class */
-    struct async_allocation *next;   /* in the table by address */
+    uint64_t stream;                 /* in which it was freed; see stream.c; 0: not known */
+    CUcontext context;               /* in which `stream` is unique */
+    struct pending_frees *pending;   /* its pending list; NULL: no work touches it */
+    struct marker *marker;           /* recorded after the work that touches it */
+    struct ring order;               /* in the pending list, or in the pool's idle list */
+    struct ring alike;               /* in the list of free allocations of its class */
+    struct async_allocation *next;   /* in the hash table by address */
 };
 
-struct async_allocation *async_at(CUdeviceptr address); /* begins there, freed or not */
-/* Out of a pool, made or reused for work in the context's `stream`, whose name is `name`. May release
- * the lock meanwhile. */
+struct async_allocation *async_at(CUdeviceptr address); /* that begins there, freed or not */
+/* Allocates from a pool, for work in the context's `stream`, whose name is `name`. May release the
+ * lock meanwhile. */
 CUresult async_take(struct pool *pool, struct client *client, size_t bytes, CUcontext context,
                     CUstream stream, uint64_t name, CUdeviceptr *address);
-/* The program's address ends; the allocation belongs to nobody yet. NULL: there is
- * no allocation, or no memory to remember it by. */
+/* Makes the program's address invalid; the caller owns the allocation then. NULL: there is no
+ * allocation, or no host memory to record it. */
 struct async_allocation *async_retire(CUdeviceptr address);
-/* No work touches it any more: it goes to its pool's idle, or altogether. */
+/* No work touches it any more: makes it idle in its pool, or frees it. */
 void async_idle(struct async_allocation *async);
 
-/* Gives idle allocations back until the pool holds no more than `keep` bytes. True if any went. */
+/* Releases idle allocations until the pool holds at most `keep` bytes. True if it released any. */
 bool pool_shrink(struct pool *pool, uint64_t keep);

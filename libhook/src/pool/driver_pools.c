@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts what the driver's pools hold of the card. That is CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
- * not what the program has allocated.
+ * Counts the card memory that the driver's own pools hold: CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+ * not the bytes that the program has allocated from them.
  *
- * A pool takes 32 MiB or more at a time, gives freed memory to the next allocation, and gives up
- * what it does not need at some later synchronisation. So each pool is asked before an allocation,
- * to find out how much of the card that may take, and after it; and again whenever the program
- * frees, trims, or has been waited for (pools_recount).
+ * A pool grows by 32 MiB or more at a time, reuses freed memory for the next allocation, and
+ * releases unneeded memory at some later synchronisation. Each pool is therefore queried before an
+ * allocation, to find how much the pool may grow, and after it; and again whenever the program
+ * frees, trims, or a wait for its work has ended (pools_recount).
  *
  * A pool counts for its own device, whichever is current: a program may allocate from it in a
- * stream of another device, and another device's service may see it shrink. It does not count until
- * the program has used its device.
+ * stream of another device, and the service thread of another device may see it shrink. It does not
+ * count until the program has used its device.
  *
- * Not counted: pools of host memory, and imported ones, whose memory counts for the process that
- * made it.
+ * Not counted: pools of host memory, and imported pools, whose memory counts for the process that
+ * created it.
  */
 #include "pool/driver_pools.h"
 
@@ -32,17 +32,17 @@
 struct driver_pool {
     CUmemoryPool handle;
     CUdevice device;
-    size_t counted;                  /* bytes, of the client of that device */
+    size_t counted;                  /* bytes counted for the client of that device */
     struct driver_pool *next;
 };
 
-/* Protects the list and what is in it. Held while the driver is asked about a
- * pool; memory_lock may be taken under it, not the other way round. */
+/* Protects the list and its entries. Held during driver calls for a pool; memory_lock may be taken
+ * while it is held, not the other way round. */
 static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
 
-/* Breaks other threads' captures in global mode, unless this thread is RELAXED. */
+/* Invalidates other threads' captures in global mode, unless this thread is RELAXED. */
 static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
 {
     cuuint64_t value;
@@ -68,8 +68,8 @@ static struct driver_pool *add(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* The pool's entry, if its memory counts. The device's default pool is the
- * only one that the program did not make. NULL `handle`: the device's current. */
+/* The pool's entry, if its memory counts. The only counted pool that the program did not create is
+ * the device's default pool. NULL `handle`: the device's current pool. */
 static struct driver_pool *counted_pool(CUmemoryPool handle)
 {
     CUdevice device;
@@ -89,7 +89,7 @@ static size_t whole_grains(size_t bytes)
     return (bytes + POOL_GRAIN - 1) / POOL_GRAIN * POOL_GRAIN;
 }
 
-/* How much of the card an allocation may take. */
+/* Bytes by which an allocation may make the pool grow. */
 static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
 {
     size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
@@ -101,8 +101,8 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
                                                  : whole_grains(bytes - spare);
 }
 
-/* Returns bytes by which it has grown, to be counted by the caller; bytes by
- * which it has shrunk are no longer counted. */
+/* Returns the bytes by which the pool has grown, for the caller to count; subtracts the bytes by
+ * which it has shrunk. */
 static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;
@@ -118,7 +118,7 @@ void pools_recount(void)
     pools_settle();
     if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed)
         || locked_here(&driver_pools_lock))
-        return;                      /* the latter: the driver has called back */
+        return;                      /* already inside: the driver has called back */
     RELAXED;
     LOCKED(driver_pools_lock);
     for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next) {
@@ -160,7 +160,7 @@ void driver_pool_ends(CUmemoryPool handle, bool counted)
     }
     CUstreamCaptureMode mode = capture_relax();
     pthread_mutex_lock(&driver_pools_lock);
-    /* Another thread may have destroyed it meanwhile. */
+    /* Another thread may have destroyed the pool meanwhile. */
     struct driver_pool *pool = counted_pool(handle);
     size_t growth = pool == NULL ? 0 : recount(pool);
     pthread_mutex_unlock(&driver_pools_lock);
@@ -176,8 +176,8 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
     add(handle, device);
 }
 
-/* A pool that is destroyed while some of it is allocated keeps that until it
- * is freed, and can no longer be asked. That much stays counted. */
+/* A pool that is destroyed while it has live allocations keeps their memory until they are freed,
+ * and can no longer be queried. That memory stays counted. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
     RELAXED;
@@ -199,13 +199,13 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
 }
 
 /*
- * Gives memory of CUDA graphs back. The driver has one pool of it for each device of a process. What
- * a graph allocates it takes when the graph is launched, and keeps it when all of it has been freed,
- * until the program asks to have it trimmed, which hardly any program does. Such memory cannot leave
- * the card and counts as used outside, so others would have to do without it.
+ * Trims memory of CUDA graphs. The driver has one graph memory pool for each device of a process. A
+ * graph's memory is allocated when the graph is launched and kept after it has been freed, until
+ * the program asks for a trim, which few programs do. Such memory cannot be evicted and counts as
+ * used outside, so other clients could not use it.
  *
- * What is still allocated stays: nobody knows at a launch how much that takes, so it cannot be asked
- * for before.
+ * Memory that is still allocated stays. The library cannot request room for it in advance, because
+ * its size is unknown at the launch.
  */
 
 static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)
@@ -217,7 +217,7 @@ static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)
 void graph_memory_trim(CUdevice device)
 {
     if (!HAVE_REAL(cuDeviceGetGraphMemAttribute) || !HAVE_REAL(cuDeviceGraphMemTrim))
-        return;                      /* before CUDA 11.4 graphs have no memory */
+        return;                      /* graphs have no memory before CUDA 11.4 */
     RELAXED;
     if (held(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
         <= held(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the driver's pools hold of the card. All functions may be called from any thread with no
- * lock held.
+ * The card memory that the driver's own pools hold. All functions may be called from any thread
+ * with no lock held.
  */
 #pragma once
 
 #include "driver/driver.h"
 
-/* Begin and end as pinned_begin()
- * and pinned_end() do, around an allocation from `handle` (NULL: the device's
- * current pool) outside captures; `counted` goes from one to the other. */
-void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made it */
+/* Begin and end enclose an allocation from `handle` (NULL: the device's current pool) outside
+ * captures, as pinned_begin() and pinned_end() do; `counted` is passed from one to the other. */
+void driver_pool_add(CUmemoryPool handle, CUdevice device); /* created by the program */
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
 void driver_pool_ends(CUmemoryPool handle, bool counted);
 CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
-/* Pools give memory back on their own, some time after it was freed. Counts
- * again what the driver's hold, after giving back what ours hold too much; to
- * be called after a drain, with no lock held. */
+/* Pools release memory on their own, some time after it was freed. Counts the driver's pools again,
+ * after the library's pools have released memory beyond their thresholds; to be called after a
+ * drain, with no lock held. */
 void pools_recount(void);
 
-/* Nothing is in flight: graphs give back what they hold of the card and do not use. */
+/* Releases graph memory that no graph uses. Nothing may be in flight. */
 void graph_memory_trim(CUdevice device);

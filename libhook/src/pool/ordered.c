@@ -1,30 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocates and frees memory in the order of streams, from memory of ours that can leave the card.
- * Neither call waits for the GPU.
+ * Stream-ordered allocation and freeing, from evictable memory of the library. Neither call waits
+ * for the GPU.
  *
- * A pool whose memory nobody else can hold has allocations of ours, besides what the driver has in
- * it (as a rule nothing). They are made like those of cuMemAlloc, but belong to no context. An
- * address is good at once, which is earlier than the stream needs it.
+ * A pool whose memory no other process can hold gets its allocations from the library, in addition
+ * to those that the driver has in it (usually none). They are made like those of cuMemAlloc, but
+ * belong to no context. An address is valid at once, which is earlier than the stream needs it.
  *
- * At a free the address ends at once. The memory is free when the stream comes there, which an
- * event tells (pending_frees.c). Until then it waits in the stream's pending list; then it is idle
- * in its pool. An allocation takes
- *   1. a free allocation that fits: one freed in the same stream, waiting or not, as the stream's own
- *      order keeps the two uses apart; or an idle one, unless the program forbids that to its pool;
- *   2. else new memory. First the pool gives back idle allocations beyond its release threshold, the
- *      oldest first.
- * One fits if it is the same place in a slab, or if at most an eighth of its pages is lost.
+ * A free makes the address invalid at once. The memory becomes free when the stream reaches that
+ * point, signalled by an event (pending_frees.c). Until then the allocation is in the stream's
+ * pending list; then it is idle in its pool. An allocation uses
  *
- * The driver gives back what exceeds the threshold when the program synchronises. We do it when the
- * pool must grow, when the program asks for figures, and whenever it is stopped. Idle memory has no
- * content. So before a pool's client is sent off the card it gives all of it back, whatever the
- * threshold: that costs less than one copy of it. Before an allocation is refused, idle memory is
- * given back. Memory that work in another stream still touches then serves one of its own pool that
- * fits, whose stream first waits for that work (unless the program forbids it).
+ *   1. a free allocation that fits: one freed in the same stream, pending or not, because the
+ *      stream's own order separates the two uses; or an idle one, unless the program forbids
+ *      reuse for its pool;
+ *   2. else new memory. First the pool releases idle allocations beyond its release threshold,
+ *      the oldest first.
  *
- * Pools that others may hold (exportable or imported), or of other than device memory, stay the
- * driver's: driver_pools.c.
+ * An allocation fits if it needs the same slot size of a slab, or wastes at most an eighth of the
+ * pages.
+ *
+ * The driver releases memory beyond the threshold when the program synchronises. The library does
+ * so when the pool must grow, when the program queries the pool, and whenever the client is
+ * stopped. Idle memory has no content. Before a client is evicted, its pools therefore release all
+ * idle memory, whatever the threshold: that costs less than to copy it once. Before an allocation
+ * is refused, idle memory is released. Memory that work in another stream still touches then serves
+ * an allocation of its own pool that fits, whose stream first waits for that work (unless the
+ * program forbids it).
+ *
+ * Pools that other processes may hold (exportable or imported), and pools of other than device
+ * memory, stay with the driver: driver_pools.c.
  */
 #include "pool/ordered.h"
 
@@ -81,7 +86,7 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
     struct async_allocation *async = async_retire(address);
     if (async != NULL) {
         pending_frees_put(async, &mark);
-        /* What no pool will use again is waited for by nobody else. */
+        /* No pool will reuse this memory, so no other code waits for it. */
         if (async->pool == NULL || async->pool->destroyed)
             pending_frees_look();
     } else {

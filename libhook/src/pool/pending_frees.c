@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps memory that was freed in a stream until no work of the stream touches it. At the free an
- * event is recorded behind what the stream holds.
+ * Keeps memory that was freed in a stream until no work of that stream touches it. The free records
+ * an event after the work that the stream holds.
  *
- * A stream's events complete in order, so when somebody wants memory we ask only for the oldest.
- * Nobody waits for one: the work may wait for that very thread. An allocation that finds no other
- * memory has its stream wait instead. All as the driver does (an H100 with driver 580). Recording
- * and asking events disturbs no capture in a thread whose mode is relaxed. A call that fails says
- * nothing of the work: then the memory stays where it is.
+ * Events of a stream complete in order, so an allocation queries only the oldest event. No thread
+ * waits for an event, because the work may wait for that very thread. If an allocation finds no
+ * other memory, its stream waits instead. All this matches the driver (measured on an H100, driver
+ * 580). Recording and querying events disturbs no capture while the thread's capture mode is
+ * relaxed. A failed query says nothing about the work: the memory then stays pending.
  */
 #include "pool/pending_frees.h"
 
@@ -24,10 +24,10 @@
 #include "pool/pool.h"
 #include "pool/stream.h"
 
-/* An event, used again and again as long as its context lives. */
+/* An event, reused as long as its context lives. */
 struct marker {
     CUevent event;
-    struct marker *next;             /* in its stock */
+    struct marker *next;             /* in the list of unused markers */
 };
 
 struct stock {
@@ -39,8 +39,8 @@ struct stock {
 struct pending_frees {
     struct stock *stock;
     uint64_t stream;
-    unsigned marks;                  /* being made for it */
-    struct ring allocations;         /* by the order of their events */
+    unsigned marks;                  /* marks being recorded for this stream */
+    struct ring allocations;         /* in the order of their events */
     struct pending_frees *next;
 };
 
@@ -167,7 +167,7 @@ static struct async_allocation *first(const struct pending_frees *pending)
     return RING_MEMBER(pending->allocations.next, struct async_allocation, order);
 }
 
-/* A context that has failed for good runs nothing any more. */
+/* A context that has failed for good runs no work any more. */
 static bool reached(const struct async_allocation *async)
 {
     CUresult result = REAL(cuEventQuery)(async->marker->event);
@@ -209,7 +209,7 @@ CUresult pending_frees_order(struct async_allocation *async, CUstream stream)
     return REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
 }
 
-/* The context's memory goes with it, in whichever stream it was freed. */
+/* The end of a context frees its memory, in whichever stream the memory was freed. */
 static void drop_memory_of(CUcontext context, struct pending_frees *pending)
 {
     for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations; link = next) {
@@ -221,7 +221,7 @@ static void drop_memory_of(CUcontext context, struct pending_frees *pending)
     }
 }
 
-/* Its events are destroyed with it, and its work is done. */
+/* The context's events are destroyed with it, and its work is done. */
 void pending_frees_context_ends(CUcontext context)
 {
     for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {

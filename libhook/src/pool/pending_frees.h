@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was freed in a stream, until the stream has come there.
+ * Memory freed in a stream whose work may still touch it.
  *
  * All functions are called with memory_lock held unless they say otherwise.
  */
@@ -10,18 +10,19 @@
 
 struct async_allocation;
 
-/* A place in a stream, behind all that it holds by now. */
+/* A position in a stream, after all work that it holds now. */
 struct mark {
     struct pending_frees *pending;
     struct marker *marker;
 };
-/* Without the lock. The driver's error if it takes no mark; then there is none. */
+/* Called without the lock. Returns the driver's error if the event cannot be recorded; there is no
+ * mark then. */
 CUresult pending_frees_mark(CUstream stream, struct mark *mark);
-void pending_frees_unmark(const struct mark *mark); /* was for nothing */
+void pending_frees_unmark(const struct mark *mark); /* discards an unused mark */
 void pending_frees_put(struct async_allocation *async, const struct mark *mark);
-void pending_frees_leave(struct async_allocation *async); /* the stream itself uses it again */
-/* Makes those idle whose work is done. True if there were any. */
+void pending_frees_leave(struct async_allocation *async); /* the same stream reuses it */
+/* Makes allocations idle whose work is done. True if there were any. */
 bool pending_frees_look(void);
-/* The stream, which uses it from now on, first waits for what it waits for. */
+/* Makes the stream, which reuses the allocation, wait for the work that still touches it. */
 CUresult pending_frees_order(struct async_allocation *async, CUstream stream);
 void pending_frees_context_ends(CUcontext context);

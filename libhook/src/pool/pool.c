@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools of ours: which there are, what they hold, and what the program hears
- * of it. Figures are ours and the driver's together. What the program sets is
- * told to the driver first, which says what is wrong. See ordered.c.
+ * The library's pools: their creation and end, their figures, and the attributes that the program
+ * reads and sets. Figures are the sum of the library's and the driver's. A new attribute value goes
+ * to the driver first, which validates it. See ordered.c.
  */
 #include "pool/pool.h"
 
@@ -14,7 +14,7 @@
 #include "pool/async_allocation.h"
 #include "pool/pending_frees.h"
 
-static struct pool *pools;           /* protected by memory_lock, as all of this */
+static struct pool *pools;           /* this and the following are protected by memory_lock */
 
 struct pool *pool_named(CUmemoryPool handle)
 {
@@ -59,10 +59,10 @@ void pool_leave(struct pool *pool)
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
 {
     LOCKED(memory_lock);
-    add(handle, device, most);       /* or it stays the driver's */
+    add(handle, device, most);       /* if that fails, the pool stays with the driver */
 }
 
-/* The device's own, whose memory nobody else can hold. */
+/* The device's default pool, whose memory no other process can hold. */
 static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
@@ -101,7 +101,7 @@ struct pool *pool_adopted(CUmemoryPool handle)
     return pool;
 }
 
-/* From now on it gives back whatever is freed. */
+/* From now on the pool releases freed memory at once. */
 static void end(struct pool *pool)
 {
     pool->users++;
@@ -120,13 +120,13 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
 {
     CUdevice device = 0;
     uint32_t readers = 0;
-    bool first = client_none();      /* in a forked child the lock may be held for ever */
+    bool first = client_none();      /* in a forked child the lock may never be released */
     if (first && (*result = REAL(cuMemPoolDestroy)(handle)) != CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
     bool ours = pool != NULL;
-    if (ours && !first)              /* under the lock, before its name is another's */
+    if (ours && !first)              /* under the lock, before the driver reuses the handle */
         *result = REAL(cuMemPoolDestroy)(handle);
     if (ours && *result == CUDA_SUCCESS) {
         device = pool->device;
@@ -138,8 +138,8 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     return ours || first;
 }
 
-/* One reader that the memory is not open to yet, or still; -1: there is none.
- * It counts as done. */
+/* Takes one device whose access is still to be granted or revoked; -1: there is none. The device
+ * then counts as done. */
 static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
 {
     int reader = -1;
@@ -175,7 +175,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
 {
     if (!client_none()) {
         LOCKED(memory_lock);
-        pool_adopted(handle);        /* before there is memory from it */
+        pool_adopted(handle);        /* before the first allocation from it */
     }
     CUresult result = REAL(cuMemPoolSetAccess)(handle, access, count);
     if (result != CUDA_SUCCESS)
@@ -243,7 +243,7 @@ void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
             *bytes += pool->used_high;
             break;
         default:
-            break;                   /* as the driver was told */
+            break;                   /* same value as in the driver */
         }
     }
 }
@@ -271,12 +271,12 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
             pool->used_high = pool->used + pool->lost;
             break;
         default:
-            break;                   /* the driver's alone */
+            break;                   /* a figure of the driver alone */
         }
     }
 }
 
-/* Idle allocations of the client's pools. */
+/* Releases idle allocations of the client's pools. */
 static bool give_back(const struct client *client)
 {
     bool any = false;

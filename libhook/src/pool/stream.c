@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tells which stream a handle means, and where it is. A handle may be another stream's tomorrow, so
- * a stream's name is the number that the driver gives to only one; before CUDA 12, the handle and
- * how many streams had been destroyed when it was used.
+ * Identifies the stream behind a handle, and its device. The driver may reuse a handle for another
+ * stream, so a stream's name is the unique id that the driver assigns; before CUDA 12, the handle
+ * together with the number of streams destroyed before its use.
  */
 #include "pool/stream.h"
 
@@ -11,7 +11,7 @@
 #include "driver/ops.h"
 #include "gate/contexts.h"
 
-#define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit */
+#define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit set */
 
 static _Atomic uint64_t streams_ended;
 
@@ -20,7 +20,7 @@ void stream_ends(void)
     atomic_fetch_add(&streams_ended, 1);
 }
 
-/* For each thread another, also for those that come after it. */
+/* A number unique among all threads of the process, past and future. */
 static uint64_t thread_number(void)
 {
     static _Atomic uint64_t threads;

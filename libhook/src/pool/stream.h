@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which stream a handle means. All functions may be called from any thread with no lock held.
+ * The stream behind a handle. All functions may be called from any thread with no lock held.
  */
 #pragma once
 
 #include "driver/driver.h"
 
-/* What a stream is known by among all there ever are in its context; 0: by nothing. */
+/* A number that no other stream of the context ever has; 0: not known. */
 uint64_t stream_name(CUstream stream);
-/* The owner of its context, or of the current one if it is in any. The driver's error. */
+/* The stream's device, and its context (NULL if the stream belongs to whichever is current).
+ * Returns the driver's error. */
 CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device);
 
-/* A stream is about to be destroyed: its handle will be another's. */
+/* A stream is about to be destroyed: the driver may reuse its handle. */
 void stream_ends(void);
