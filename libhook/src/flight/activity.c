@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out when a program has work in flight. One marker, an event behind all work submitted
- * before it, answers three questions. While it is pending, something is in flight; a sample then
- * costs one call of the driver. When it is done and no thread has passed the gate since it was
- * recorded, nothing is, and a sample costs none.
+ * Samples whether a client has work in flight. One marker, an event recorded after all work
+ * submitted so far, answers three questions. While the marker is pending, work is in flight, and a
+ * sample costs one driver call. Once the marker is done and no thread has passed the gate since its
+ * recording, nothing is in flight, and a sample costs no call.
  *
- * IDLE. Nothing has passed the gate since the last sample, no thread stands there, and the marker
- * is done. Every such pause is added up, however short: nobody is billed for it. A program that has
- * released its turn is idle as soon as the marker is done, unless a thread has passed since.
+ * IDLE. No thread has passed the gate since the last sample, none waits there, and the marker is
+ * done. All such pauses are added up, however short: idle time is not charged to the tenant. A
+ * program that has released its turn is idle as soon as the marker is done, unless a thread has
+ * passed the gate since the release.
  *
  * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/turns.py.
- * Here a marker is recorded at each sample at which the last is done, whether threads have passed
- * or not. If the new one is done within SOON_US, nothing was in flight. So short gaps are met by
- * chance, in proportion to the time that they take. A gap counts as the time since the last sample,
- * or as long as samples usually lie apart, if that is less: on a busy machine this thread may have
- * been kept waiting. WINDOW_US with less than a GAPS_PART of gaps make a program busy: one that
- * synchronises and goes on within a moment is. More than that, or nothing in flight for
- * GAP_LONGEST_US, is reported at once, and then no sample is taken for REST_US. Beside other
- * programs a marker may have to wait for the card, and hide a gap of a millisecond or two. In a turn
- * of its own none is hidden. Only time in the client's turns counts, as the wait for a turn is no
- * gap; each turn begins anew. Where nothing can be known the program counts as one with gaps: during
- * a capture, if its work did not end when it was to drain, and if it uses several GPUs, as its gate
- * shuts them all.
+ * For this question a marker is recorded at each sample at which the previous one is done, whether
+ * or not threads have passed. If the new marker is done within SOON_US, nothing was in flight.
+ * Short gaps are therefore found by chance, in proportion to their length. A gap counts as the time
+ * since the last sample, or as the usual time between samples if that is less: on a busy machine
+ * this thread may have been delayed. WINDOW_US with less than a GAPS_PART of gaps make a program
+ * busy; a program that synchronises and goes on within a moment is busy, too. More gaps than that,
+ * or nothing in flight for GAP_LONGEST_US, are reported at once, and then no sample is taken for
+ * REST_US. While other programs use the card, a marker may have to wait for the card and hide a gap
+ * of a millisecond or two; in the client's own turn none is hidden. Only time in the client's turns
+ * counts, because the wait for a turn is no gap; each turn starts a new window. If the answer
+ * cannot be known the program counts as having gaps: during a capture, if its last drain gave up,
+ * and if it uses several GPUs, because its gate closes for all of them.
  *
- * BURST. telling.c has announced that work is under way; others wait until it is done. A pause
- * shorter than MOMENT_US is part of the burst, as between the kernels of one request. Samples are
- * frequent at first and rarer as the burst lasts, so those who wait lose a small part of its length.
- * While a stream is being captured nothing can be asked without breaking the capture (drain.c), and
- * work counts as under way.
+ * BURST. telling.c has announced work in flight; background programs wait until it is done. A pause
+ * shorter than MOMENT_US belongs to the burst, as between the kernels of one request. Samples are
+ * frequent at first and rarer as the burst lasts, so the background programs lose a small part of
+ * its length. During a stream capture no query is possible without invalidating the capture
+ * (drain.c), and work counts as in flight.
  */
 #include "flight/activity.h"
 
@@ -51,7 +52,7 @@
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
-/* gate_passes() when the program last released its turn: what has passed since takes that back. */
+/* gate_passes() when the program last released its turn: a later pass takes that back. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)
@@ -73,7 +74,7 @@ static void record(struct activity *activity, uint64_t spin_us)
     activity->prompt = took < SOON_US;
 }
 
-/* `between`: also while threads pass. */
+/* `between`: record a marker although threads pass. */
 static void sample(struct activity *activity, bool between, uint64_t now)
 {
     uint64_t passes = gate_passes();
@@ -128,7 +129,7 @@ static bool is_gap(const struct client *client, struct activity *activity, uint6
         activity->empty_since = now;
         return true;
     }
-    /* Where a thread stands at the gate, the library keeps the card from having work. */
+    /* While a thread waits at the gate, the library itself keeps the card from having work. */
     return activity->empty && activity->prompt && !gate_has_waiters();
 }
 
@@ -171,17 +172,17 @@ void activity_forget_gaps(struct activity *activity)
     memset(&activity->gaps, 0, sizeof activity->gaps);
 }
 
-/* The sample was quiet. */
+/* Called after a sample that found no work. */
 static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
 {
     if (!activity->empty) {
-        activity->burst.since = now; /* the moment counts from the end of the work */
+        activity->burst.since = now; /* the moment is counted from the end of the work */
         return false;
     }
     if (!activity->burst.armed) {
         if (now - activity->burst.since < MOMENT_US || !telling_arm(client, activity->passes))
             return false;
-        /* A thread that was inside when the marker was recorded may have submitted work after it. */
+        /* A thread inside the gate during the recording may have submitted work after the marker. */
         activity->burst.armed = true;
         record(activity, 0);
         if (activity->state != MARKER_DONE)

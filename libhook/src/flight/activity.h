@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Samples a client's work in flight; activity.c. On the service thread with service_lock held.
+ * Samples a client's work in flight; activity.c. For the service thread, with service_lock held.
  */
 #pragma once
 
@@ -8,14 +8,14 @@
 
 enum activity_question {
     ACTIVITY_IDLE = 1,               /* since when nothing has been in flight */
-    ACTIVITY_GAPS = 2,               /* what part of a second nothing is; the daemon hears it (BUSY) */
-    ACTIVITY_BURST = 4,              /* when the work that telling.c announced is done */
+    ACTIVITY_GAPS = 2,               /* the part of a second without work in flight (for BUSY) */
+    ACTIVITY_BURST = 4,              /* when the work announced by telling.c is done */
 };
 
 struct activity {
-    struct drain marker;             /* behind all work that was submitted before it */
+    struct drain marker;             /* after all work submitted before its recording */
     enum { NO_MARKER, MARKER_PENDING, MARKER_DONE } state;
-    uint64_t marker_passes;          /* gate_passes() when the marker was recorded, */
+    uint64_t marker_passes;          /* gate_passes() at the marker's recording, */
     uint64_t passes;                 /* and at the last sample */
     bool quiet;                      /* no thread passed the gate between the last two samples */
     bool empty;                      /* nothing was in flight at the last sample, */
@@ -27,24 +27,24 @@ struct activity {
         uint64_t since, counted;     /* until `counted` the pause is part of client->idled */
     } idle;
     struct {
-        uint64_t turn;               /* client->turns, to which the rest belongs */
+        uint64_t turn;               /* client->turns for the figures below */
         enum { BUSY_UNKNOWN, BUSY_ALWAYS, BUSY_GAPS } reported;
         bool asked;
         uint64_t sampled, rests_until;
-        uint64_t open_us, gaps_us;   /* of the present window */
+        uint64_t open_us, gaps_us;   /* of the current window */
     } gaps;
     struct {
         bool asked;
-        bool armed;                  /* whoever passes now counts, since before the marker */
+        bool armed;                  /* passes since the marker's recording count */
         uint64_t began, since;
     } burst;
 };
 
-/* Takes a sample for these questions, a bit each. Returns in how many us the next is due. */
+/* Takes a sample for these questions, a bit each. Returns the us until the next is due. */
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned questions);
-/* For how many us nothing has been in flight, as far as it is known; 0: something may be. */
+/* us for which nothing has been in flight, as far as is known; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);
-/* The program has released its turn, and nothing had passed the gate since at the last sample. */
+/* The daemon does not ask for BUSY any more. */
 bool activity_released(const struct activity *activity);
 /* The program's turn is over when the work in flight is done. Any thread. */
 void activity_release(void);

@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports when the program's own copies load the bus, so that the daemon's moves ahead of time
- * leave it to them. Each direction is reported by itself (COPIES), while the daemon asks for
- * it; nvshared/scheduler/ahead.py says what follows.
+ * Reports when the program's own copies load the bus, so that the daemon's speculative moves leave
+ * the bus to them. Each direction is reported separately (COPIES), while the daemon asks for it;
+ * nvshared/scheduler/ahead.py says what follows.
  *
- * Only copies of BUS_COPY_LEAST and more count. Smaller ones, parameters and scalars, are over
- * before any move could stop. A larger copy costs a look at one word while nobody asks. While
- * somebody does it costs a lock of our own, held for a few instructions; that is nothing next to
- * the 20 us that a MiB takes.
+ * Only copies of at least BUS_COPY_LEAST count. Smaller copies (parameters, scalars) end before any
+ * move could stop. A larger copy costs a read of one word while the daemon does not ask. While the
+ * daemon asks, it also costs a lock held for a few instructions, little beside the 20 us that a MiB
+ * takes.
  *
- * Load begins when HEAVY bytes have been submitted within WINDOW_US, 3 to 6 % of what the bus
- * could carry meanwhile. The service thread is woken and reports it. Load ends when nothing has
- * been copied for LINGER_US, which the service thread sees at its next look, a few milliseconds
- * later. It does not begin again within SPACING_US, so there are 40 reports a second at most.
+ * Load begins when HEAVY bytes have been submitted within WINDOW_US, 3 to 6 % of what the bus could
+ * carry. The service thread is woken and reports it. Load ends when nothing has been copied for
+ * LINGER_US, which the service thread finds at its next step, a few milliseconds later. Load does
+ * not begin again within SPACING_US, so there are at most 40 reports a second.
  *
- * A copy for which the program waits lasts as long as the call. For asynchronous copies we know
- * only the submission time, as we put no events of ours into the program's streams. We assume
- * that they begin at once, follow each other in each direction, and go at the speed of the
- * fastest of our own moves. That is wrong
+ * A synchronous copy lasts as long as its call. For asynchronous copies only the submission time is
+ * known, because the library records no events in the program's streams. The library assumes that
+ * such copies begin at once, follow one another in each direction, and run at the speed of its own
+ * fastest move. That is wrong
  *
- *   - if a copy waits in its stream for other work: we report its end before it has begun. The
- *     pace (pace.c) bounds that to the drain target while others wait;
- *   - if a copy is slower than our moves (pageable memory, another node's, another program on
- *     the bus): we report its end too early by as much. Most copies of pageable memory keep the
- *     call until they are nearly done, which counts in full;
- *   - while no move has been measured: we assume SPEED_FIRST, a slow bus's, and report the end
- *     too late.
+ *   - if a copy waits in its stream for other work: its end is reported before it has begun. The
+ *     pace (pace.c) bounds that to the drain target while other clients wait;
+ *   - if a copy is slower than the library's moves (pageable memory, another node's memory,
+ *     another program on the bus): its end is reported too early by the difference. Most copies
+ *     of pageable memory keep the call until they are nearly done, which counts in full;
+ *   - while no move has been measured: SPEED_FIRST, the speed of a slow bus, is assumed, and the
+ *     end is reported too late.
  *
- * A prefetch counts as a copy of all that it names, although some of that may be there already.
+ * A prefetch counts as a copy of its whole range, although some pages may be there already.
  *
- * We do not see copies in graphs, of managed memory that migrates, of batches of 3D copies (which
- * hardly any program makes), and of kernels that access host memory. While anything is being
- * captured, copies in streams do not count.
+ * Not seen: copies in graphs, managed memory that migrates, batches of 3D copies (rare), and
+ * kernels that access host memory. During a capture, copies in streams do not count.
  */
 #include "flight/bus_sharing.h"
 
@@ -42,20 +41,21 @@
 #define WINDOW_US 5000
 #define LINGER_US 5000
 #define SPACING_US 25000
-#define SPEED_FIRST 12000            /* bytes in a us */
+#define SPEED_FIRST 12000            /* bytes per us */
 #define SPEED_MOST 1000000
 #define MEASURED_LEAST ((uint64_t)64 << 20)
 
 struct flow {
-    unsigned inside;                 /* calls under way */
-    uint64_t until;                  /* when the bytes of those that returned have been copied */
-    uint64_t window, bytes;          /* when it began, and what came since */
-    bool heavy;                      /* not only now and then, since it last was quiet */
+    unsigned inside;                 /* calls in progress */
+    uint64_t until;                  /* us: when the bytes of finished calls have been copied */
+    uint64_t window, bytes;          /* us: begin of the window; bytes since */
+    bool heavy;                      /* HEAVY bytes within a window since the last quiet time */
     bool reported;
-    uint64_t reported_at;             /* that it began */
+    uint64_t reported_at;             /* us: time of the last report of a begin */
 };
 
-/* Protects all that follows; nothing is locked or called by its holder. */
+/* Protects the following variables; while it is held, no other lock is taken and nothing is
+ * called. */
 static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flow flows[CLIENTS_MAX][BUS_WAYS];
 static unsigned periods[CLIENTS_MAX]; /* counts calls of bus_sharing_watch() */
@@ -123,7 +123,7 @@ void bus_sharing_watch(const struct client *client, bool watched)
         atomic_fetch_and(&bus_sharing_watched, ~((uint32_t)1 << client->index));
 }
 
-/* True: that is news. */
+/* True: the load has changed and is to be reported. */
 static bool look(struct flow *flow, uint64_t now)
 {
     if (!flow->heavy)

@@ -22,7 +22,7 @@ struct bus_copy {
     unsigned period;
 };
 
-/* Clients (by index) that are to tell the daemon when their programs copy. */
+/* A bit for each client (by index) that is to report its program's copies to the daemon. */
 extern _Atomic uint32_t bus_sharing_watched;
 
 static inline bool bus_sharing_is_watched(void)
@@ -30,13 +30,13 @@ static inline bool bus_sharing_is_watched(void)
     return atomic_load_explicit(&bus_sharing_watched, memory_order_relaxed) != 0;
 }
 
-/* Inside the gate, around the driver's function. `waits`: it returns when the
- * bytes have been copied. Any thread, no lock held. */
+/* Enclose the driver's call, inside the gate. `waits`: the call returns when the bytes have been
+ * copied. Any thread, no lock held. */
 void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits);
 void bus_copy_ends(const struct bus_copy *copy);
 
-/* The same around the driver's function in a wrapper. `bytes` and `way` are worked out
- * only while somebody wants to know. */
+/* The same around the driver's function in a wrapper. `bytes` and `way` are evaluated only while
+ * the daemon asks. */
 #define BUS_COPY_BEGINS(copy, way, bytes, waits)                                          \
     struct bus_copy copy = { .client = NULL };                                            \
     uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                          \
@@ -46,8 +46,8 @@ void bus_copy_ends(const struct bus_copy *copy);
     if (__builtin_expect((copy).client != NULL, 0))                                      \
         bus_copy_ends(&(copy))
 
-/* The bytes of many copies at once. Nobody has looked yet whether that many are there:
- * what loads the bus is seen by the first of them. */
+/* How many copies of a batch are summed. Their number is not validated yet; the first ones suffice
+ * to detect load. */
 #define BUS_SUMMED_MOST 256
 static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 {
@@ -57,10 +57,10 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
     return bytes;
 }
 
-/* Whether the client is to tell from now on. What was told before is forgotten. */
+/* Turns reports on or off for the client. Resets what was reported before. */
 void bus_sharing_watch(const struct client *client, bool watched);
-/* Now and then on the service thread: reports what has changed. False: nobody asks. No lock held but
- * service_lock. */
+/* For the service thread, regularly: reports changes. False: the daemon does not ask. Only
+ * service_lock may be held. */
 bool bus_sharing_step(struct client *client);
-/* Blocks of ours crossed the bus, one after the other: so fast can it be. */
+/* Records the speed at which the library's own blocks crossed the bus. */
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds);

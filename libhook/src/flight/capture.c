@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Knows whether any stream is being captured, and what the driver refuses meanwhile.
+ * Tracks whether any stream is being captured, and which calls the driver refuses meanwhile.
  *
  * The driver refuses calls that might wait for captured work, or that take effect now although the
- * program means them for every launch of the graph; and it breaks the captures that they endanger.
+ * program means them for every launch of the graph; it invalidates the captures that they endanger.
  * Which calls depends on the mode of each capture and of the calling thread
- * (cuThreadExchangeStreamCaptureMode). Allocating and freeing are among them, but the mapping and
- * unmapping that we do instead are not. So while a capture goes on, the calling thread first asks
- * the driver with a call of the same kind: to free nothing. The driver refuses that where it would
- * refuse the program's call, and does nothing otherwise (measured on driver 580, in all modes).
+ * (cuThreadExchangeStreamCaptureMode). Allocation and freeing are among them, but the mapping and
+ * unmapping that the library does instead is not. During a capture the calling thread therefore
+ * first makes a driver call of the same kind: a free of nothing. The driver refuses that where it
+ * would refuse the program's call, and does nothing otherwise (measured on driver 580, in all
+ * modes).
  */
 #include "flight/capture.h"
 
@@ -21,13 +22,14 @@
 #include "gate/gate.h"
 
 /*
- * Tells that nothing is in flight while a stream is being captured. Then no context may be asked for
- * its work, but an event may that was recorded before. So right before the first capture all work of
- * each context is recorded in an event. From then on the gate counts what passes and is not captured
- * (GATE_CAPTURING). If that is nothing, the events tell of all work; else nobody knows.
+ * Finds out whether nothing is in flight during a stream capture. No context may be queried then,
+ * but an event recorded before may. Right before the first capture, all work of each context is
+ * therefore recorded in an event. From then on the gate counts passes that are not captured
+ * (GATE_CAPTURING). If there are none, the events cover all work; otherwise the answer is unknown.
  *
- * A thread that passed before the gate counted may submit after the events were recorded. So it is
- * waited for, for a moment; where that is not enough, nobody knows either.
+ * A thread that passed before the gate began to count may submit after the events were recorded.
+ * The recording waits for such threads for a moment; if that is not enough, the answer is unknown,
+ * too.
  */
 
 #define INSIDE_LOOKS 100
@@ -39,9 +41,9 @@ struct recorded {
     struct recorded *next;
 };
 
-static struct recorded *all;         /* of those, the ones that are not known to be done */
+static struct recorded *all;         /* events that are not known to be done */
 static bool known;
-static uint64_t submissions;         /* counted by the gate, then */
+static uint64_t submissions;         /* the gate's count at the recording */
 
 static bool record(CUcontext context)
 {
@@ -74,7 +76,7 @@ static bool gate_gets_empty(void)
     return empty;
 }
 
-/* No capture goes on, and one is about to begin. May take a millisecond. */
+/* Called before the first capture begins. May take a millisecond. */
 static void before_capture_record(void)
 {
     CUcontext context;
@@ -87,7 +89,7 @@ static void before_capture_record(void)
         known = record(context);
 }
 
-/* Takes out the first at `link`. */
+/* Removes the first entry at `link`. */
 static void destroy(struct recorded **link)
 {
     struct recorded *one = *link;
@@ -100,7 +102,7 @@ static void destroy(struct recorded **link)
     free(one);
 }
 
-/* None goes on any more. */
+/* The last capture has ended. */
 static void before_capture_drop(void)
 {
     while (all != NULL)
@@ -110,7 +112,7 @@ static void before_capture_drop(void)
         gate_open(GATE_CAPTURING);
 }
 
-/* which ends */
+/* a context that ends */
 static void before_capture_forget(CUcontext context)
 {
     for (struct recorded **link = &all; *link != NULL;) {
@@ -121,8 +123,8 @@ static void before_capture_forget(CUcontext context)
     }
 }
 
-/* Nothing is in flight: what was in flight then is done, and nothing was submitted since. False:
- * something is, or that is not known. */
+/* Whether nothing is in flight: the recorded work is done, and none was submitted since. False:
+ * work is in flight, or it is not known. */
 static bool before_capture_is_over(void)
 {
     if (!known || gate_submissions() != submissions)
@@ -132,8 +134,9 @@ static bool before_capture_is_over(void)
     return all == NULL;
 }
 
-/* Protects `captures`, which may be read without, and all of the above. Held across driver calls
- * that return at once; nothing else is locked by its holder but the lists of streams and contexts. */
+/* Protects `captures`, which may be read without it, and everything above. Held across driver calls
+ * that return at once; its holder takes no other locks than those of the lists of streams and
+ * contexts. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned captures;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream capture. While any capture is going on nothing is called that would break it.
+ * Stream capture. During a capture the library makes no call that would invalidate it.
  */
 #pragma once
 
@@ -10,23 +10,23 @@
 #include "driver/locked.h"
 #include "driver/real.h"
 
-/* A capture begins: before the driver's begin; undone by capture_ends() if that failed. Waits
- * for who forbids it, a few microseconds. */
+/* A capture begins: called before the driver's begin; capture_ends() undoes it if that fails. Waits
+ * a few microseconds for threads that forbid captures. */
 void capture_begins(void);
 void capture_ends(void);             /* after the driver's end, whatever it returned */
 bool capture_going_on(void);
 
-/* Keeps captures from beginning until capture_allow(), for calls that synchronise
- * a context on their own. False: one is going on, unless that does not matter (`whatever`). */
+/* Keeps captures from beginning until capture_allow(), for calls that synchronise a context on
+ * their own. False: a capture is in progress, unless that does not matter (`whatever`). */
 bool capture_forbid(bool whatever);
 void capture_allow(void);
-/* A context ends: nobody asks it for its work any more. */
+/* A context ends: it is not queried any more. */
 void capture_leave_context(CUcontext context);
-/* Captures go on, and nothing is in flight, as far as that can be known: see capture.c. */
+/* Whether a capture is in progress and nothing is in flight, as far as is known: capture.c. */
 bool capture_alone(void);
 
-/* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it
- * nothing on account of one. capture_relax(): for good; returns what was before. */
+/* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no
+ * call because of one. capture_relax(): permanently; returns the previous mode. */
 #define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
 static inline void capture_exchange(CUstreamCaptureMode *mode)
 {
@@ -39,6 +39,6 @@ static inline CUstreamCaptureMode capture_relax(void)
     return mode;
 }
 
-/* Whether the driver refuses now, to this thread, to allocate, to free and the
- * like: then the call is to end with `*result`. No lock held. */
+/* Whether the driver would now refuse this thread's allocations and frees: the call must then
+ * return `*result`. No lock held. */
 bool capture_refuses(CUresult *result);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists the streams that are being captured, and tells capture.c of each beginning and each end
+ * Lists the streams that are being captured, and reports each beginning and end to capture.c
  * exactly once.
  *
- * A capture is remembered under the stream it began in. After cuStreamEndCapture it is over if that
- * stream is no longer in capture, whatever the call returned: ended from another thread (error 908)
- * it is over, ended in a stream that only joined it (903) it is not. It is also over when the
- * stream or its context is destroyed. All as measured on driver 580.
+ * A capture is listed under the stream in which it began. After cuStreamEndCapture it is over if
+ * that stream is no longer capturing, whatever the call returned: ended from another thread (error
+ * 908) the capture is over, ended in a stream that only joined it (903) it is not. It is also over
+ * when the stream or its context is destroyed. All measured on driver 580.
  *
- * Only the thread that began a capture can end it and have the graph, unless it is relaxed. When
- * that thread is gone the capture would go on for ever, and no drain could end. So then it is
- * ended from another thread, which the driver calls an error and does. Not so in a stream that is
- * the thread's own (CU_STREAM_PER_THREAD), which nobody else can name, nor into a graph that the
- * program has already, as the driver destroys it.
+ * Only the thread that began a capture can end it and get the graph, unless the capture is relaxed.
+ * When that thread has ended, the capture would last for ever, and no drain could end. The library
+ * then ends the capture from another thread; the driver reports an error and ends it. It does not
+ * do so for the thread's own stream (CU_STREAM_PER_THREAD), which no other thread can name, nor for
+ * a capture into an existing graph of the program, because the driver would destroy that graph.
  */
 #define _GNU_SOURCE
 #include "flight/capture_list.h"
@@ -29,20 +29,20 @@
 struct capture {
     CUstream stream;
     CUcontext context;
-    pthread_t thread;                /* that began it, and whose CU_STREAM_PER_THREAD it is */
-    bool gone;                       /* that thread is */
-    bool endable;                    /* by us, when nobody else can any more */
+    pthread_t thread;                /* began it; owner of CU_STREAM_PER_THREAD */
+    bool gone;                       /* that thread has ended */
+    bool endable;                    /* by the library, once the thread has ended */
     uint64_t began;
     struct capture *next;
 };
 
-/* Protects the list. Nothing is called while it is held but the list of contexts and the driver:
- * what it is asked to end must not be destroyed meanwhile. */
+/* Protects the list. Its holder calls only the list of contexts and the driver: a stream whose
+ * capture the driver is asked to end must not be destroyed meanwhile. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_gone;
 
-/* Only to be told of a thread's end; where there is none, nobody is. */
+/* Its destructor reports a thread's end; without a key no end is reported. */
 static pthread_key_t key;
 static bool has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -54,7 +54,7 @@ void capture_add(struct capture *capture)
     captures = capture;
 }
 
-/* A thread that is gone may have had the name that this one has now. */
+/* An ended thread may have had the id that this thread has now. */
 static bool is_own(const struct capture *capture)
 {
     return !capture->gone && pthread_equal(capture->thread, pthread_self());
@@ -131,7 +131,7 @@ static struct capture *end_abandoned(void)
     LOCKED(captures_lock);
     for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
         CUgraph none;
-        CUcontext same, owner = capture->context; /* a green one may be current elsewhere */
+        CUcontext same, owner = capture->context; /* a green one may be another thread's */
         CUdevice device;
         if (capture->gone)
             contexts_find(capture->context, &owner, &device);
@@ -160,7 +160,7 @@ struct capture *capture_new(CUstream stream, bool ends_with_thread)
     struct capture *capture = malloc(sizeof *capture);
     if (capture == NULL)
         return NULL;
-    if (pthread_once != NULL)           /* it is in another library before glibc 2.34; glibc.h */
+    if (pthread_once != NULL)           /* in another library before glibc 2.34; glibc.h */
         pthread_once(&once, make_key);
     if (has_key)
         pthread_setspecific(key, capture);

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits until nothing is in flight, and never breaks a stream capture by it. The gate is the
- * process's, and so is the drain.
+ * Waits until nothing is in flight, without ever invalidating a stream capture. The gate belongs to
+ * the process, and so does the drain.
  *
  * Synchronising a context, or recording all its work in an event (cuCtxRecordEvent), invalidates
- * any capture in it. So both happen only while no capture goes on and none may begin
+ * any capture in it. Both therefore happen only while no capture is in progress and none may begin
  * (capture_forbid()). Recording takes less than a microsecond; afterwards captures may begin, and
- * the event is polled. Of a driver without cuCtxRecordEvent (before 12.5) the streams are asked
- * there instead, again and again (streams.c).
+ * the event is polled. With a driver without cuCtxRecordEvent (before 12.5) the streams are queried
+ * instead, repeatedly (streams.c).
  *
- * A context that is about to be destroyed is drained in any case: a capture in it ends with it, and
+ * A context that is about to be destroyed is always drained: a capture in it ends with it, and
  * captures in other contexts, which may last, are not disturbed.
  *
- * Otherwise, while a capture goes on, a drain is over when what was in flight before the capture is
- * done and nothing has been submitted since (capture.c). Where something has, it waits for the
- * end of the capture. A capture submits nothing, so it takes as long as the program does. But a
- * captured copy needs its memory to be there and stands at the gate (copies.c), so then patience is
- * short. One that lasts for long is taken for work that does not end.
+ * Otherwise, during a capture, a drain is over when the work that was in flight before the capture
+ * is done and none has been submitted since (capture.c). If work has been submitted, the drain
+ * waits for the end of the capture. A capture submits nothing, so its length is up to the program.
+ * But a captured copy needs its memory resident and waits at the gate (copies.c), so the patience
+ * is short then. A capture that lasts too long is treated as work that does not end.
  *
- * A call that fails says nothing of the work, so the drain tries again. Only a context that has
- * failed for good runs nothing any more, and counts as drained.
+ * A failed call says nothing about the work, so the drain tries again. Only a context that has
+ * failed for good runs no work any more, and counts as drained.
  */
 #include "flight/drain.h"
 
@@ -35,12 +35,13 @@
 #include "gate/gate.h"
 
 #define CAPTURE_PATIENCE_US 50000
-#define CAPTURE_LONGEST_US 30000000    /* of one that is to end by itself */
-#define STREAMS_PATIENCE_US 30000000   /* others of the program may always have one at work */
+#define CAPTURE_LONGEST_US 30000000    /* of a capture that is expected to end */
+#define STREAMS_PATIENCE_US 30000000   /* other threads may keep a stream busy all the time */
 #define PARTS 16
 
-/* Done when *event is, or at once if that is NULL. NOT_READY: a capture forbids it, `whatever`:
- * none does; or streams, looked at for what came before `moment`, are at work. */
+/* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
+ * capture forbids recording (not if `whatever`), or streams are busy with work submitted before
+ * `moment`. */
 static CUresult record(CUcontext context, bool whatever, unsigned flags, uint64_t moment,
                        CUevent *event)
 {
@@ -76,8 +77,8 @@ static void forget(CUcontext context, CUevent *event)
     *event = NULL;
 }
 
-/* With any of these a context, or the process, has ended, or must be ended: it runs nothing any
- * more. Other calls may fail for reasons that pass. */
+/* Errors after which a context, or the process, runs no work any more. Other errors may be
+ * temporary. */
 static bool is_for_good(CUresult error)
 {
     switch (error) {
@@ -99,14 +100,14 @@ static bool is_for_good(CUresult error)
     case CUDA_ERROR_TENSOR_MEMORY_LEAK:
     case CUDA_ERROR_MPS_CLIENT_TERMINATED:
     case CUDA_ERROR_EXTERNAL_DEVICE:
-    case CUDA_ERROR_UNKNOWN:         /* as of a card that fell off the bus */
+    case CUDA_ERROR_UNKNOWN:         /* for example of a card that fell off the bus */
         return true;
     default:
         return false;
     }
 }
 
-/* Only asks. Twice, for one call alone may fail. */
+/* Only queries; twice, because a single call may fail. */
 CUresult context_error(CUcontext context)
 {
     CUresult error = CUDA_ERROR_UNKNOWN;
@@ -121,14 +122,14 @@ CUresult context_error(CUcontext context)
     return is_for_good(error) ? error : CUDA_SUCCESS;
 }
 
-/* A call that failed says nothing of the work, unless the context has failed for good. */
+/* A failed call says nothing about the work, unless the context has failed for good. */
 static bool is_over(CUcontext context, CUresult result)
 {
     return result == CUDA_SUCCESS
         || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
 }
 
-/* Short drains are noticed at once, long ones cost no processor. */
+/* Short drains are noticed at once, long ones use little CPU time. */
 static uint64_t nap_us(uint64_t waited)
 {
     return waited < 200 ? 10 : waited < 5000 ? 50 : 500;
@@ -139,7 +140,7 @@ static void nap(uint64_t waited)
     nanosleep(&(struct timespec){ .tv_nsec = (long)nap_us(waited) * 1000 }, NULL);
 }
 
-/* `most`: us, UINT64_MAX: as long as it takes. */
+/* `most`: us; UINT64_MAX: no limit. */
 static CUresult await(CUevent event, uint64_t most)
 {
     if (most == UINT64_MAX)
@@ -155,8 +156,7 @@ static CUresult await(CUevent event, uint64_t most)
 
 static bool drain_one(CUcontext context, bool whatever, uint64_t most, CUresult *result)
 {
-    /* Another thread's capture may begin while we wait: as a relaxed thread we
-     * do not disturb it. */
+    /* Another thread's capture may begin during the wait: a relaxed thread does not disturb it. */
     RELAXED;
     CUevent event;
     uint64_t moment = streams_moment(), began = now_microseconds(), waited = 0;
@@ -207,7 +207,7 @@ static bool add(struct drain *drain, CUcontext context)
     return true;
 }
 
-/* Events of contexts that have ended went with them. */
+/* Events of ended contexts were destroyed with them. */
 static void forget_all(struct drain *drain)
 {
     for (unsigned i = 0; i < drain->count; i++)
@@ -217,7 +217,8 @@ static void forget_all(struct drain *drain)
     drain->count = 0;
 }
 
-/* Of all devices, shared or not: a kernel or a copy of another one's may reach this one's memory. */
+/* For all devices, shared or not: a kernel or copy on another device may access this one's
+ * memory. */
 void drain_begin(struct drain *drain)
 {
     CUcontext context;
@@ -231,7 +232,7 @@ void drain_begin(struct drain *drain)
         drain->whole = add(drain, context);
 }
 
-/* Only under service_lock, which also covers a context's end. */
+/* Only under service_lock, which a context's end takes, too. */
 static bool still_valid(const struct drain *drain)
 {
     return drain->contexts_ended == contexts_ended();
@@ -280,7 +281,7 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* For how long threads of the program have been blocked; *none: when none last was. */
+/* us for which threads of the program have been blocked; *none: when none was, last. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();
@@ -302,7 +303,7 @@ enum drained drain_all(const struct drain_terms *terms)
     drain_begin(&drain);
     while (!drain_step(&drain)) {
         waited = now_microseconds() - began;
-        /* A thread that is blocked may be just the one that captures. */
+        /* The blocked thread may be the one that captures. */
         bool capturing = capture_going_on();
         bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
         bool soon = capturing && !endless;

@@ -1,46 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounds the work that a program has in flight while others wait. So a drain, which nothing can cut
- * short, lasts about `target`.
+ * Bounds the work that a program has in flight while others wait, so that a drain, which nothing
+ * can interrupt, lasts about `target`.
  *
  * Programs submit far ahead of the card, a thousand kernels if they wait for none. `target` is long
- * enough that the card has work while the program's thread is away for a moment, and short against
- * a turn.
+ * enough to keep the card busy while the program's thread is away for a moment, and short compared
+ * with a turn.
  *
- * Markers measure how far ahead a program is. A marker is an event behind all work submitted before
- * it; the time from its recording to its completion is what a drain would have taken. The thread
- * that passes the gate records one after so many passes; the service thread records one after so
- * much time, and looks which have completed. The launch path waits for nothing but the permission
- * to pass.
+ * Markers measure how far ahead a program is. A marker is an event after all work submitted so far;
+ * the time from its recording to its completion is the time that a drain would have taken. The
+ * thread that passes the gate records a marker after a number of passes; the service thread records
+ * one after some time, and checks which are complete. The launch path waits for nothing but the
+ * permission to pass.
  *
  * The gate is closed for the reason GATE_PACED, and passes are counted: up to gate_goal they are
- * let through all the same. The goal is the passes known to be done, and `limit` more. A marker
- * that took longer than the target lowers the limit in proportion. One that took less than half of
- * it, while the program came near the limit, raises the limit so, at most to twice. Passes differ
- * (a copy of a few bytes, a graph of a second), so there is a second rule: while the oldest marker
- * is older than the target, no more than the least may be in flight: one that runs, and the next.
+ * let through. The goal is the number of passes known to be done, plus `limit`. A marker that took
+ * longer than the target lowers the limit in proportion. A marker that took less than half the
+ * target, while the program came near the limit, raises the limit in proportion, at most to twice.
+ * Passes differ (a copy of a few bytes, a graph of a second), so there is a second rule: while the
+ * oldest marker is older than the target, at most LEAST passes may be in flight: the one that runs,
+ * and the next.
  *
- * Work in flight may wait for work that is still to be submitted. So if nothing completes for long,
- * a few more passes are let through, again and again. Captures submit nothing and markers would
- * break them, so everybody passes while any goes on.
+ * Work in flight may wait for work that is still to be submitted. If nothing completes for long, a
+ * few more passes are therefore let through, repeatedly. Captures submit nothing and markers would
+ * invalidate them, so all threads pass during a capture.
  *
- * A marker costs as much as a small kernel or two, so there are only two for each limit. Each covers
- * at least half of the limit. So the limit grows to what fits into the target even where a program
- * is never far ahead, as it launches no faster than the card works. With four to a limit, such a
- * program kept the first limit, and every third launch paid for a marker.
+ * A marker costs as much as one or two small kernels, so there are only two for each limit. Each
+ * covers at least half of the limit, so the limit grows to what fits into the target even if a
+ * program is never far ahead, because it launches no faster than the card works. With four markers
+ * for each limit, such a program kept the first limit, and every third launch paid for a marker.
  *
- * In the background, beside somebody urgent who does not wait for a turn (gate/telling.c), the
- * target is much shorter, as what is in flight delays him; and one is the least, so that after each
- * pass which takes as long as that the card rests for a moment. The service thread looks more often
- * then. The limit follows the dearest passes of late: between small ones it must not grow to what
- * would be many times the target once large ones come, as in each step of a training. What was in
- * flight while the urgent one had work shared the card with it, and tells nothing of the limit. Nor
- * do few passes that were done soon: they took as long as the service thread did to look. Kernels
- * may be done before a thread could be woken to launch the next. So one that is held back looks
- * itself before it sleeps, for as long as what is in flight should last, and records the marker.
+ * In the background, beside an urgent client that does not wait for a turn (gate/telling.c), the
+ * target is much shorter, because work in flight delays the urgent client; and LEAST is one, so
+ * that after each pass which takes that long the card rests for a moment. The service thread then
+ * checks more often. The limit follows the most expensive recent passes: between small passes it
+ * must not grow to many times the target for when large passes come, as in each step of a training.
+ * Work that was in flight while the urgent client had work shared the card with it, and says
+ * nothing about the limit. Neither do a few passes that were done soon: they took as long as the
+ * service thread took to check. Kernels may end before a thread could be woken to launch the next;
+ * a thread that is held back therefore polls before it sleeps, for as long as the work in flight
+ * should last, and records the marker itself.
  *
- * A client that steps (NVSHARE_STEP) may have one pass in flight. Its service thread alone lets
- * passes through, each when the one before has been done for `step_pause`.
+ * A client that steps (NVSHARE_STEP) may have one pass in flight. Only its service thread lets
+ * passes through, each when the previous one has been done for `step_pause`.
  *
  * A driver without cuCtxRecordEvent (before 12.5) is not paced.
  */
@@ -62,13 +64,13 @@
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
 #define BACKGROUND_TARGET_US 300
-#define SPIN_US BACKGROUND_TARGET_US /* by a thread in the background, before it sleeps */
+#define SPIN_US BACKGROUND_TARGET_US /* by a background thread, before it sleeps */
 #define SPIN_LOOK_US 4
-#define OF_LATE_US 100000            /* and up to twice as long ago */
+#define OF_LATE_US 100000            /* us of the window of recent passes, and of the one before */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 #define MARKS_PER_LIMIT 2
-#define LEAST 2                      /* one that runs, and the next */
+#define LEAST 2                      /* the pass that runs, and the next */
 #define BACKGROUND_LEAST 1
 #define FIRST 8
 #define MOST (1u << 20)
@@ -79,27 +81,27 @@
 
 struct marker {
     struct drain drain;
-    uint64_t passes;                 /* that it covers, counted as gate_taken is */
-    uint64_t ahead;                  /* how many of them were not known to be done */
+    uint64_t passes;                 /* that it covers, counted as gate_taken */
+    uint64_t ahead;                  /* of them, not known to be done at the recording */
     uint64_t at;
 };
 
 /* Protected by service_lock. */
-static uint64_t usual_target;        /* us; 0: nobody is held back */
-static uint64_t target;              /* now */
-static struct client *owner;   /* whose service thread does it, if it is done */
+static uint64_t usual_target;        /* us; 0: no pass is held back */
+static uint64_t target;              /* us; the current one */
+static struct client *owner;   /* the client whose service thread paces, if any */
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes; the limit is kept for the next turn */
-static uint64_t extra;               /* let through out of patience since anything was done */
-static uint64_t latency;             /* us, of the last marker */
-static uint64_t marked_at, progress; /* when the last was recorded, and anything came to pass */
-/* In the background; in ns for a pass, and us. */
+static uint64_t extra;               /* passes let through since the last completion */
+static uint64_t latency;             /* us that the last marker took */
+static uint64_t marked_at, progress; /* us: last recording; last completion */
+/* In the background: the most expensive passes, in ns for a pass; times in us. */
 static uint64_t dearest, dearest_before, dearest_since, contested;
 
-/* Of passes: the thread that takes this one records a marker. */
+/* The number of the pass whose thread records the next marker. */
 static _Atomic uint64_t next_mark;
-static _Atomic uint64_t looked;      /* when a thread that spins last did */
+static _Atomic uint64_t looked;      /* us: last poll by a thread that spins */
 
 static struct marker *oldest(void)
 {
@@ -116,7 +118,7 @@ static uint64_t least(void)
     return in_background() ? BACKGROUND_LEAST : LEAST;
 }
 
-/* For the background. */
+/* Adapts the limit in the background. */
 static void adapt_to_dearest(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
@@ -142,7 +144,7 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
     done = marker->passes;
     extra = 0;
     if (marker->ahead == 0)
-        return;                      /* it says nothing of passes */
+        return;                      /* it says nothing about passes */
     if (in_background()) {
         adapt_to_dearest(marker, now);
         return;
@@ -199,15 +201,15 @@ static void aim(uint64_t now)
     gate_allow(capture_going_on() ? UINT64_MAX : goal);
 }
 
-/* By a thread of the program, which may hold other locks and need not succeed. */
+/* Called by a thread of the program, which may hold other locks; the step may be skipped. */
 static void step_locked(void (*step)(uint64_t number, uint64_t now), uint64_t number)
 {
-    /* Whoever is cancelled, or jumps away from a signal, would keep the lock. */
+    /* A thread that is cancelled, or leaves by siglongjmp(), would keep the lock. */
     UNCANCELLED;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    /* Its holder may be waiting for this thread to leave. */
+    /* The lock's holder may be waiting for this thread to leave the gate. */
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
     if (locked && owner != NULL) {
         uint64_t now = now_microseconds();
@@ -228,10 +230,10 @@ static void mark_taken(uint64_t number, uint64_t now)
     mark(number - 1, now);
     aim(now);
     if (rested && in_background())
-        client_wake(owner);          /* it looks rarely while nothing is in flight */
+        client_wake(owner);          /* it polls rarely while nothing is in flight */
 }
 
-/* Inside the gate. */
+/* Called inside the gate. */
 static void pass_taken(uint64_t number)
 {
     if (number >= atomic_load(&next_mark))
@@ -250,7 +252,8 @@ static void look_again(uint64_t number, uint64_t now)
     aim(now);
 }
 
-/* Outside. Between two looks the service thread, which may have an order, gets the lock. */
+/* Called outside the gate. Between two polls the service thread can take the lock to carry out an
+ * order. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -278,7 +281,7 @@ static void prepare(void)
         milliseconds = DEFAULT_TARGET_MS;
     }
     usual_target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
-    /* Before the gate is ever closed so: threads inside read it with no lock. */
+    /* Before the gate is first closed for this reason: threads inside read it without a lock. */
     gate_on_taken = pass_taken;
     gate_on_paced = pass_waits;
 }
@@ -289,7 +292,7 @@ static void begin(struct client *client, uint64_t now)
     done = atomic_load(&gate_taken);
     extra = 0;
     progress = now;
-    mark(done, now);                 /* what was submitted before */
+    mark(done, now);                 /* for the work submitted before */
     aim(now);
     gate_close(GATE_PACED);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps the work in flight short while others wait for the GPU; pace.c.
+ * Limits work in flight while others wait for the GPU; pace.c.
  */
 #pragma once
 
@@ -13,12 +13,12 @@ struct client;
 
 /* To be called every few milliseconds while this client runs and others wait. */
 void pace_step(struct client *client);
-/* With the gate closed for this client's turn: lets so many passes through, of threads that stand
- * there, and closes it again. */
+/* With the gate closed for this client's turn: lets so many passes of waiting threads through, then
+ * closes the gate again. */
 void pace_let_through(struct client *client, uint64_t passes);
-/* They don't, or it does not run any more. */
+/* No other client waits, or this one does not run any more. */
 void pace_end(const struct client *client);
-/* Threads may be waiting for pace_step(): it should not be long. */
+/* Threads may be waiting for pace_step(): call it soon. */
 bool pace_pressing(const struct client *client);
-/* What is in flight has not ended for long. */
+/* The work in flight has not ended for long. */
 bool pace_stalled(const struct client *client);

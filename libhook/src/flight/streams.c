@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out whether a context's work is done where the driver cannot be asked for all of it: before
- * 12.5 there is no cuCtxRecordEvent.
+ * Finds out whether a context's work is done with drivers that cannot record all of it in one
+ * event: cuCtxRecordEvent does not exist before 12.5.
  *
- * cuCtxSynchronize waits for all of it, but nothing can cut that short, and work in flight may wait
- * for a call that stands at the gate. An event in the NULL stream would make later work wait for
- * what is in flight. So nothing is put into streams: they are only asked, one by one.
+ * cuCtxSynchronize waits for all of it, but nothing can interrupt that wait, and work in flight may
+ * wait for a call that stands at the gate. An event in the NULL stream would make later work wait
+ * for the work in flight. The library therefore submits nothing to streams: it only queries them,
+ * one by one.
  *
- * The NULL stream answers for all that it waits for, which the threads' own default streams belong
- * to (measured on driver 580). It does not wait for streams that are CU_STREAM_NON_BLOCKING. So
- * streams are listed as the program makes them. One that is destroyed leaves an event behind it,
- * since the work in it goes on.
+ * The NULL stream stands for all streams that it synchronises with, which include the threads' own
+ * default streams (measured on driver 580). It does not synchronise with streams that are
+ * CU_STREAM_NON_BLOCKING. Those are listed when the program creates them. A stream that is
+ * destroyed leaves an event behind, because its work goes on.
  *
- * A stream that was empty once is done with all that was submitted before. So the streams need not
- * be empty at the same time; each remembers when that was last.
+ * A stream that was empty at some moment has finished everything submitted before. The streams
+ * therefore need not be empty at the same time; each entry records when its stream was last empty.
  */
 #include "flight/streams.h"
 
@@ -26,16 +27,16 @@
 
 struct listed_stream {
     CUstream stream;                 /* NULL: destroyed */
-    CUevent end;                     /* then; NULL: its work is done, or where it ends is not known */
+    CUevent end;                     /* recorded then; NULL: done, or its end is unknown */
     bool over;
     CUcontext context;
     bool leaving;
-    uint64_t emptied;                /* the moment when it was seen empty */
+    uint64_t emptied;                /* the moment at which it was last seen empty */
     struct listed_stream *next;
 };
 
-/* Protects the list. Nothing is called while it is held but to ask a stream or an event, or to
- * destroy one of ours; nothing is locked. */
+/* Protects the list. Its holder only queries a stream or an event of the list, or destroys an
+ * event, and takes no lock. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct listed_stream *streams;
 static uint64_t moments;
@@ -56,7 +57,7 @@ bool streams_add(CUstream stream)
     return true;
 }
 
-/* In the stream's context. A capture in it ends with it, and would swallow the event. */
+/* In the stream's context. A capture in the stream ends with it, and would capture the event. */
 static CUevent mark_end(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -89,7 +90,7 @@ struct listed_stream *streams_leave(CUstream stream)
     RELAXED;
     if (listed != NULL && REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
         listed->end = mark_end(stream);
-        /* Nobody could ask later. */
+        /* The stream cannot be queried later. */
         listed->over = listed->end == NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
         REAL(cuCtxPopCurrent_v2)(&same);
     }
@@ -114,7 +115,7 @@ void streams_end_with(CUcontext context)
             continue;
         }
         *link = listed->next;
-        free(listed);                /* an event of it ends with the context too */
+        free(listed);                /* its event ends with the context, too */
     }
 }
 
@@ -127,12 +128,12 @@ uint64_t streams_moment(void)
 static CUresult look_at(const struct listed_stream *listed)
 {
     if (listed->leaving)
-        return CUDA_ERROR_NOT_READY; /* and what becomes of it is being written */
+        return CUDA_ERROR_NOT_READY; /* another thread is recording its end */
     if (listed->stream != NULL)
         return REAL(cuStreamQuery)(listed->stream);
     if (listed->over)
         return CUDA_SUCCESS;
-    /* Without an event its end cannot be known: an error that no patience mends, as waiting does. */
+    /* Without an event the end is unknown: an error that waiting does not mend. */
     return listed->end == NULL ? CUDA_ERROR_NOT_SUPPORTED : REAL(cuEventQuery)(listed->end);
 }
 
