@@ -91,7 +91,7 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
     _share_bus(decision, head)
     interrupt(decision)
     if head is not None and not any(c.lacks_room for c in card.groups.group("lacking")):
-        others = [c for c in victims(card) if c is not head]
+        others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _bring_in(decision, head, head.lacks_room, others, goal):
             pass                        # what was ordered leaves host memory for more
@@ -106,7 +106,7 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
 
 def pauses_matter(card: Card) -> bool:
     """An idle client has swapped memory, for which there is no place beside all others'."""
-    swapped, _ = card.groups.most_away()
+    swapped, _ = card.groups.most_swapped()
     return swapped > 0 and not _fit_together(card)
 
 
@@ -122,7 +122,7 @@ def _calm(card: Card) -> bool:
 
 
 def _fit_together(card: Card) -> bool:
-    return card.groups.total("need") <= card.settings.capacity
+    return card.groups.sums.need <= card.settings.capacity
 
 
 def _copying(card: Card) -> frozenset[Way]:
@@ -219,19 +219,19 @@ def _short(card: Card) -> int:
     By what hooks say, not by what is ordered: the result must not change with the orders of the
     same moment.
     """
-    lack, _ = card.groups.most_away()
-    return lack - max(0, card.settings.capacity - card.groups.total("filled")) if lack else 0
+    lack, _ = card.groups.most_swapped()
+    return lack - max(0, card.settings.capacity - card.groups.sums.filled) if lack else 0
 
 
 def _write_back(decision: Decision) -> None:
     """One client at a time, a step at a time."""
     card = decision.card
     short = _short(card)
-    if short <= card.groups.total("written_back") or any(
+    if short <= card.groups.sums.written_back or any(
         move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves
     ):
         return
-    _, comes = card.groups.most_away()
+    _, comes = card.groups.most_swapped()
     idle = [
         c for c in card.groups.group("occupying")
         if c.phase is Phase.IDLE and not c.terms.suspended and c.id != comes
@@ -267,7 +267,7 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     """What the next client lacks, less what is free and what clients without a turn give, will be
     evicted from the running clients, first from the one with the oldest turn."""
     card = decision.card
-    comes = head or card.clients.get(card.groups.most_away()[1])
+    comes = head or card.clients.get(card.groups.most_swapped()[1])
     if comes is None or comes.holds:
         return
     # Of the memory of all others, what is pinned stays. By what hooks say, as in `_short`.

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from operator import attrgetter
+from operator import add, attrgetter, sub
 from typing import NamedTuple
 
 from nvshared.scheduler.client import PACE, Average, Conduct, Phase, ScheduledClient, Way
@@ -47,32 +47,6 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Came in for another once, and holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.settled,
 }
-# What is summed up; bytes, if not said otherwise.
-FIGURES: dict[str, Callable[[ScheduledClient], int]] = {
-    "charged": lambda c: c.charged,
-    "host_charged": lambda c: c.host_counted,
-    "committed": lambda c: c.committed,
-    "used": lambda c: c.used,
-    "pinned": lambda c: c.pinned,
-    "fixed": lambda c: c.fixed,
-    "beyond": lambda c: c.beyond,
-    "unshown": lambda c: c.unshown if c.account else 0,
-    "holders_take": lambda c: c.takes if c.holds else 0,
-    "queued_want": lambda c: c.lacks_room if c.queued else 0,
-    "cost": lambda c: c.cost if c.cost and GROUPS["measured"](c) else 0,        # us
-    "need": lambda c: c.need,
-    "filled": lambda c: c.memory.filled - c.overclaims.filled,
-    "out_of_reach": lambda c: c.out_of_reach,
-    "written_back": lambda c: min(c.writeback.bytes, c.staying) if c.is_idle else 0,
-    # Read of each client only.
-    "takes": lambda c: c.takes,
-    "unfastened": lambda c: max(0, c.committed - c.fastened),
-    "away": lambda c: max(0, c.memory.allocated - c.memory.resident) if c.is_idle else 0,
-    "account_unshown": lambda c: c.unshown,
-    "account_pinning": lambda c: c.pinning,
-    "account_heads": lambda c: int(bool(c.committed) or not c.account),
-}
-ACCOUNT = -3                            # the last of them are summed by account
 HEADS = 16                              # clients of one account, for which a margin is kept
 BURST = 500 * MILLISECOND               # that they may wait in a row,
 WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
@@ -87,20 +61,60 @@ class Account(NamedTuple):
     heads: int = 0                      # clients that have anything, or may
 
 
+class Figures(NamedTuple):
+    """What one client counts as, or all together; bytes, if not said otherwise."""
+
+    charged: int = 0
+    host_charged: int = 0
+    committed: int = 0
+    used: int = 0
+    pinned: int = 0
+    fixed: int = 0
+    beyond: int = 0
+    unshown: int = 0                    # of clients whose claims are judged
+    holders_take: int = 0
+    queued_want: int = 0
+    cost: int = 0                       # us, of those that came in for another once
+    need: int = 0
+    filled: int = 0
+    out_of_reach: int = 0
+    written_back: int = 0
+    # Read of each client only.
+    takes: int = 0
+    unfastened: int = 0
+    swapped: int = 0                    # of idle clients
+
+
 class Counted(NamedTuple):
     """What a client counts as, so that it can be subtracted again."""
 
     groups: tuple[str, ...] = ()
-    figures: tuple[int, ...] = (0,) * len(FIGURES)
+    figures: Figures = Figures()
+    account: Account = Account()
     # Domains of host memory, and those of tenants' limits, with what it counts as in each.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 2
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """It runs at each change of a client."""
+    """What it counts as now. It runs at each change of a client, so it finds nothing twice."""
+    committed, fixed, fastened = client.committed, client.fixed, client.fastened
+    unshown, memory, takes, idle = client.unshown, client.memory, client.takes, client.is_idle
+    groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
+    figures = Figures(
+        charged=client.charged, host_charged=client.host_counted, committed=committed,
+        used=client.used, pinned=client.pinned, fixed=fixed, beyond=client.beyond,
+        unshown=unshown if client.account else 0, holders_take=takes if client.holds else 0,
+        queued_want=client.lacks_room if client.queued else 0,
+        cost=client.cost or 0 if "measured" in groups else 0,
+        need=client.need, filled=memory.filled - client.overclaims.filled,
+        out_of_reach=client.out_of_reach,
+        written_back=min(client.writeback.bytes, client.staying) if idle else 0,
+        takes=takes, unfastened=max(0, committed - fastened),
+        swapped=max(0, memory.allocated - memory.resident) if idle else 0,
+    )
     return Counted(
-        (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)]),
-        tuple([figure(client) for figure in FIGURES.values()]),
+        groups, figures,
+        Account(unshown, fastened - fixed, int(bool(committed) or not client.account)),
         ((client.domains, client.stake if client.domains else NO_STAKE),
          (client.tenancies, client.tenant_stake if client.tenancies else NO_STAKE)),
     )
@@ -124,7 +138,7 @@ class Groups:
         self._counted: dict[int, Counted] = {}
         names = (*GROUPS, *Phase)
         self._members: dict[str, set[int]] = {name: set() for name in names}
-        self._sums = dict.fromkeys(FIGURES, 0)
+        self._sums = Figures()
         self._news: dict[str, set[int]] = {}
         self._sorted: dict[str, list[ScheduledClient]] = {}     # until the next change,
         self._accounts: dict[str, Account] | None = None        # the same; None: not found yet
@@ -145,19 +159,16 @@ class Groups:
 
     def size(self, name: str) -> int:
         """The number of members."""
-        self.settle()
+        if self.touched:
+            self.settle()
         return len(self._members[name])
 
-    def total(self, name: str) -> int:
-        """One of FIGURES."""
-        self.settle()
-        return self._sums[name]
-
-    def figures(self, name: str) -> list[tuple[int, int]]:
-        """One of FIGURES of each client, and its id."""
-        self.settle()
-        position = [*FIGURES].index(name)
-        return [(one.figures[position], id) for id, one in self._counted.items()]
+    @property
+    def sums(self) -> Figures:
+        """Over all clients."""
+        if self.touched:
+            self.settle()
+        return self._sums
 
     def accounts(self) -> Mapping[str, Account]:
         """The sums of each account whose clients have anything, or may."""
@@ -165,12 +176,10 @@ class Groups:
         if self._accounts is None:
             self._accounts = {}
             for id, one in self._counted.items():
-                unshown, pinning, heads = one.figures[ACCOUNT:]
-                if unshown or pinning or heads:
-                    account = self._clients[id].account
-                    sums = self._accounts.get(account, Account())
-                    self._accounts[account] = Account(
-                        sums[0] + unshown, sums[1] + pinning, sums[2] + heads)
+                if any(one.account):
+                    name = self._clients[id].account
+                    sums = self._accounts.get(name, Account())
+                    self._accounts[name] = Account(*map(add, sums, one.account))
         return self._accounts
 
     def margins(self) -> int:
@@ -186,16 +195,19 @@ class Groups:
 
     def least_take(self) -> int:
         """The least that a client that waits would take; 0 if none waits."""
-        queued = self._members["queued"]
-        return min([take for take, id in self.figures("takes") if id in queued], default=0)
+        self.settle()
+        return min([self._counted[id].figures.takes for id in self._members["queued"]], default=0)
 
-    def most_away(self) -> tuple[int, int]:
-        """The most that an idle client has away from the card, and its id; or zeros."""
-        return max([one for one in self.figures("away") if one[0]], default=(0, 0))
+    def most_swapped(self) -> tuple[int, int]:
+        """The most that an idle client has swapped, and its id; or zeros."""
+        self.settle()
+        swapped = [(one.figures.swapped, id) for id, one in self._counted.items()]
+        return max([one for one in swapped if one[0]], default=(0, 0))
 
     def spanning(self, size: int) -> list[ScheduledClient]:
         """Clients that were promised more than this beside what they have pinned."""
-        found = [id for span, id in self.figures("unfastened") if span > max(0, size)]
+        self.settle()
+        found = [id for id, one in self._counted.items() if one.figures.unfastened > max(0, size)]
         return [self._clients[id] for id in sorted(found)]
 
     def news(self, reader: str) -> list[ScheduledClient]:
@@ -210,15 +222,14 @@ class Groups:
             changed.add(id)
         before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
         now = NOTHING if client is None else counted(client)
-        if before.figures[ACCOUNT:] != now.figures[ACCOUNT:]:
+        if before.account != now.account:
             self._accounts = None
         if client is not None:
             self._counted[id] = now
         for name in {*before.groups} ^ {*now.groups}:
             self._members[name] ^= {id}
             self._sorted.pop(name, None)
-        for name, old, new in zip(FIGURES, before.figures, now.figures, strict=True):
-            self._sums[name] += new - old
+        self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
         for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
             if held != new_stakes:
                 for domain in held[0]:
@@ -381,12 +392,12 @@ class Card:
     @property
     def free(self) -> int:
         """Room nobody has; negative when the capacity shrank under us."""
-        return self.capacity - self.groups.total("charged")
+        return self.capacity - self.groups.sums.charged
 
     @property
     def host_free(self) -> int:
         """Host memory nobody has or may take; negative when the budget shrank."""
-        taken = self.groups.total("host_charged") + self.groups.total("beyond")
+        taken = self.groups.sums.host_charged + self.groups.sums.beyond
         return self.host.takeable - taken
 
     def host_free_for(self, client: ScheduledClient) -> int:
@@ -397,7 +408,7 @@ class Card:
     @property
     def pinned(self) -> int:
         """By all clients."""
-        return self.groups.total("pinned")
+        return self.groups.sums.pinned
 
     @property
     def everyone(self) -> list[ScheduledClient]:
@@ -448,7 +459,7 @@ class Card:
     @property
     def out_of_reach(self) -> int:
         """Bytes that clients hold who do not answer, less what running ones need."""
-        return self.groups.total("out_of_reach")
+        return self.groups.sums.out_of_reach
 
     @property
     def tight(self) -> bool:

@@ -253,7 +253,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
 def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
     """Gives holders room to grow into, out of what nobody needs."""
     card = decision.card
-    spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.total("queued_want")
+    spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.sums.queued_want
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return

@@ -93,14 +93,14 @@ def plan(decision: Decision) -> None:
 def tell(decision: Decision) -> None:
     """Tells clients when what they could grow to has changed, once all else is decided."""
     card, settings = decision.card, decision.card.settings
-    unused = card.groups.total("committed") - card.groups.total("used")
+    unused = card.groups.sums.committed - card.groups.sums.used
     least = settings.total // WORTH_TELLING
     # These figures decide how far any client could grow. While they have hardly changed since all
     # clients were looked at, only clients that have changed themselves are. More than the whole
     # card is as good as that to every client.
     common = (
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
-        settings.capacity - _unpinned(card), card.groups.total("unshown"), card.stuck(()),
+        settings.capacity - _unpinned(card), card.groups.sums.unshown, card.stuck(()),
     )
     changed = card.groups.news("reach")
     if any(abs(new - old) > least // HARDLY for new, old in zip(common, card.reach, strict=True)):
@@ -120,10 +120,10 @@ def host_needs(card: Card) -> int:
     """What this card needs of the host budget."""
     groups = card.groups
     if card.lost:                       # what is held, until the clients end
-        return groups.total("host_charged")
-    outside = groups.total("beyond")
-    beyond = groups.total("committed") + outside - card.settings.capacity
-    return max(groups.total("host_charged") + outside, least_host(beyond, groups.margins()))
+        return groups.sums.host_charged
+    outside = groups.sums.beyond
+    beyond = groups.sums.committed + outside - card.settings.capacity
+    return max(groups.sums.host_charged + outside, least_host(beyond, groups.margins()))
 
 
 def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
@@ -283,7 +283,7 @@ def _left(card: Card) -> int:
     """What can still be promised; negative when card or budget shrank."""
     host = card.host.promisable
     can = card.settings.capacity + host - margin(host, card.groups.margins())
-    return can - card.groups.total("committed") - card.groups.total("beyond")
+    return can - card.groups.sums.committed - card.groups.sums.beyond
 
 
 def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
@@ -295,7 +295,7 @@ def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
 
 def _unpinned(card: Card) -> int:
     """What no client has pinned, or is about to."""
-    return card.settings.capacity - card.groups.total("fixed") - trust.granted_to_pin(card)
+    return card.settings.capacity - card.groups.sums.fixed - trust.granted_to_pin(card)
 
 
 def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
@@ -307,7 +307,7 @@ def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledC
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:
     """How far a client could grow if it were alone with what others have pinned."""
-    by_others = card.groups.total("fixed") - client.fixed + trust.granted_to_pin(card, client)
+    by_others = card.groups.sums.fixed - client.fixed + trust.granted_to_pin(card, client)
     if card.tight:
         by_others += card.stuck([client])
     return max(0, min(card.total_for(client), card.settings.capacity - by_others))
@@ -316,7 +316,7 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
 def _most(card: Card, client: ScheduledClient) -> int:
     """How far a client could grow if it asked, with all unused commits called back."""
     own = client.committed - client.used
-    unused = card.groups.total("committed") - card.groups.total("used") - own
+    unused = card.groups.sums.committed - card.groups.sums.used - own
     more = trust.promisable(card, client, _left(card) + unused) + own
     for domain in (*client.domains, *client.tenancies):
         more = min(more, _left_in(domain) + domain.sums.lent)

@@ -106,7 +106,7 @@ def now(card: Card, head: ScheduledClient | None) -> int:
     """Microseconds after which turns may end as things stand, with `head` blocked."""
     if (fixed := _fixed(card)) is not None:
         return fixed
-    total, known = card.groups.total("cost"), card.groups.size("measured")
+    total, known = card.groups.sums.cost, card.groups.size("measured")
     if head is not None:
         if head.cost is not None:
             total, known = total - head.cost, known - 1
@@ -120,7 +120,7 @@ def shown(card: Card, head: ScheduledClient | None) -> int:
         return fixed
     fresh = now(card, head)
     if head is None or head.cost is not None:
-        fresh = _quantum(card, card.groups.total("cost"), card.groups.size("measured"))
+        fresh = _quantum(card, card.groups.sums.cost, card.groups.size("measured"))
     if STEADY * abs(fresh - card.shown_quantum) > card.shown_quantum:
         card.shown_quantum = fresh
     return card.shown_quantum

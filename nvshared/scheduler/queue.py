@@ -148,8 +148,15 @@ def _merged(
 
 def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledClient]:
     """Some of those that wait, in the same order."""
-    some = {client.id for client in waiting}
-    return [client for client in sequence(card) if client.id in some] if some else []
+    others = {client.id: client for client in waiting}
+    found: list[ScheduledClient] = []
+    # The place of the last of them is known; with a single one, nothing is to be found out.
+    for client in sequence(card) if len(others) > 1 else ():
+        if others.pop(client.id, None) is not None:
+            found.append(client)
+            if len(others) == 1:
+                break
+    return [*found, *others.values()]
 
 
 def account(card: Card) -> None:

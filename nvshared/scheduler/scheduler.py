@@ -136,7 +136,7 @@ class Scheduler:
 
     def filled(self) -> int:
         """Bytes of the card that clients fill, as far as they are believed."""
-        return self._card.groups.total("filled")
+        return self._card.groups.sums.filled
 
     def memory(self, client: int) -> events.Memory:
         """A client's figures, as its last record said; nothing of one that is gone."""

@@ -372,7 +372,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     number -= sum(c.mute and not c.settled for c in card.groups.group("holding"))
     alone = card.alone
     draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
-    beside = alone - (card.groups.total("holders_take") - draining)
+    beside = alone - (card.groups.sums.holders_take - draining)
     least = card.groups.least_take()
     card.quantum = quantum.now(card, None)
     tight = card.tight
