@@ -14,6 +14,7 @@
 #                       VARIANTS="two-large ..." measures those alone
 #   make bench-shares   what each of several programs gets of a card, next to what it should get
 #   make bench-models   how long requests to many models on a card take, and where the time goes
+#   make bench-rl       what a hand-over between a trainer and a rollout engine takes
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
 #   make simulate       a day of 1,000 tenants under a policy, in virtual time:
@@ -56,7 +57,7 @@ QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
-.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-rl bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -117,6 +118,11 @@ bench-models: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/models -s
 	@$(VENV)/bin/python -m bench.models.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
 
+bench-rl: build $(VENV)/demo-ready
+	@$(MAKE) -C bench/handover -s
+	@$(MAKE) -C bench/rl -s
+	@$(VENV)/bin/python -m bench.rl.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
+
 soak: build $(VENV)/demo-ready
 	@$(MAKE) -C libhook -s stress
 	@$(VENV)/bin/python -m bench.soak.measure $(addprefix --minutes ,$(MINUTES)) $(addprefix --kills ,$(KILLS))
@@ -146,7 +152,7 @@ ready: needs
 compiled:
 	@$(MAKE) -C libhook -q all 2>/dev/null || echo "Compiling libhook"
 	@$(MAKE) -C libhook -s all
-	@for part in colocation handover models shares; do $(MAKE) -s -C bench/$$part || exit 1; done
+	@for part in colocation handover models rl shares; do $(MAKE) -s -C bench/$$part || exit 1; done
 
 build: needs
 	@$(MAKE) -C libhook -q hook simulator workload 2>/dev/null || echo "Compiling libhook"

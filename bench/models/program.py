@@ -7,7 +7,7 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
@@ -54,41 +54,44 @@ class Program:
         self._process = process
         self._errors = errors
         self._buffer = b""
-        self._said()
+        self.said()
 
     @property
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
 
-    def ask(self, model: int, due: int) -> None:
-        """Without waiting for the answer."""
+    def ask(self, *numbers: int) -> None:
+        """Sends a line of these, without waiting for the answer."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"%d %d\n" % (model, due))
+        self._process.stdin.write(b" ".join(b"%d" % one for one in numbers) + b"\n")
         self._process.stdin.flush()
 
     def answer(self) -> Answer:
         """To the first request that has none. Raises NvshareError if there comes none."""
-        return Answer(**self._said())
+        return Answer(**self.said())
 
-    def conclude(self) -> bool:
-        """Whether all words on the card are right, after the last request; then it ends."""
+    def conclude(self, what: str = "same") -> bool:
+        """Whether all words on the card are right, after the last request. Waits until it ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        return bool(self._said()["same"])
+        right = bool(self.said()[what])
+        self._process.wait(PATIENCE)
+        return right
 
-    def _said(self) -> dict[str, Any]:
+    def said(self) -> dict[str, Any]:
+        """The next line. Raises NvshareError if there comes none within PATIENCE."""
         assert self._process.stdout is not None
         limit, file = time.monotonic() + PATIENCE, self._process.stdout.fileno()
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([file], [], [], max(0.0, limit - time.monotonic()))
             if not ready:
-                raise NvshareError(f"a model did not answer within {PATIENCE:.0f} s")
+                raise NvshareError(f"a program did not answer within {PATIENCE:.0f} s")
             more = os.read(file, 1 << 16)
             if not more:
                 self._errors.seek(0)
                 words = self._errors.read().decode(errors="replace").strip()
-                raise NvshareError(f"a model ended with status {self._process.wait()}: {words}")
+                raise NvshareError(f"a program ended with status {self._process.wait()}: {words}")
             self._buffer += more
         line, _, self._buffer = self._buffer.partition(b"\n")
         said: dict[str, Any] = json.loads(line)
@@ -96,10 +99,10 @@ class Program:
 
 
 @contextmanager
-def started(weights: Weights, environment: Mapping[str, str]) -> Iterator[Program]:
-    """A process that has loaded its weights; killed at the end, if it has not ended."""
+def started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Program]:
+    """A process that is ready for requests; killed at the end, if it has not ended."""
     with tempfile.TemporaryFile() as errors, subprocess.Popen(
-        weights.command(), env={**os.environ, **environment}, stdin=subprocess.PIPE,
+        command, env={**os.environ, **environment}, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=errors, start_new_session=True, preexec_fn=die_with_us,
     ) as process:
         try:

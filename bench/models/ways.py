@@ -58,7 +58,8 @@ def shared(
         "--capacity", capacity, "--swap-budget", str(card.budget), *options,
         environment=dict(card.environment), log=log,
     ) as daemon, ExitStack() as stack:
-        programs = [stack.enter_context(started(one, daemon.environment)) for one in models]
+        programs = [
+            stack.enter_context(started(one.command(), daemon.environment)) for one in models]
         answers = [_asked(one) for _ in range(WARM) for one in programs]
         start = _now() + SOON
         # The first process of the trace has the first request; each answers its own in order.
@@ -79,7 +80,7 @@ def shared(
 
 def alone(card: Card, model: Weights) -> list[Answer]:
     """To a model that has the card to itself, without the library."""
-    with started(model, _plain(card)) as program:
+    with started(model.command(), _plain(card)) as program:
         found = []
         for _ in range(1 + ALONE):
             found.append(_asked(program))
@@ -91,7 +92,9 @@ def by_hand(
     card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int, count: int
 ) -> list[Answer]:
     """`count` models like this, `fit` of them on the card."""
-    with started(replace(model, count=count, resident=fit), _plain(card)) as program:
+    with started(
+        replace(model, count=count, resident=fit).command(), _plain(card)
+    ) as program:
         found = []
         for due, number in _paced(requests, seconds):
             program.ask(number, due)
@@ -115,7 +118,7 @@ def anew(
                 if len(running) >= fit:
                     running.popitem(last=False)[1][1].close()
                 stack = rest.enter_context(ExitStack())
-                running[number] = stack.enter_context(started(one, _plain(card))), stack
+                running[number] = stack.enter_context(started(one.command(), _plain(card))), stack
             running.move_to_end(number)
             answer = _asked(running[number][0])
             found.append(answer._replace(model=number, due=due, began=began))

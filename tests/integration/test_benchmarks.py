@@ -55,6 +55,15 @@ def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Pa
     assert [one["digest"] for one in trial["each"]] != ["0" * 16, "0" * 16]
 
 
+@pytest.mark.long
+def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
+    subprocess.run(["make", "-C", "bench/handover", "-s"], cwd=ROOT, check=True)
+    found = report(tmp_path, "rl", "--seconds", "2")
+    assert [one["setting"] for one in found["results"]] == [
+        "shared, released", "shared", "by hand, what is missing", "by hand, all"]
+    assert all(one["right"] and one["figures"]["milliseconds"] for one in found["results"])
+
+
 def test_bench_program_whose_driver_fails_is_not_right(tmp_path: Path) -> None:
     card = find(tmp_path, simulate=True, seconds=None, budget=None)
     tasks = [Task(8 * MIB, 1, seed, MIB) for seed in (1, 2)]

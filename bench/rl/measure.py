@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures hand-overs between two engines of reinforcement learning: python -m bench.rl.measure.
+
+Prints a table, or JSON; what a real card gave is kept in bench/results/. bench/README.md says what
+is measured and how. Exit status 1 if any memory does not hold what it should.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from bench.handover.bus import bus
+from bench.handover.card import Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.handover.measure import main
+from bench.handover.passage import handovers
+from bench.harness import ROOT, sharing
+from bench.models.program import Program, started
+from nvshared.units import GIB
+
+ENGINE = ROOT / "build" / "bench-rl" / "engine"
+EACH = 0.62                             # of the card: 49 of 79 GiB
+CHUNK = 256 << 20
+PHASE = 1.0                             # seconds that an engine computes for,
+WARM = 4                                # and phases in which host memory is made
+SPARE = 0.04                            # of the card, for contexts of engines that do not share
+OVER_LIMIT = 1.1                        # times what the bus takes for what is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What an engine said of one; microseconds of CLOCK_MONOTONIC."""
+
+    first: int
+    ended: int
+    usual: int                          # of one pass
+
+
+def phases(engines: Sequence[Program], lasts: float, moved: int, releases: bool,
+           number: int) -> list[Phase]:
+    """The engines have the GPU in turns, the first one first."""
+    found = []
+    for one in range(number):
+        engine = engines[one % 2]
+        engine.ask(round(1e6 * lasts), moved, int(releases))
+        said = engine.said()
+        found.append(Phase(said["first"], said["ended"], said["pass"]))
+    return found
+
+
+def gaps(found: Sequence[Phase]) -> list[float]:
+    """Milliseconds from the end of one engine's work until the other had changed all its memory
+    once, less what that takes when it is there."""
+    later = found[WARM:]
+    return [
+        max(0.0, (after.first - before.ended - after.usual) / 1000)
+        for before, after in pairwise(later)]
+
+
+def lasting(card: Card) -> tuple[float, int]:
+    """Of a phase, in seconds, and how many there are."""
+    phase = PHASE / 5 if card.simulated else PHASE
+    return phase, WARM + max(4, round(card.seconds / (2 * phase)))
+
+
+def shared(card: Card, releases: bool) -> Iterator[Result]:
+    """Under the daemon."""
+    commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
+    with card.log.open("ab") as log, sharing(
+        "--capacity", "100%", "--swap-budget", str(card.budget),
+        environment=dict(card.environment), log=log,
+    ) as daemon, ExitStack() as stack:
+        engines = [stack.enter_context(started(one, daemon.environment)) for one in commands]
+        found = phases(engines, lasting(card)[0], 0, releases, lasting(card)[1])
+        trace = daemon.trace()
+        right = [engine.conclude("right") for engine in engines]
+    warm = handovers(trace)[WARM:]
+    crossed = {
+        "out_bytes": median([one.out_bytes for one in warm] or [0]),
+        "in_bytes": median([one.in_bytes for one in warm] or [0]),
+    }
+    goals = [
+        Goal("went out in a hand-over", crossed["out_bytes"] / GIB, "GiB"),
+        Goal("came in", crossed["in_bytes"] / GIB, "GiB"),
+        Goal("STOP to RUN", median([one.stop_to_run_ms for one in warm] or [0]), "ms"),
+    ]
+    yield result("shared, released" if releases else "shared", card, found, right, crossed, goals,
+                 OVER_LIMIT if releases else None)
+
+
+def by_hand(card: Card, everything: bool) -> Iterator[Result]:
+    """Without the library: an engine copies memory to pinned host memory and frees it."""
+    moved = card.share(EACH) if everything else 2 * card.share(EACH) - int(card.total * (1 - SPARE))
+    commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
+    name = "by hand, all" if everything else "by hand, what is missing"
+    yield alone(card, name, commands, moved)
+
+
+def saver(card: Card, retain: bool) -> Iterator[Result]:
+    """With torch_memory_saver, where it and PyTorch are installed."""
+    if card.simulated or not all(map(importlib.util.find_spec, ("torch", "torch_memory_saver"))):
+        print("left out: it needs a GPU, torch and torch_memory_saver", file=sys.stderr)
+        return
+    command = [sys.executable, "-m", "bench.rl.saver",
+               *map(str, (card.share(EACH), chunk(card), int(retain)))]
+    yield alone(card, "torch_memory_saver" + (", backup retained" if retain else ""),
+                [command, command], card.share(EACH))
+
+
+def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) -> Result:
+    """Engines without the library, each of which moves so much before the other comes."""
+    environment = {**card.environment, **unshared(), "PYTHONPATH": str(ROOT)}
+    with ExitStack() as stack:
+        engines = [stack.enter_context(started(commands[0], environment))]
+        phases(engines * 2, 0.0, moved, False, 1)
+        engines.append(stack.enter_context(started(commands[1], environment)))
+        phases(engines[1:] * 2, 0.0, moved, False, 1)
+        found = phases(engines, lasting(card)[0], moved, False, lasting(card)[1])
+        right = [engine.conclude("right") for engine in engines]
+    crossed = {"out_bytes": moved, "in_bytes": moved}
+    goals = [Goal("moved each way", moved / GIB, "GiB")]
+    return result(name, card, found, right, crossed, goals, None)
+
+
+def result(name: str, card: Card, found: Sequence[Phase], right: Sequence[bool],
+           crossed: Mapping[str, float], goals: Sequence[Goal], most: float | None) -> Result:
+    """The hand-overs beside what the bus takes for the bytes that crossed it."""
+    took = gaps(found)
+    speeds = limit(card)
+    least = max(
+        (crossed[f"{way}_bytes"] / speeds[f"{way}_gbps"] / 1e6 for way in ("out", "in")
+         if speeds[f"{way}_gbps"]), default=0.0)
+    return Result(
+        "hand-over", name,
+        (
+            Goal("from the end of one's work to the other's", median(took), "ms"),
+            Goal("the longest", max(took), "ms"),
+            *goals,
+            Goal("the bus takes for that, both ways at once", least, "ms"),
+            Goal("over the bus's limit", median(took) / least if least else None, "times",
+                 most=most),
+        ),
+        {"milliseconds": took, "limit_ms": least, "engine_bytes": card.share(EACH),
+         "phase_seconds": lasting(card)[0], "bus": speeds, **crossed},
+        tuple(f"engine {one}: wrong words" for one, same in enumerate(right, 1) if not same))
+
+
+@cache
+def limit(card: Card) -> dict[str, float]:
+    """What two processes copy at the same time, one out and one in, 10^9 bytes a second."""
+    measured = bus(card)
+    rounds: dict[str, Any] = measured.figures["rounds"]["copies"]
+    return {way: median(speeds) for way, speeds in rounds.items()}
+
+
+def chunk(card: Card) -> int:
+    """Bytes of an allocation."""
+    return min(CHUNK, card.total // 32)
+
+
+VARIANTS = {
+    "released": partial(shared, releases=True),
+    "shared": partial(shared, releases=False),
+    "hand-missing": partial(by_hand, everything=False),
+    "hand-all": partial(by_hand, everything=True),
+    "saver": partial(saver, retain=False),
+    "saver-retained": partial(saver, retain=True),
+}
+
+if __name__ == "__main__":
+    sys.exit(main(
+        "rl", "Measures two engines in turns; without --variant, all ways.", VARIANTS))
