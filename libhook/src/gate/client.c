@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a client tells the daemon of itself, and the figures that decide whether
- * its gate is open.
+ * What a client reports to the daemon, and the figures that decide whether its gate is open.
  */
 #include "gate/client.h"
 
@@ -64,7 +63,7 @@ static void abandon(void)
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
         if (clients[i] != NULL) {
             clients[i]->socket = -1;
-            bell_ring(&clients[i]->heard);   /* a handler may have forked over one that asks */
+            bell_ring(&clients[i]->heard);   /* a handler may have forked meanwhile */
         }
 }
 
@@ -114,7 +113,7 @@ bool client_may_keep_freed(const struct client *client)
 void client_wake(struct client *client)
 {
     UNCANCELLED;
-    /* Fails only if it was called many times already, or the program has closed it (service.c). */
+    /* Fails only if the socket is full of wake-ups, or if the program has closed it (service.c). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -149,7 +148,7 @@ static bool send_names(const struct client *client)
         && send_text(client, NVSHARE_GANG, client->gang);
 }
 
-/* Fills in the figures as they are. */
+/* Fills in the current figures. */
 static void client_fill_report(const struct client *client, struct nvshare_report *report)
 {
     report->version = NVSHARE_PROTOCOL_VERSION;
@@ -175,7 +174,7 @@ void client_send(struct client *client, struct nvshare_report report)
     client_fill_report(client, &report);
     client->reported = true;
     UNCANCELLED;
-    /* Only the service thread closes it, which may just be waiting for it. */
+    /* Only the service thread closes the connection; it may be waiting on it now. */
     if ((report.type == NVSHARE_HELLO && !send_names(client))
         || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
@@ -253,15 +252,15 @@ void clients_want(void)
 }
 
 /*
- * Programs whose memory stays on the card. Some cannot be stopped, or only seem to be: their work
- * never ends, or goes past the gate, or a device works on their memory by itself.
+ * Programs whose memory stays on the card. Some cannot be stopped, or only seem to stop: their work
+ * never ends, or bypasses the gate, or a device accesses their memory by itself.
  *
- * To move the memory of such a program would break it, and to wait for it would hold up all. So
- * from the moment that is known nothing of it leaves the card. It runs beside whoever has the turn,
- * and the others share what is left. What lies on the card is reported as pinned (client_send()),
- * and what the program allocates later the daemon grants as it grants pinned memory.
+ * To move the memory of such a program would break it, and to wait for it would block all others.
+ * From the moment the reason is known, none of its memory is evicted. The program runs beside every
+ * holder, and the others share the rest of the card. Its resident memory is reported as pinned
+ * (client_send()), and the daemon grants its later allocations as it grants pinned memory.
  *
- * There is no way back: nobody could tell when the reason ends.
+ * This is permanent, because the end of the reason cannot be detected.
  */
 
 static const char *text(enum nvshare_stays reason)
@@ -309,20 +308,22 @@ enum nvshare_stays clients_stays(void)
 }
 
 /*
- * Keeps exit() until no thread of ours is within the driver. Otherwise a program that ends while
- * its memory moves would crash at its very end.
+ * Keeps exit() from going on while a thread of the library is inside the driver. Otherwise a
+ * program that ends while its memory moves would crash at its very end.
  *
- * The driver goes in two steps. Its first cuInit registers a function with atexit(); from when exit()
- * calls that, each call fails at once. Later its static objects are destroyed, and a call that has
- * not returned by then finds nothing where it looks. Functions are called in the reverse order. So
- * one that is registered right before cuInit is called between the two. It waits until service
- * threads have come out of the call that they are in. The next ones are harmless.
+ * The driver ends in two steps. Its first cuInit registers a function with atexit(); once exit()
+ * has called that, each driver call fails at once. Later the driver's static objects are destroyed,
+ * and a call that has not returned by then accesses destroyed objects. Such functions run in the
+ * reverse order of their registration. A function registered right before cuInit therefore runs
+ * between the two steps. It waits until the service threads have returned from their current calls;
+ * later calls are harmless.
  *
- * (So do the drivers 535, 550 and 555: the function that cuInit registers does nothing but mark the
- * driver as ended.)
+ * (Drivers 535, 550 and 555 work this way: the function that cuInit registers only marks the driver
+ * as ended.)
  */
 
-/* A call takes milliseconds. But a signal handler may exit over a thread that has the lock. */
+/* A call takes milliseconds. But a signal handler may call exit() in a thread that holds the
+ * lock. */
 #define PATIENCE_US 5000000
 
 static void await(pthread_mutex_t *lock, uint64_t until)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asks the daemon how much memory the program may have in all, on the card and beyond it. The
- * daemon grants ahead, so most allocations need no message.
+ * Asks the daemon how far the client's memory may grow, resident and swapped together. The daemon
+ * grants ahead, so most allocations need no message.
  *
- * Memory to be pinned is asked for each time, and the daemon counts what it has granted as pinned
- * already. The figures do not tell it when to stop counting so, as another thread may have freed as
- * much meanwhile. So each report says up to which question the answers have been heard, and how
- * much of what they granted is still to be pinned. A grant counts there from the moment its answer
- * is read until the figures contain it, however long its thread takes. Each grant counts by itself,
- * whatever others have pinned and freed meanwhile.
+ * Memory to be pinned is requested each time, and the daemon counts a grant as pinned at once. The
+ * figures alone cannot tell the daemon when to stop counting it separately, because another thread
+ * may have freed as much meanwhile. Each report therefore says up to which question the answers
+ * have been read, and how many of the granted bytes are still to be pinned. A grant is part of that
+ * sum from the moment its answer is read until the figures contain it, however long its thread
+ * takes, whatever other threads pin and free meanwhile.
  *
- * A thread may end in between, or a signal handler may jump away, and nobody reports that. So a
- * grant that was not used for long is given up.
+ * A thread may end in between, or leave by siglongjmp() from a signal handler, without notice. A
+ * grant that is unused for long is therefore given up.
  */
 #include "gate/commit.h"
 
@@ -23,17 +23,18 @@
 #include "gate/gate.h"
 
 #define TAKEN_WITHIN_US 60000000
-#define LATE_US 100000               /* for an answer that needs nobody else */
-#define RECLAIM_US 2000000           /* for the work that uses freed memory: it may wait for us */
+#define LATE_US 100000               /* us to wait for an answer that depends on no other client */
+#define RECLAIM_US 2000000           /* us for work that uses freed memory, and may wait for us */
 
-/* What this thread has asked last to pin, and where that was put. */
+/* The last pin request of this thread, and its entry. */
 static __thread struct {
     struct client *client;
     struct open_question *place;
     uint64_t number;
 } asked;
 
-/* That question, if it is open still: refused, void or given up it has left its place. */
+/* This thread's question, if it is still open: a question that was refused, voided or given up has
+ * left its entry. */
 static struct open_question *own_question(void)
 {
     return asked.place != NULL && asked.place->number == asked.number ? asked.place : NULL;
@@ -83,8 +84,8 @@ void client_hears_reason(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* The program is out of memory. Its user is told of each limit once. Lock held, released
- * meanwhile, as stderr may be slow. */
+/* The program gets OUT_OF_MEMORY. Each limit is explained to its user once. memory_lock is held,
+ * and released meanwhile, because stderr may be slow. */
 static void explain(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->explained) == 0)
@@ -123,7 +124,8 @@ int64_t client_give_up(struct client *client)
     return left;
 }
 
-/* Until something is heard, or NULL or this time has come. Lock held, released meanwhile. */
+/* Waits until a message arrives, or until `until` unless that is NULL. memory_lock is held, and
+ * released meanwhile. */
 static void listen_on(struct client *client, const struct timespec *until)
 {
     BLOCKED;
@@ -133,8 +135,9 @@ static void listen_on(struct client *client, const struct timespec *until)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* The next question is this thread's, in the place of what it asked before. False: there
- * was no place, and it has waited for one. Who has one never waits here, so they come free. */
+/* Opens a question for this thread, in the entry of its former one. False: no entry was free, and
+ * the thread has waited for one. A thread that has an entry never waits here, so entries become
+ * free. */
 static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
 {
     struct open_question *place = own_question();
@@ -163,8 +166,8 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* True: client->answer is the answer to this very question. Lock held,
- * released while waiting for it. */
+/* True: client->answer is the answer to this question. memory_lock is held, and released during the
+ * wait. */
 static bool ask(struct client *client, uint64_t commit, uint64_t pins)
 {
     uint64_t question = ++client->question;
@@ -177,7 +180,7 @@ static bool ask(struct client *client, uint64_t commit, uint64_t pins)
     while (client->socket >= 0 && client->introduced == introduced
            && client->answered < question) {
         if (late)
-            client_wake(client);     /* the program's user may want to know: waiting.c */
+            client_wake(client);     /* the user may be told about the wait: waiting.c */
         listen_on(client, late ? NULL : &until);
         late = true;
     }
@@ -191,9 +194,9 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     bool settled = false, granted = false;
     while (!settled && bytes <= client->limits.beyond
            && client->memory.beyond <= client->limits.beyond - bytes) {
-        /* It counts while it is asked for: what is sent meanwhile says so too. */
+        /* Counted from now on, so that messages sent meanwhile include it. */
         uint64_t wanted = client->memory.beyond += bytes;
-        /* Without a daemon to ask, as far as it last said. */
+        /* Without a daemon, its last limits apply. */
         bool alone = client->socket < 0, answered = !alone && ask(client, 0, 0);
         settled = alone || answered;
         granted = alone || (answered && client->answer.beyond >= wanted);
@@ -216,18 +219,18 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins, 
     UNCANCELLED;
     bool granted, allowed = pins == 0;
     if (pins > 0)
-        client_settle();             /* a signal handler jumped over that */
+        client_settle();             /* for a thread that a signal handler has jumped away from */
     for (;;) {
         uint64_t wanted = with_more(client, bytes);
         granted = allowed && wanted <= client->limits.commit;
         if (granted)
             break;
-        /* What the program has freed counts for nothing that it asks for. */
+        /* Memory that the program has freed does not count when it asks for more. */
         uint64_t most = pins == 0 ? client->limits.commit : 0;
         if (wanted > most && reclaim(client, wanted - most, 0))
             continue;
         if (client->socket < 0) {
-            /* No daemon to ask: as far as it last said we could go. */
+            /* Without a daemon, its last limits apply. */
             granted = wanted <= client->limits.most;
             if (!granted && reclaim(client, RECLAIM_ALL, until))
                 continue;
@@ -236,15 +239,14 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins, 
         if (pins > 0 && !open_question(client, wanted, pins))
             continue;
         bool ours = ask(client, wanted, pins);
-        /* Refused by the answer to this very question. Less than was granted may apply again
-         * by now, another thread's later question may have been answered, or memory may have
-         * been freed since this one was asked: then ask again. */
+        /* Refused by the answer to this very question. If less than that grant applies by now (the
+         * answer to another thread's later question), or memory has been freed since, ask again. */
         if (ours && client->answer.commit < wanted && with_more(client, bytes) >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             explain(client);
             break;
         }
-        /* It keeps what it was granted while it slept on, whatever was answered since. */
+        /* The grant stays valid even if later answers differ. */
         const struct open_question *own = own_question();
         allowed = pins == 0 || (own != NULL && own->granted != 0);
     }

@@ -15,7 +15,7 @@
 #include "driver/setting.h"
 #include "nvshare/protocol.h"
 
-/* A daemon that does not read for this long is as good as gone. */
+/* A daemon that does not read for this long counts as gone. */
 static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };
 
 static int new_socket(void)
@@ -73,7 +73,7 @@ static int unpack(struct msghdr *message)
     return descriptor;
 }
 
-/* The kernel closes descriptors beyond the first. */
+/* The control buffer holds one descriptor; the kernel closes further ones. */
 static ssize_t receive(int connection, char *packet, size_t size, int *descriptor)
 {
     struct iovec part = { .iov_base = packet, .iov_len = size };
@@ -98,7 +98,7 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
     int count = poll(&ready, 1, timeout_ms);
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
-    char extra[sizeof *order + 1];  /* a longer packet shows as longer, not as cut */
+    char extra[sizeof *order + 1];  /* so that a longer packet is seen to be longer */
     int came;
     ssize_t length = receive(connection, extra, sizeof extra, &came);
     if (descriptor != NULL)

@@ -11,9 +11,9 @@ struct nvshare_report;
 
 int connection_open(void);             /* -1 and errno */
 bool connection_send(int connection, const struct nvshare_report *report);
-/* 1: an order, 0: nothing there now, -1: the connection is at its end. `descriptor` gets a handle of
- * the one that came with the order, or -1; NULL: that is closed. */
+/* 1: an order, 0: none is there now, -1: the connection has ended. `descriptor` receives a handle
+ * of the descriptor that came with the order, or -1; NULL: that one is closed. */
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
                        int timeout_ms);
-/* The next order if it is there already and of this type. */
+/* The next order, if it is there already and of this type. */
 bool connection_next(int connection, unsigned type, struct nvshare_order *order);

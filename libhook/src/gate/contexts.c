@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists the contexts of this process. A drain waits for the work of all of them, for any may reach
- * memory of any device.
+ * Lists the contexts of this process. A drain waits for the work of all of them, because any may
+ * access memory of any device.
  *
- * Most are listed when they are made. But a context can be made by a function that we do not wrap,
- * or by somebody who has the driver's own entry points. So whoever makes a context current, allocates
- * in it or submits for the first time has it listed.
+ * Most contexts are listed when they are created. But a context can be created by a function that
+ * the library does not wrap, or through the driver's own entry points. A context is therefore also
+ * listed when a thread first makes it current, allocates in it or submits to it.
  *
- * A green context is a part of the card's processors with streams of its own. Its memory is its
- * primary context's, in which the driver records and synchronises the green one's work too. A green
- * one may be current to one thread only, so nobody here ever enters it.
+ * A green context is a part of the card's multiprocessors with streams of its own. Its memory
+ * belongs to the primary context, in which the driver also records and synchronises the green
+ * context's work. A green context may be current to one thread only, so the library never makes one
+ * current.
  */
 #include "gate/contexts.h"
 
@@ -27,10 +28,10 @@
 struct known {
     CUcontext context, owner;
     CUdevice device;
-    unsigned since;                  /* `ended` then: a context that ends may leave its name to another */
+    unsigned since;                  /* `ended` at its listing: handles are reused */
 };
 
-/* Protects these. Nothing is locked and no driver called while it is held. */
+/* Protects these. Its holder takes no lock and calls no driver function. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;
@@ -38,7 +39,7 @@ static _Atomic bool missed;
 
 static _Atomic unsigned ended;
 
-/* The last that this thread has asked for, and when. */
+/* The last context that this thread looked up, and when. */
 static __thread struct {
     CUcontext context, owner;
     unsigned ended;
@@ -134,13 +135,13 @@ CUcontext contexts_primary(CUdevice device)
     CUcontext primary = NULL;
     if (REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS)
         return NULL;
-    /* Somebody holds it; ours was only to learn its name. */
+    /* The program still retains it; this reference was only needed to learn its handle. */
     if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return primary;
 }
 
-/* The current one. False: it has ended, or broken for good. */
+/* Describes the current context. False: it has ended, or failed for good. */
 static bool describe(CUcontext context, CUcontext *owner, CUdevice *device)
 {
     size_t unused, total;

@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate's slow side. See gate.h for the idea.
+ * The gate's slow path. See gate.h for the idea.
  *
- * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed.
- * The closer does (3) gate_closed = 1, (4) read inside. All four are sequentially
- * consistent. If (2) read 0, it precedes (3) in their order, hence (1) precedes
- * (4), which sees the thread inside. Otherwise the thread sees the gate closed
- * and waits. There is no third case.
+ * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed. The closing thread
+ * does (3) gate_closed = 1, (4) read inside. All four are sequentially consistent. If (2) read 0,
+ * it precedes (3) in their total order, hence (1) precedes (4), which sees the thread inside.
+ * Otherwise the passing thread sees the gate closed and waits. There is no third case.
  *
- * A thread that finds the gate closed steps outside before it waits, so that
- * the closer does not wait for it. When the gate opens it goes through the
- * same door again: inside first, then look.
+ * A thread that finds the gate closed steps outside before it waits, so that the closing thread
+ * does not wait for it. When the gate opens it passes in the same way again: first inside = 1, then
+ * read gate_closed.
  *
- * Who waits may never come back. A program that times a call out jumps over it
- * from a signal handler (siglongjmp), and nobody is told. So a thread that waits
- * holds no lock, is part of no condition variable, and is counted nowhere: it
- * sleeps on a word that whoever opens changes (bell.h), and that it waits is
- * a mark in its own place, which says since which opening and which pass. The
- * mark means nothing any more when the gate has opened since, or the thread has
- * passed again. Whatever else is done here is done with signals blocked.
+ * A waiting thread may never return: a program that times a call out may leave it by siglongjmp()
+ * from a signal handler, without notice. A waiting thread therefore holds no lock, waits on no
+ * condition variable, and is counted nowhere: it sleeps on a futex word that changes with each
+ * opening (bell.h), and the fact that it waits is a mark in its own entry, which names the opening
+ * and the pass. The mark is void once the gate has opened since, or the thread has passed again.
+ * All other code here runs with signals blocked.
  */
 #define _GNU_SOURCE
 #include "gate/gate.h"
@@ -46,17 +44,17 @@ bool (*gate_on_paced)(uint64_t *since);
 const struct gate_telling *_Atomic gate_telling;
 
 static struct {
-    _Atomic uint32_t openings;       /* never 0, which is nobody's mark */
-    _Atomic uint32_t opened;         /* changes when it may be worth another look; slept on */
+    _Atomic uint32_t openings;       /* never 0, which means no mark */
+    _Atomic uint32_t opened;         /* futex word; changes to wake waiting threads */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
-    /* Only to be told of a thread's end. Where there is none, each thread keeps its place. */
+    /* Its destructor reports a thread's end. Without a key each thread keeps its entry. */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;
 } gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
-/* A thread's place, which it may have before it has ever passed. */
+/* This thread's entry; it may exist before the thread's first pass. */
 static __thread struct gate_thread *own_place __attribute__((tls_model("initial-exec")));
 
 static void thread_ends(void *argument)
@@ -66,7 +64,7 @@ static void thread_ends(void *argument)
     atomic_store(&thread->waits, 0);
     atomic_store(&thread->blocked, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
-    /* A destructor that runs later may pass again and registers anew. */
+    /* A destructor that runs later may pass again, and then registers a new entry. */
     gate_self = own_place = NULL;
 }
 
@@ -85,8 +83,8 @@ static struct gate_thread *reuse_thread(void)
     return NULL;
 }
 
-/* From pages of our own: malloc may be somebody's who calls CUDA, and a
- * cache line shared with the program's data would cost it dearly. */
+/* From own pages: malloc may be replaced by an allocator that calls CUDA, and a cache line shared
+ * with the program's data would slow the program down. */
 static struct gate_thread *new_thread(void)
 {
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
@@ -108,7 +106,7 @@ static struct gate_thread *place_of_thread(void)
 {
     if (own_place != NULL)
         return own_place;
-    if (pthread_once != NULL)           /* it is in another library before glibc 2.34; glibc.h */
+    if (pthread_once != NULL)           /* in another library before glibc 2.34; glibc.h */
         pthread_once(&gate.once, initialise);
     own_place = reuse_thread();
     if (own_place == NULL)
@@ -121,7 +119,7 @@ static struct gate_thread *place_of_thread(void)
 struct gate_thread *gate_register_thread(void)
 {
     struct gate_thread *thread = place_of_thread();
-    /* It may have been given one that nobody knows. */
+    /* The current context may have been created unseen. */
     CUcontext context;
     contexts_current(&context);
     return gate_self = thread;
@@ -146,7 +144,7 @@ static bool take(void)
     return false;
 }
 
-/* `closed` was read inside. What others have under way is looked at after that, too. */
+/* `closed` was read inside. Other processes' words are read after that, too. */
 static bool may_pass(uint64_t closed)
 {
     return (closed & ~GATE_AJAR) == 0
@@ -154,7 +152,7 @@ static bool may_pass(uint64_t closed)
            && ((closed & GATE_PACED) == 0 || take());
 }
 
-/* By who is inside and about to look whether it may pass. */
+/* Called inside, by a thread that is about to check whether it may pass. */
 static uint64_t look(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
@@ -163,7 +161,7 @@ static uint64_t look(void)
     return closed;
 }
 
-/* The same for whoever stands at the gate or comes to it. Nothing is submitted before that counts. */
+/* The same for a thread at the gate. Nothing is submitted before the pass counts. */
 static bool passes(CUstream stream)
 {
     uint64_t closed = look();
@@ -188,7 +186,8 @@ static bool waits_for_pace_alone(void)
            && !gate_telling->holds();
 }
 
-/* A signal handler may run here, jump away, or submit work itself and leave no mark. */
+/* A signal handler may run here, leave by siglongjmp(), or submit work itself and clear the
+ * mark. */
 static void stand(const struct gate_thread *self)
 {
     uint64_t since = 0;
@@ -206,8 +205,7 @@ void gate_wait(struct gate_thread *self, CUstream stream)
 {
     if (passes(stream))
         return;
-    /* A capture submits nothing. Staying inside meanwhile is harmless: the
-     * call into the driver is short. */
+    /* A capture submits nothing. Staying inside meanwhile is harmless: the driver call is short. */
     if (is_capturing(stream) || client_is_called_back())
         return;
 
@@ -216,7 +214,8 @@ void gate_wait(struct gate_thread *self, CUstream stream)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        /* Before its wish is told: who asks then whether anybody waits must see it. */
+        /* Before the request is sent: whoever is asked then whether threads wait must see the
+         * mark. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
@@ -226,7 +225,7 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         stand(self);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         atomic_store(&self->inside, 1);
-    } while (!passes(stream));      /* what it counted before may have been cleared meanwhile */
+    } while (!passes(stream));      /* the count of the first try may have been cleared meanwhile */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
@@ -314,5 +313,5 @@ uint64_t gate_submissions(void)
 
 void gate_abandon(void)
 {
-    bell_ring(&gate.opened);            /* a handler may have forked over one that waits */
+    bell_ring(&gate.opened);            /* a handler may have forked meanwhile */
 }

@@ -6,18 +6,16 @@
  *     result = the driver's own function(...);
  *     gate_leave();
  *
- * Exact and cheap. A thread that passes marks itself inside on a cache line
- * of its own, then looks whether the gate is open. Whoever closes the gate
- * closes it first and then looks whether a thread is inside. Both sides have a
- * full memory barrier in between, so each thread either is seen inside or sees
- * the gate closed. The passing thread's barrier costs about 5 ns. membarrier(2)
+ * Exact and cheap. A passing thread marks itself inside on a cache line of its own, then reads
+ * whether the gate is open. A closing thread closes the gate first and then checks whether a thread
+ * is inside. Both have a full memory barrier in between, so each passing thread either is seen
+ * inside or sees the gate closed. The passing thread's barrier costs about 5 ns. membarrier(2)
  * would save that, but a sandbox or a restored checkpoint may refuse it later.
  *
- * One gate per process: a program with clients on several GPUs may submit
- * only while all of them run. Each reason to be closed is one bit of a word.
- * With GATE_PACED alone, so many passes are let through all the same; with
- * GATE_TELLING, who passes says so to other programs or asks whether they do;
- * with GATE_CAPTURING, passes are counted that no capture swallows.
+ * One gate for each process: a program with clients on several GPUs may submit only while all of
+ * them run. Each reason to be closed is one bit of a word. With GATE_PACED alone, a number of
+ * passes is let through; with GATE_TELLING, passing threads tell other programs or read their
+ * words; with GATE_CAPTURING, passes that are not captured are counted.
  */
 #pragma once
 
@@ -31,17 +29,18 @@
 #define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
 #define GATE_AJAR (GATE_PACED | GATE_TELLING | GATE_CAPTURING) /* passes are looked at, and may be
                                                                   let through */
-#define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that no capture can swallow */
+#define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that cannot be captured */
 
-/* One per thread that has ever passed, on cache lines of its own. `inside`
- * is written by its thread alone, and counts nested passes. */
+/* One for each thread that has ever passed, on cache lines of its own. Only its thread writes
+ * `inside`, which counts nested passes. */
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside;
-    _Atomic uint32_t passes;         /* wraps; compared to find out whether anything was submitted */
-    /* That it stands at the gate: see gate.c. */
-    _Atomic uint32_t waits;          /* since so many openings; 0: it does not */
-    _Atomic uint32_t waits_pass;     /* and in which of its passes */
-    /* That it is blocked elsewhere in this library: in which of its passes, plus 1; 0: it is not. */
+    _Atomic uint32_t passes;         /* wraps; compared to find out whether work was submitted */
+    /* The mark of a thread that waits at the gate: gate.c. */
+    _Atomic uint32_t waits;          /* number of the opening; 0: it does not wait */
+    _Atomic uint32_t waits_pass;     /* and of its pass */
+    /* The number of its pass in which it is blocked elsewhere in this library, plus 1; 0: it is
+     * not. */
     _Atomic uint32_t blocked;
     struct gate_thread *next;
     _Atomic bool in_use;             /* reused after its thread has ended */
@@ -53,8 +52,8 @@ extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-
 struct gate_thread *gate_register_thread(void);
 void gate_wait(struct gate_thread *self, CUstream stream);
 
-/* Waits while the gate is closed, unless `stream` is being captured (nothing
- * is submitted then) or this thread is inside already. */
+/* Waits while the gate is closed, unless `stream` is being captured (nothing is submitted then) or
+ * this thread is inside already. */
 static inline void gate_enter(CUstream stream)
 {
     struct gate_thread *self = gate_self;
@@ -69,7 +68,7 @@ static inline void gate_enter(CUstream stream)
         gate_wait(self, stream);
 }
 
-/* Without a barrier, so a closer may miss this and sleeps for a moment only. */
+/* Without a barrier: a closing thread that misses this store sleeps for a moment only. */
 static inline void gate_leave(void)
 {
     struct gate_thread *self = gate_self;
@@ -78,42 +77,43 @@ static inline void gate_leave(void)
                           memory_order_release);
 }
 
-/* The closer's side; never called by a thread that is inside. */
+/* For the closing thread; never called by a thread that is inside. */
 void gate_prepare(void);                           /* before it is closed for the first time */
 void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
 void gate_open(uint64_t reason);
-void gate_look_again(void);                        /* who stands there may be let through now */
-bool gate_empty(void);                             /* nobody (but the caller) inside any more */
+void gate_look_again(void);                        /* waiting threads may be let through now */
+bool gate_empty(void);                             /* no thread (but the caller) is inside */
 bool gate_has_waiters(void);
-bool gate_has_blocked(void);                       /* a thread stands there, or is BLOCKED */
-uint64_t gate_passes(void);                        /* a figure that changes when anything was submitted */
+bool gate_has_blocked(void);                       /* a thread waits there, or is BLOCKED */
+uint64_t gate_passes(void);                        /* changes when work is submitted */
 uint64_t gate_submissions(void);                   /* with GATE_CAPTURING: passes that are not captured */
 void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
-void gate_abandon(void);                           /* in a forked child, where it is open */
+void gate_abandon(void);                           /* in a forked child, where it stays open */
 
 /* BLOCKED: until the end of the block this thread of the program waits within the library, where
- * the driver would not have let it wait. Work in flight may depend on what it does next, so a drain
- * that does not end counts it like a thread at the gate. The mark of a thread that a signal handler
- * has jumped away from ends with its next pass. */
+ * the driver would not have made it wait. Work in flight may depend on the thread's next action, so
+ * a drain that does not end counts it like a thread at the gate. If the thread leaves by
+ * siglongjmp() from a signal handler, the mark ends with its next pass. */
 #define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
-/* Called by threads that pass while GATE_TELLING is set, or stand there; set before it ever is. */
+/* Called by threads that pass or wait while GATE_TELLING is set; assigned before that bit is ever
+ * set. */
 struct gate_telling {
-    void (*count)(void);             /* inside, before anything else is looked at */
+    void (*count)(void);             /* inside, before anything else */
     bool (*may_pass)(void);          /* inside */
-    bool (*holds)(void);             /* outside: it is not worth another look */
+    bool (*holds)(void);             /* outside: looking again is useless */
 };
 extern const struct gate_telling *_Atomic gate_telling;
 
-/* Called by a thread that is about to stand at the gate, with no lock held. */
+/* Called by a thread that is about to wait at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);
 
-/* Passes let through while paced, of all times, and how many may be. */
+/* Passes let through while paced, since the start, and how many may be. */
 extern _Atomic uint64_t gate_taken, gate_goal;
-/* Called inside by a thread that passes so, with which of them it is. */
+/* Called inside by a thread that passes while paced, with the number of its pass. */
 extern void (*gate_on_taken)(uint64_t number);
-/* Called outside, in the background, by one that waits for nothing but such a pass. False: it may
- * sleep. `*since`: 0 at first. */
+/* Called outside by a background thread that waits only for such a pass. False: it may sleep.
+ * `*since`: 0 at first. */
 extern bool (*gate_on_paced)(uint64_t *since);

@@ -1,41 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program in the background submits nothing while one of higher priority has work under way on
- * the same card. They tell each other through shared memory, as a word from the daemon would come
- * too late.
+ * A background program submits nothing while a program of higher priority has work in flight on the
+ * same card. The programs signal that through shared memory, because a message from the daemon
+ * would come too late.
  *
- * Each urgent program has a page with its word: how often work has begun, and up to which of those
- * times it is done. It alone can write there. Those in the background map it read-only, and read
- * it whenever they pass the gate. The daemon hands the pages out, so it says whose words count:
- * nobody is held up by one whose priority is not above his own. It hands them out only while
- * somebody in the background holds the card. Then the gate's word has GATE_TELLING, and passes take
- * the slow side of the gate; nobody else's do.
+ * Each urgent program has a page with its word: how often work has begun (`begun`), and up to which
+ * of these times it is done (`done`). Only that program can write to the page. Background programs
+ * map it read-only, and read it at each pass of the gate. The daemon hands the pages out and
+ * thereby decides which words count: no program is held back by one whose priority is not higher.
+ * The daemon hands them out only while a background program holds the card. The gate's word then
+ * has GATE_TELLING, and passes of these programs take the gate's slow path; those of other programs
+ * do not.
  *
- * Counting. The first launch after a pause adds one to `begun`, with a full fence, before it looks
- * at anything else. From then on the word says that work is under way, and the launches after it
- * need not say so again: the service thread takes GATE_TELLING away, and the gate costs them what
- * it always does. It adds one itself now and then while they go on. When nothing has passed for a
- * moment and all seems done (flight/activity.c), the service thread puts GATE_TELLING back, as
- * exactly as it closes the gate (gate.c); notes `begun`; and looks whether anybody is
- * inside or has passed. If not, it waits once more for all that was submitted, and writes what it
- * noted to `done`. A launch that comes meanwhile either was seen so, or finds GATE_TELLING and
- * counts after what was noted: then the two differ, whatever is written to `done`. So no count is
- * ever erased. A thread that stood at the gate counts again when it goes on, as its first count may
- * have been cleared while it stood outside.
+ * Counting. The first launch after a pause increments `begun`, with a full fence, before it does
+ * anything else. From then on the word says that work is in flight, and later launches need not say
+ * so again: the service thread clears GATE_TELLING, and the gate costs them what it always does.
+ * The service thread itself increments `begun` now and then while launches go on. When no thread
+ * has passed for a moment and all work seems done (flight/activity.c), the service thread sets
+ * GATE_TELLING again, as exactly as it closes the gate (gate.c); notes `begun`; and checks whether
+ * any thread is inside or has passed. If none is, it waits once more for all submitted work, and
+ * writes the noted count to `done`. A launch meanwhile either was seen by that check, or finds
+ * GATE_TELLING and increments `begun` after it was noted: the two then differ, whatever is written
+ * to `done`. No count is ever lost. A thread that waited at the gate counts again when it goes on,
+ * because its first count may have been cleared while it was outside.
  *
- * Heeding. Who passes in the background is inside first, then reads the words. If one says that
- * work is under way, he waits outside, and the service thread looks again every so often, never
- * more often than 32 times in the time that it lasts. What he submitted before is at most about a
- * millisecond of work (flight/pace.c). So much an urgent launch may have to wait.
+ * Heeding. A background thread steps inside first, then reads the words. If one says that work is
+ * in flight, the thread waits outside, and the service thread polls the words, at most 32 times in
+ * the length of the burst. The work that the background program has in flight then is at most about
+ * a millisecond (flight/pace.c). That is how long an urgent launch may have to wait.
  *
- * Who holds others up for ever. A word whose client is gone counts no longer: the daemon says so,
- * and where there is no daemon nobody is heeded. A word may also stay as it is because its program
- * was stopped, its kernel never ends or it waits for the one that it holds up. So when no word that
- * holds him has changed for two seconds, who waits is let on all the same, one pass at a time. The
- * same if what he has in flight does not end, which may wait for what he is about to submit.
+ * Endless holds. The word of a client that has gone is void: the daemon says so, and without a
+ * daemon no word is heeded. A word may also stay unchanged because its program was stopped, its
+ * kernel never ends, or it waits for the very program that it holds back. When no word that holds a
+ * program back has changed for two seconds, its waiting threads are let through one pass at a time.
+ * The same if the program's own work in flight does not end, because that may wait for what the
+ * program is about to submit.
  *
- * A mapping is never taken away, only replaced by another at the same address. So threads read it
- * with no lock.
+ * A mapping is never removed, only replaced by another at the same address, so threads read it
+ * without a lock.
  */
 #define _GNU_SOURCE
 #include "gate/telling.h"
@@ -48,35 +50,35 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 
-#define HEEDED_MOST 64               /* as many as the daemon names */
+#define HEEDED_MOST 64               /* as many as the daemon hands out */
 #define PAGE 4096
-#define BOUND_US 2000000             /* without a change */
-#define SLOWLY_US 50000              /* between two passes then */
+#define BOUND_US 2000000             /* without a change of a word */
+#define SLOWLY_US 50000              /* between two passes after that */
 #define LOOK_LEAST_US 50
 #define LOOK_MOST_US 1000
 #define LOOKS 32
 
-/* By client. The page is NULL where it keeps no word. */
+/* Indexed by client. The page is NULL for a client without a word. */
 static struct own {
     _Atomic(struct nvshare_word *) word;
     void *at;
     bool armed;                      /* the next launch must count */
-    uint64_t noted;                  /* `begun`, when it was */
+    uint64_t noted;                  /* `begun` when GATE_TELLING was set */
 } own[CLIENTS_MAX];
 
 static struct heeded {
-    _Atomic(const struct nvshare_word *) word;     /* NULL: the place is free */
+    _Atomic(const struct nvshare_word *) word;     /* NULL: the entry is free */
     void *at;
-    struct client *_Atomic client;   /* that heeds it */
+    struct client *_Atomic client;   /* the background client that heeds it */
     uint64_t number;
-    uint64_t begun, done, since;     /* as last seen, and since when */
+    uint64_t begun, done, since;     /* last values, and since when they are unchanged */
 } heeded[HEEDED_MOST];
-static _Atomic unsigned places;      /* of these, those that were ever used */
-static _Atomic unsigned heeding;     /* and those in use */
+static _Atomic unsigned places;      /* entries that were ever used */
+static _Atomic unsigned heeding;     /* entries in use */
 
-static _Atomic bool held;            /* somebody waits for a word, as far as we know */
+static _Atomic bool held;            /* a thread waits because of a word, at the last check */
 static uint64_t held_since, let_on;
-static _Atomic unsigned allowed;     /* passes, all the same */
+static _Atomic unsigned allowed;     /* passes allowed in spite of the words */
 
 static bool differs(const struct nvshare_word *word)
 {
@@ -99,7 +101,7 @@ static void count(void)
             continue;
         uint64_t before = __atomic_fetch_add(&word->begun, 1, __ATOMIC_SEQ_CST);
         if (before == __atomic_load_n(&word->done, __ATOMIC_SEQ_CST))
-            wake(clients[i]);        /* it was idle, and its service thread may sleep */
+            wake(clients[i]);        /* it was idle, and its service thread may be asleep */
     }
 }
 
@@ -172,7 +174,7 @@ void telling_keep(struct client *client, int descriptor)
     void *at = descriptor < 0 ? NULL : map(mine->at, descriptor, PROT_READ | PROT_WRITE);
     if (at != NULL) {
         struct nvshare_word *word = mine->at = at;
-        /* What was submitted before it knew. */
+        /* Counts the work that was submitted before the word was published. */
         __atomic_fetch_add(&word->begun, 1, __ATOMIC_SEQ_CST);
         atomic_store(&mine->word, word);
     }
@@ -214,7 +216,7 @@ bool telling_clear(struct client *client)
     struct own *mine = &own[client->index];
     struct nvshare_word *word = atomic_load(&mine->word);
     __atomic_store_n(&word->done, mine->noted, __ATOMIC_SEQ_CST);
-    /* Who counted before that found work under way, and woke nobody. */
+    /* A thread that counted before found work in flight, and woke no service thread. */
     return !differs(word);
 }
 
@@ -235,7 +237,7 @@ static struct heeded *free_place(void)
     return NULL;
 }
 
-/* Who waits looks again: for this word he need not. */
+/* Drops a word; waiting threads look again, because they need not wait for it any more. */
 static void drop(struct heeded *one)
 {
     atomic_store(&one->word, NULL);
@@ -285,7 +287,7 @@ bool telling_urgent_works(void)
     return holder() != NULL;
 }
 
-/* Whether any word that holds has changed of late. */
+/* Whether any word that holds this program back has changed recently. */
 static bool any_moves(uint64_t now)
 {
     bool moves = false;

@@ -4,7 +4,7 @@
 #include "driver/log.h"
 #include "gate/client.h"
 
-static _Atomic(const char *) unknown;              /* the first of them */
+static _Atomic(const char *) unknown;              /* the first such function */
 
 void unknown_entry(const char *name)
 {
