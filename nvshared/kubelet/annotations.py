@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of this node's pods, which nvshared is told, and their annotations, which are set as
-terms of their tenants, live.
-
-    nvshare.com/gpu-memory-limit: "4096"        MiB, or with a unit: 4Gi
-    nvshare.com/gpu-core-limit: "60"            percent of the time
-    nvshare.com/gpu-core-request: "30"
-    nvshare.com/host-memory-limit: 32Gi         for what leaves the GPUs
-    nvshare.com/priority: background
-    nvshare.com/weight: "200"
+terms of their tenants, live (meanings.py).
 
 nvshared says what it takes. What makes no sense is refused, and what held goes on to hold: an event
 of the pod says why, and its status as long as it is so. An annotation that is taken away is a term
 that is taken back, and all are when the pod is gone. Nobody else's terms are touched.
 
 What a claim of DRA gives to a pod holds where no annotation says otherwise, and none can go beyond
-the memory and the time that are claimed.
+the memory and the time that are claimed. Where neither gives a priority, the pod's PriorityClass
+does.
 """
 
 import logging
 import queue
-import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -29,10 +22,9 @@ from typing import Any
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.kubelet.pod import PREFIX, Pod, clipped
-from nvshared.names import PRIORITIES
-from nvshared.quantity import limit, sized
-from nvshared.units import MIB
+from nvshared.kubelet.meanings import Asked, Classes, Unknown, meanings, priority
+from nvshared.kubelet.pod import Claimed, Pod, clipped
+from nvshared.quantity import sized
 
 logger = logging.getLogger(__name__)
 
@@ -41,41 +33,11 @@ PERIOD = 2.0                            # until it is asked again
 MOST_IN_STATUS = 4096                   # bytes; the API server takes 32,768
 
 
-def _whole(text: str) -> int:
-    if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        return int(text)
-    raise ValueError("give a whole number from 1")
-
-
-def _memory(text: str) -> int:
-    with suppress(ValueError):
-        # Kubernetes' 4Gi is our 4GiB, its 4G our 4GB.
-        return limit(f"{text}B") if text[-1:].isalpha() else _whole(text) * MIB
-    raise ValueError("give a number of MiB, or a size such as 4Gi")
-
-
-def _priority(text: str) -> int:
-    if text in PRIORITIES:
-        return PRIORITIES[text]
-    raise ValueError(f"give {', '.join(PRIORITIES)}")
-
-
-# The term that each sets, and how its text is read.
-MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
-    f"{PREFIX}gpu-memory-limit": ("memory-limit", _memory),
-    f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
-    f"{PREFIX}gpu-core-request": ("compute-request", _whole),
-    f"{PREFIX}host-memory-limit": ("host-memory-limit", _memory),
-    f"{PREFIX}priority": ("priority", _priority),
-    f"{PREFIX}weight": ("weight", _whole),
-}
 # Terms of which a claim has so much, and an annotation no more; with how it is written.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
-KEYS = {term: key for key, (term, _) in MEANINGS.items()}
 MOST_QUOTED = 60                        # characters of an annotation that a message has
-Claimed = Mapping[Pod, dict[str, int]]  # terms
 
 
 class Terms:
@@ -84,13 +46,17 @@ class Terms:
     def __init__(
         self, bus: str, complain: Callable[[Pod, str], None],
         mark: Callable[[Pod, str], bool], claimed: Claimed,
+        classes: Classes = (), smallest: Callable[[], int] | None = None,
     ) -> None:
         """`complain` and `mark` have people read what is wrong with a pod's annotations, the one
         when it is found, the other as long as it is so; "" when it is not, and False if that
-        failed. `claimed`: by pods of before our start; nvshared had been told."""
+        failed. `claimed`: by pods of before our start; nvshared had been told. `classes`,
+        `smallest`: what PriorityClasses and foreign annotations mean, see meanings.py."""
         self._bus = bus
         self._complain = complain
         self._mark = mark
+        self._classes = classes
+        self._smallest = smallest
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as they were last seen, by uid
         self._renamed = False                           # nvshared does not know all their names,
@@ -100,6 +66,7 @@ class Terms:
         self._wrong: dict[Pod, dict[str, str]] = {}     # why others were refused, by term or key
         self._refusals: dict[Pod, list[str]] = {}       # which no event has said yet
         self._unmarked: dict[str, str] = {}     # by uid: what the API server did not take as status
+        self._unread: set[Pod] = set()                  # until it is known which GPUs there are
         self._claimed = dict(claimed)
         self._before = set(claimed)                     # of these, pods that nobody has seen yet
         self._waiting: list[Future[None]] = []          # until nvshared knows a claim
@@ -169,6 +136,9 @@ class Terms:
             self._waiting.append(known)
         elif news == "AGAIN":
             self._renamed |= bool(self._pods)
+            unread, self._unread = self._unread, set()
+            for one in unread & set(self._pods.values()):
+                self._read(self._pods[one.uid], {})
             for one, terms in self._set.items():
                 self._untold[one] = terms | self._untold.get(one, {})
         elif news == "DELETED":
@@ -189,9 +159,13 @@ class Terms:
         self._unmarked.pop(one.uid, None)
         self._renamed |= before is None or before.containers != one.containers
         self._read(one, {} if before is None else before.annotations)
+        if before is None:
+            self._want(one, "priority")
 
     def _forget(self, one: Pod) -> None:
-        self._read(replace(one, annotations={}), self._pods.pop(one.uid).annotations)
+        gone = self._pods.pop(one.uid)
+        self._read(replace(one, annotations={}), gone.annotations)
+        self._want(one, "priority")
         self._asked.pop(one, None)      # its claims bind it until kubelet lets go of them
         self._wrong.pop(one, None)
         self._unmarked.pop(one.uid, None)
@@ -199,25 +173,29 @@ class Terms:
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:
         """What is new in a pod's annotations."""
-        texts = one.annotations
-        for key in sorted(before.keys() | texts.keys()):
-            if texts.get(key) == before.get(key):
+        was, now = meanings(before, self._smallest), self._meant(one)
+        for what in sorted(was.keys() | now.keys()):
+            if what in was and what in now and was[what][:2] == now[what][:2]:
                 continue
-            term, parse = MEANINGS.get(key, ("", _whole))
-            self._wrong.get(one, {}).pop(term or key, None)
-            try:
-                if key not in texts:
-                    value = 0
-                elif not term:
-                    raise ValueError(f"it means nothing; there are {', '.join(MEANINGS)}")
-                else:
-                    value = parse(texts[key].strip())
-            except ValueError as wrong:
-                self._refuse(one, term or key, f"{key} cannot be {quoted(texts[key])}; {wrong}")
-            else:
-                if term and self._is_claimed(one, term, value):
-                    self._asked.setdefault(one, {})[term] = value
-                    self._want(one, term)
+            self._wrong.get(one, {}).pop(what, None)
+            value = 0
+            if what in now:
+                key, text, parse = now[what]
+                try:
+                    value = parse(text.strip())
+                except Unknown:
+                    self._unread.add(one)
+                    continue
+                except ValueError as wrong:
+                    self._refuse(one, what, f"{key} cannot be {quoted(text)}; {wrong}")
+                    continue
+            if "/" not in what and self._is_claimed(one, what, value):
+                self._asked.setdefault(one, {})[what] = value
+                self._want(one, what)
+
+    def _meant(self, one: Pod) -> dict[str, Asked]:
+        known = self._pods.get(one.uid, one)    # a claim knows no annotations
+        return meanings(known.annotations, self._smallest)
 
     def _claim(self, one: Pod, terms: dict[str, int]) -> None:
         """What a pod's claims give it now."""
@@ -237,13 +215,19 @@ class Terms:
             return True
         words = CLAIMED[term]
         self._refuse(
-            one, term, f"{KEYS[term]} cannot be {words(value)}: {words(most)} are claimed")
+            one, term,
+            f"{self._meant(one)[term].key} cannot be {words(value)}: {words(most)} are claimed")
         return False
 
     def _want(self, one: Pod, term: str) -> None:
-        """From now on holds what its annotations say, or else its claims."""
+        """From now on holds what its annotations say, or else its claims, or its class."""
         self._untold.setdefault(one, {})[term] = (
-            self._asked.get(one, {}).get(term, 0) or self._claimed.get(one, {}).get(term, 0))
+            self._asked.get(one, {}).get(term, 0) or self._claimed.get(one, {}).get(term, 0)
+            or self._by_class(one, term))
+
+    def _by_class(self, one: Pod, term: str) -> int:
+        known = self._pods.get(one.uid)
+        return priority(self._classes, *known.priority_class) if known and term == "priority" else 0
 
     def _settle(self, daemon: Daemon) -> None:
         """Tells nvshared what it does not know yet. Raises NvshareError if it does not answer."""
@@ -268,7 +252,8 @@ class Terms:
 
     def _tell(self, daemon: Daemon, one: Pod, term: str, value: int) -> None:
         try:
-            source = "annotation" if self._asked.get(one, {}).get(term) else "claim"
+            source = ("annotation" if self._asked.get(one, {}).get(term) else
+                      "claim" if self._claimed.get(one, {}).get(term) else "class")
             daemon.set_tenant_terms(one.tenant, {term: value}, source)
         except NotKept as error:
             logger.warning("%s: %s", one, error)
@@ -278,9 +263,10 @@ class Terms:
                 self._refused = error
                 self._complain(one, str(error))
                 return
-            text = quoted(one.annotations.get(KEYS[term], str(value)))
+            asked = self._meant(one).get(term)
+            key, text = (term, str(value)) if asked is None else asked[:2]
             why = str(error).replace(one.tenant, f"pod {one}")
-            self._refuse(one, term, f"{KEYS[term]} cannot be {text}: {why}")
+            self._refuse(one, term, f"{key} cannot be {quoted(text)}: {why}")
             if self._asked.get(one, {}).pop(term, 0) and claimed and term not in self._set[one]:
                 self._tell(daemon, one, term, claimed)
             return

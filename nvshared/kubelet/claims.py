@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.annotations import Claimed
 from nvshared.kubelet.cdi import replace
-from nvshared.kubelet.pod import Pod
+from nvshared.kubelet.pod import Claimed, Pod
 from nvshared.names import PRIORITIES
 from nvshared.quantity import weight
 

@@ -106,6 +106,7 @@ async def _serve(options: Options) -> None:
     pods = Pods(
         options.bus, options.kubeconfig, options.node, Prepared(options.state),
         StaticPods(options.state, partial(holders, options.kubelet, RESOURCE)),
+        options.classes, offer.smallest if options.foreign else None,
     )
     warn()
     slices: Slices | None = None

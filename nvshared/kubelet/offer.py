@@ -102,6 +102,10 @@ class Offer:
         """The cards that may be shared, if nothing is wrong; by how many."""
         return {card: number for card in self._cards if (number := self._replicas.of(card))}
 
+    def smallest(self) -> int:
+        """Bytes of the smallest of them; 0 while none is known."""
+        return min((card.memory for card in self.offered()), default=0)
+
     def shares(self) -> dict[str, bool]:
         """All shares, and whether each may be handed out."""
         return {

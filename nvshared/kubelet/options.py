@@ -11,8 +11,15 @@ from pathlib import Path
 
 from nvshared import __version__
 from nvshared.errors import InvalidArgs
+from nvshared.kubelet.meanings import Classes
 from nvshared.kubelet.offer import Replicas
-from nvshared.names import BUS_VARIABLE, DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE
+from nvshared.names import (
+    BUS_VARIABLE,
+    DEFAULT_SOCKET,
+    KUBELET_STATE,
+    PRIORITIES,
+    SOCKET_VARIABLE,
+)
 from nvshared.parser import Parser
 
 KUBELET = "/var/lib/kubelet"
@@ -25,6 +32,8 @@ RUNTIMES = tuple(map(Path, (
     "/run/crio/crio.sock",
 )))
 MOST = 1000                             # shares of a card
+CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # a PriorityClass's name
+LARGEST_VALUE = 1 << 31                 # of a PriorityClass
 
 DESCRIPTION = """\
 Offers this machine's GPUs to Kubernetes as nvshare.com/gpu: each to several pods,
@@ -61,6 +70,8 @@ class Options:
     bus: str
     kubeconfig: Path
     node: str
+    classes: Classes
+    foreign: bool
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,6 +85,17 @@ def parser() -> argparse.ArgumentParser:
         "--replicas", metavar="[GPU=]N", action="append", default=[],
         help="how many pods may share each GPU, or one that is named by index, UUID or PCI "
              "address; 0: it is not offered; may be given several times (default: 10)",
+    )
+    made.add_argument(
+        "--priority-class", metavar="CLASS=PRIORITY", action="append", default=[],
+        help="the priority (background, normal, high) that pods of a PriorityClass have, unless an "
+             "annotation or a claim gives another one; CLASS is a name, or a range of values such "
+             "as 1000.. or ..-1; may be given several times, and the last that fits counts",
+    )
+    made.add_argument(
+        "--foreign-annotations", action="store_true",
+        help="the annotations gpu-fraction, gpu-memory and nvidia.com/container.NAME.gpu-memory"
+             ".limit and .request limit a pod's GPU memory, too",
     )
     made.add_argument(
         "--dra", action="store_true",
@@ -133,8 +155,27 @@ def parse(arguments: Sequence[str] | None) -> Options:
         replicas(given.replicas), given.dra, given.cdi, given.cdi_folder.absolute(),
         (given.runtime.absolute(),) if given.runtime else RUNTIMES, given.kubelet.absolute(),
         given.socket.absolute(), given.state.absolute(), given.bus, given.kubeconfig.absolute(),
-        given.node,
+        given.node, priority_classes(given.priority_class), given.foreign_annotations,
     )
+
+
+def priority_classes(given: Sequence[str]) -> Classes:
+    """From what stands behind each --priority-class. Raises InvalidArgs."""
+    found: list[tuple[str | range, int]] = []
+    for text in given:
+        which, _, meant = text.rpartition("=")
+        values = re.fullmatch(r"(-?\d{1,10})?\.\.(-?\d{1,10})?", which, re.ASCII)
+        if meant not in PRIORITIES or not (values or re.fullmatch(CLASS, which, re.ASCII)):
+            raise InvalidArgs(
+                f"--priority-class cannot be {text!r}",
+                f"give NAME=PRIORITY or FROM..TO=PRIORITY; priorities: {', '.join(PRIORITIES)}",
+            )
+        if values:
+            least, most = int(values[1] or -LARGEST_VALUE), int(values[2] or LARGEST_VALUE)
+            found.append((range(least, most + 1), PRIORITIES[meant]))
+        else:
+            found.append((which, PRIORITIES[meant]))
+    return found
 
 
 def replicas(given: Sequence[str]) -> Replicas:

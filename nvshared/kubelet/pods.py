@@ -6,6 +6,7 @@ import http.client
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import server
 from nvshared.kubelet.claims import Claim, Prepared, read
+from nvshared.kubelet.meanings import Classes
 from nvshared.kubelet.pod import CONDITION, Pod, clipped
 from nvshared.kubelet.static import ADVICE, REASON, StaticPods
 
@@ -37,13 +39,15 @@ class Pods:
 
     def __init__(
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
-        static_pods: StaticPods,
+        static_pods: StaticPods, classes: Classes, smallest: Callable[[], int] | None,
     ) -> None:
+        """`classes`, `smallest`: what PriorityClasses and foreign annotations mean: meanings.py."""
         self._kubeconfig = kubeconfig
         self._node = node
         self._prepared = prepared
         self._static = static_pods
-        self._terms = Terms(bus, self._complain, self._mark, prepared.terms())
+        self._terms = Terms(
+            bus, self._complain, self._mark, prepared.terms(), classes, smallest)
         threading.Thread(target=self._listen, name="pods", daemon=True).start()
 
     def nvshared_is_back(self) -> None:

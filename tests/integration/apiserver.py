@@ -10,6 +10,7 @@ or does what the account of our manifests may not, is sent away.
 import json
 import re
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -100,12 +101,18 @@ class ApiServer:
 
         The pod is made if there is none.
         """
+        self.write(name, {
+            f"nvshare.com/{key.replace('_', '-')}": text for key, text in annotations.items()})
+
+    def write(self, name: str, annotations: Mapping[str, str | None], **spec: Any) -> None:
+        """The same with whole names; a pod that is made has this in its spec."""
         known = name in self.pods
         pod = self.pods.setdefault(name, {
             "name": name, "namespace": "lab", "uid": f"{UID}{len(self.pods)}", "annotations": {},
+            "spec": spec,
         })
         for key, text in annotations.items():
-            pod["annotations"].pop(key := f"nvshare.com/{key.replace('_', '-')}", None)
+            pod["annotations"].pop(key, None)
             if text is not None:
                 pod["annotations"][key] = text
         self._tell("MODIFIED" if known else "ADDED", pod)

@@ -10,11 +10,11 @@ import pytest
 from nvshared.control import Daemon
 from nvshared.doctor import machine
 from nvshared.errors import ExitCode
-from nvshared.kubelet.pod import RESOURCE
+from nvshared.kubelet.pod import CONTAINER, FRACTION, MEMORY, RESOURCE
 from nvshared.names import WITHOUT_GPU
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import HASH, NODE, ApiServer
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import CARD, ROOT
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
 
@@ -38,9 +38,16 @@ class Lab:
         self.daemon = node.daemon()
         self.start()
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Another nvshare-kubelet."""
-        self.plugin = self.node.start("--kubeconfig", str(self.api.kubeconfig), "--node", NODE)
+        self.plugin = self.node.start(
+            "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)
+
+    def restart(self, *options: str) -> None:
+        """In place of the one before."""
+        self.plugin.kill()
+        self.plugin.wait()
+        self.start(*options)
 
     def terms(self, tenant: str) -> dict[str, int]:
         """What is set by hand."""
@@ -214,6 +221,77 @@ def test_its_account_may_do_what_it_does_and_no_more(lab: Lab, eventually: Event
     lab.api.annotate("old", weight="x")
     lab.says("old", "True")
     eventually(lambda: lab.api.used == lab.api.rights)
+
+
+def test_foreign_annotations_limit_memory_where_they_are_heeded(lab: Lab) -> None:
+    limits = f"{CONTAINER}train.gpu-memory.limit", f"{CONTAINER}side.gpu-memory.limit"
+    requests = f"{CONTAINER}train.gpu-memory.request", f"{CONTAINER}side.gpu-memory.request"
+    lab.api.write("pod", {FRACTION: "0.25", "nvshare.com/weight": "7"})
+    pod = lab.api.tenant("pod")
+    lab.has(pod, weight=7)
+    lab.restart("--foreign-annotations")
+    lab.has(pod, weight=7, memory_limit=CARD // 4)
+    lab.api.write("pod", {FRACTION: ".5"})
+    lab.has(pod, weight=7, memory_limit=CARD // 2)
+    lab.api.write("pod", {MEMORY: "300"})
+    lab.has(pod, weight=7, memory_limit=300 * MIB)
+    lab.api.write("pod", {requests[0]: "100Mi", requests[1]: "8388608", limits[0]: "200Mi"})
+    lab.has(pod, weight=7, memory_limit=208 * MIB)      # of a request that has no limit, too
+    lab.api.write("pod", {"nvshare.com/gpu-memory-limit": "64"})
+    lab.has(pod, weight=7, memory_limit=64 * MIB)
+    assert lab.sources(pod)["memory-limit"] == "annotation"
+    lab.api.write("pod", dict.fromkeys(
+        (*requests, limits[0], FRACTION, MEMORY, "nvshare.com/gpu-memory-limit")))
+    lab.has(pod, weight=7)
+    assert lab.api.events == []
+
+
+@pytest.mark.parametrize(("key", "text", "said"), [
+    (FRACTION, "1.5", "gpu-fraction cannot be '1.5'; give a number between 0 and 1, such as 0.5"),
+    (FRACTION, "0.0", "give a number between 0 and 1"),
+    (MEMORY, "4Gi", "gpu-memory cannot be '4Gi'; give a whole number of MiB"),
+    (f"{CONTAINER}it.gpu-memory.limit", "much",
+     "nvidia.com/container.it.gpu-memory.limit cannot be 'much'; give a size of at least 1Mi"),
+    (f"{CONTAINER}it.gpu-memory.request", "4", "give a size of at least 1Mi, such as 4Gi"),
+])
+def test_foreign_annotation_that_means_nothing_leaves_the_pod_its_other_terms(
+    lab: Lab, key: str, text: str, said: str
+) -> None:
+    lab.restart("--foreign-annotations")
+    lab.api.write("pod", {key: text, "nvshare.com/weight": "7"})
+    assert said in lab.api.event(0)["message"]
+    lab.has(lab.api.tenant("pod"), weight=7)
+    lab.says("pod", "True", said)
+
+
+def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -> None:
+    lab.daemon.kill()
+    lab.daemon.wait()
+    lab.api.write("pod", {FRACTION: "0.5"})
+    lab.restart("--foreign-annotations")
+    lab.daemon = lab.node.daemon()
+    lab.has(lab.api.tenant("pod"), memory_limit=CARD // 2)
+    assert lab.api.events == []
+
+
+def test_priority_class_gives_the_priority_that_nothing_else_does(lab: Lab) -> None:
+    lab.restart("--priority-class", "..-1=background", "--priority-class", "urgent=high")
+    for name, value in (("urgent", 1), ("batch", -5), ("usual", 0)):
+        lab.api.write(name, {}, priorityClassName=name, priority=value)
+    lab.has(lab.api.tenant("urgent"), priority=3)
+    lab.has(lab.api.tenant("batch"), priority=1)
+    assert lab.sources(lab.api.tenant("batch")) == {"priority": "class"}
+    lab.api.annotate("batch", priority="high")
+    lab.has(lab.api.tenant("batch"), priority=3)
+    lab.api.annotate("batch", priority="highest")
+    lab.says("batch", "True", "give background, normal, high")
+    lab.has(lab.api.tenant("batch"), priority=3)        # what held goes on to hold
+    lab.api.annotate("batch", priority=None)
+    lab.has(lab.api.tenant("batch"), priority=1)
+    lab.has(lab.api.tenant("usual"))
+    batch = lab.api.tenant("batch")
+    lab.api.delete("batch")
+    lab.has(batch)
 
 
 def test_terms_go_with_their_pod_and_no_others_do(lab: Lab) -> None:

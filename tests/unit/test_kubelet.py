@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.annotations import MEANINGS, Terms
+from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.card import CHECKPOINT, Card, conflict, elsewhere
+from nvshared.kubelet.meanings import MEANINGS, priority
 from nvshared.kubelet.messages import (
     DEVICE_PLUGIN,
     DRA,
@@ -27,7 +28,7 @@ from nvshared.kubelet.messages import (
     classes,
 )
 from nvshared.kubelet.offer import Offer, Replicas, card_of, preferred
-from nvshared.kubelet.options import parse, replicas
+from nvshared.kubelet.options import parse, priority_classes, replicas
 from nvshared.kubelet.pod import MIRROR, PREFIX, RESOURCE, STATIC, Pod, clipped, pod
 from nvshared.kubelet.static import StaticPods
 from nvshared.kubelet.watch import Place, _look
@@ -244,6 +245,24 @@ def test_conflict_takes_every_card_where_the_minor_numbers_are_unknown(tmp_path:
 def test_wrong_replicas_are_named(wrong: str) -> None:
     with pytest.raises(InvalidArgs, match="--replicas cannot be"):
         replicas([wrong])
+
+
+def test_priority_of_a_class_is_that_of_the_last_option_that_fits() -> None:
+    given = priority_classes([
+        "0..=normal", "1000..1999=high", "batch=background", "-5..-1=background"])
+    found = [priority(given, *one) for one in (
+        ("any", 0), ("any", 999), ("any", 1000), ("any", 1999), ("any", 2000), ("batch", 1500),
+        ("low", -1), ("low", -6), ("", 7))]
+    assert found == [2, 2, 3, 3, 2, 1, 1, 0, 2]
+
+
+@pytest.mark.parametrize("wrong", [
+    "", "high", "=high", "batch", "batch=low", "batch=", "Batch=high", "1...2=high", "a..b=high",
+    "batch=3", "..x=high",
+])
+def test_priority_class_option_that_means_nothing_is_refused(wrong: str) -> None:
+    with pytest.raises(InvalidArgs, match="--priority-class cannot be"):
+        priority_classes([wrong])
 
 
 def test_wrong_options_lead_to_help() -> None:

@@ -251,7 +251,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
     ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
     ("user:a", {"source": "job"}, f"no term of user:a is given; there are {KNOWN}"),
     ("user:a", {"weight": 3, "source": "whim"},
-     "the source of the terms of user:a cannot be 'whim'; there are annotation, claim, job"),
+     "the source of the terms of user:a cannot be 'whim'; there are annotation, claim, class, job"),
     ("user:a", {"weight": 3, "colour": 3},
      f"a tenant has no term 'colour'; there are {KNOWN}"),
     ("user:a", {"weight": 1001}, "the weight of user:a cannot be 1001; give 1 to 1000, "
