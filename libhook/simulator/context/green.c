@@ -140,19 +140,6 @@ API(cuCtxFromGreenCtx, CUcontext *context, CUgreenCtx green)
     return CUDA_SUCCESS;
 }
 
-API(cuGreenCtxGetId, CUgreenCtx green, unsigned long long *id)
-{
-    ENTER(ENTRY_INIT);
-    if (green == NULL && context_current() != NULL)
-        green = context_current()->green;
-    if (id == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!object_is(green, OBJECT_GREEN))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *id = green->context->id;
-    return CUDA_SUCCESS;
-}
-
 API(cuGreenCtxStreamCreate, CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
 {
     ENTER(ENTRY_INIT);

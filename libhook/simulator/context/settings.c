@@ -3,18 +3,6 @@
 #include "driver/context.h"
 #include "driver/entry.h"
 
-API(cuCtxGetId, CUcontext handle, unsigned long long *id)
-{
-    ENTER(ENTRY_INIT);
-    struct context *context = context_from(handle);
-    if (id == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *id = context->id;
-    return CUDA_SUCCESS;
-}
-
 API(cuCtxGetFlags, unsigned int *flags)
 {
     ENTER(ENTRY_INIT);               /* a broken context still tells */
@@ -23,15 +11,6 @@ API(cuCtxGetFlags, unsigned int *flags)
     if (context_current() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     *flags = context_current()->flags;
-    return CUDA_SUCCESS;
-}
-
-API(cuCtxSetFlags, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    if ((flags & ~0xffu) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    context_current()->flags = flags;
     return CUDA_SUCCESS;
 }
 
@@ -82,22 +61,6 @@ API(cuCtxSetCacheConfig, CUfunc_cache config)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxGetSharedMemConfig, CUsharedconfig *config)
-{
-    ENTER(ENTRY_CONTEXT);
-    if (config == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
-    return CUDA_SUCCESS;
-}
-
-API(cuCtxSetSharedMemConfig, CUsharedconfig config)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)config;                    /* no card since 2014 has a choice */
-    return CUDA_SUCCESS;
-}
-
 API(cuCtxGetApiVersion, CUcontext handle, unsigned int *version)
 {
     ENTER(ENTRY_INIT);
@@ -116,12 +79,6 @@ API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
         *least = 0;
     if (greatest != NULL)
         *greatest = -5;
-    return CUDA_SUCCESS;
-}
-
-API(cuCtxResetPersistingL2Cache, void)
-{
-    ENTER(ENTRY_CONTEXT);
     return CUDA_SUCCESS;
 }
 
@@ -149,12 +106,4 @@ API(cuCtxDisablePeerAccess, CUcontext handle)
     uint32_t bit = 1u << peer->device->ordinal;
     uint32_t before = atomic_fetch_and(&context_current()->device->peers, ~bit);
     return (before & bit) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-}
-
-API(cuFlushGPUDirectRDMAWrites, CUflushGPUDirectRDMAWritesTarget target,
-    CUflushGPUDirectRDMAWritesScope scope)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)target, (void)scope;
-    return CUDA_ERROR_NOT_SUPPORTED;
 }

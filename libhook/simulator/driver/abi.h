@@ -19,7 +19,6 @@
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 typedef unsigned long long CUdeviceptr;
-typedef unsigned long long CUdeviceptr_v2;
 typedef unsigned int CUdeviceptr_v1;         /* of the 32-bit entry points of CUDA 2 */
 typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;
@@ -35,12 +34,9 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
-typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
-typedef struct CUgraphDeviceUpdatableNode_st *CUgraphDeviceNode;
 typedef unsigned long long CUmemGenericAllocationHandle;
-typedef cuuint64_t CUgraphConditionalHandle;
 typedef void (*CUhostFn)(void *);
 
 #include "driver/abi_enums.h"

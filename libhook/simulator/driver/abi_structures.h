@@ -35,15 +35,6 @@ typedef struct CUipcMemHandle_st {
     char reserved[64];
 } CUipcMemHandle;
 
-typedef struct CUipcEventHandle_st {
-    char reserved[64];
-} CUipcEventHandle;
-
-typedef struct CUdevprop_st {
-    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], sharedMemPerBlock;
-    int totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign;
-} CUdevprop;
-
 typedef struct CUexecAffinityParam_st {
     CUexecAffinityType type;
     union {
@@ -169,8 +160,6 @@ typedef struct CUlaunchAttribute_st {
 
 typedef CUlaunchAttributeID CUstreamAttrID;
 typedef CUlaunchAttributeValue CUstreamAttrValue;
-typedef CUlaunchAttributeID CUkernelNodeAttrID;
-typedef CUlaunchAttributeValue CUkernelNodeAttrValue;
 
 typedef struct CUlaunchConfig_st {
     unsigned int gridDimX, gridDimY, gridDimZ;

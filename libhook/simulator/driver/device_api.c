@@ -111,25 +111,6 @@ API(cuDeviceGetByPCIBusId, CUdevice *device, const char *text)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-API(cuDeviceGetLuid, char *luid, unsigned int *mask, CUdevice device)
-{
-    ENTER(ENTRY_INIT);               /* exists on Windows only */
-    (void)luid, (void)mask, (void)device;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-API(cuDeviceComputeCapability, int *major, int *minor, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    if (major == NULL || minor == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *major = 9;
-    *minor = 0;
-    return CUDA_SUCCESS;
-}
-
 API(cuDeviceCanAccessPeer, int *can, CUdevice device, CUdevice peer)
 {
     ENTER(ENTRY_INIT);

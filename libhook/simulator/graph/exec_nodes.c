@@ -70,16 +70,6 @@ API(cuGraphExecHostNodeSetParams, CUgraphExec exec, CUgraphNode node,
     SET(node_work_host(parameters, &work))
 }
 
-API(cuGraphExecEventRecordNodeSetEvent, CUgraphExec exec, CUgraphNode node, CUevent event)
-{
-    SET(node_work_event(event, WORK_RECORD, &work))
-}
-
-API(cuGraphExecEventWaitNodeSetEvent, CUgraphExec exec, CUgraphNode node, CUevent event)
-{
-    SET(node_work_event(event, WORK_WAIT_EVENT, &work))
-}
-
 /* Only what does something on the card can be switched off. */
 static struct step *switchable(CUgraphExec exec, CUgraphNode node)
 {

@@ -118,7 +118,6 @@ API(cuGraphNodeSetParams, CUgraphNode node, CUgraphNodeParams *p)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(p);
     CUDA_MEMSET_NODE_PARAMS set = memset_of(p);
-    CUDA_HOST_NODE_PARAMS host = host_of(p);
     switch ((int)p->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
         return cuGraphKernelNodeSetParams_v2(node, &kernel);
@@ -126,12 +125,6 @@ API(cuGraphNodeSetParams, CUgraphNode node, CUgraphNodeParams *p)
         return cuGraphMemcpyNodeSetParams(node, &p->memcpy.copyParams);
     case CU_GRAPH_NODE_TYPE_MEMSET:
         return cuGraphMemsetNodeSetParams(node, &set);
-    case CU_GRAPH_NODE_TYPE_HOST:
-        return cuGraphHostNodeSetParams(node, &host);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return cuGraphEventWaitNodeSetEvent(node, p->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        return cuGraphEventRecordNodeSetEvent(node, p->eventRecord.event);
     }
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -153,10 +146,6 @@ API(cuGraphExecNodeSetParams, CUgraphExec exec, CUgraphNode node, CUgraphNodePar
         return cuGraphExecMemsetNodeSetParams(exec, node, &set, NULL);
     case CU_GRAPH_NODE_TYPE_HOST:
         return cuGraphExecHostNodeSetParams(exec, node, &host);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return cuGraphExecEventWaitNodeSetEvent(exec, node, p->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        return cuGraphExecEventRecordNodeSetEvent(exec, node, p->eventRecord.event);
     }
     return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "driver/object.h"
-#include "graph/user_object.h"
 
 struct graph *graph_from(CUgraph handle)
 {
@@ -39,7 +38,6 @@ void graph_free(struct graph *graph)
 {
     for (size_t i = 0; i < graph->count; i++)
         node_free(graph->nodes[i]);
-    user_objects_release(graph->user_objects);
     object_remove(graph);
     free(graph->nodes);
     free(graph);

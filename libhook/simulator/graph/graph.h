@@ -18,7 +18,6 @@ struct graph {
     struct node **nodes;             /* in the order they were added */
     size_t count;
     bool child;                      /* owned by a node */
-    struct user_share *user_objects;
 };
 
 /* All with the engine's lock held. */

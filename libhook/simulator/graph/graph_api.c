@@ -4,7 +4,6 @@
 
 #include "driver/entry.h"
 #include "graph/graph.h"
-#include "graph/user_object.h"
 
 API(cuGraphCreate, CUgraph *handle, unsigned int flags)
 {
@@ -37,18 +36,6 @@ API(cuGraphClone, CUgraph *handle, CUgraph original)
     *handle = (CUgraph)graph_clone(graph);
     pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
-}
-
-API(cuGraphNodeFindInClone, CUgraphNode *node, CUgraphNode original, CUgraph handle)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    if (node == NULL || graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
-    *node = (CUgraphNode)graph_counterpart(graph, (const struct node *)original);
-    pthread_mutex_unlock(&engine_lock);
-    return *node != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 API(cuGraphDestroyNode, CUgraphNode handle)
@@ -124,23 +111,4 @@ API(cuGraphNodeGetType, CUgraphNode handle, CUgraphNodeType *type)
         return CUDA_ERROR_INVALID_VALUE;
     *type = node_from(handle)->type;
     return CUDA_SUCCESS;
-}
-
-API(cuGraphRetainUserObject, CUgraph handle, CUuserObject object, unsigned int count,
-    unsigned int flags)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    if (graph == NULL || flags > CU_GRAPH_USER_OBJECT_MOVE)
-        return CUDA_ERROR_INVALID_VALUE;
-    return user_object_retain(&graph->user_objects, object, count,
-                              flags == CU_GRAPH_USER_OBJECT_MOVE);
-}
-
-API(cuGraphReleaseUserObject, CUgraph handle, CUuserObject object, unsigned int count)
-{
-    ENTER(ENTRY_INIT);
-    struct graph *graph = graph_from(handle);
-    return graph == NULL ? CUDA_ERROR_INVALID_VALUE
-                         : user_object_release(&graph->user_objects, object, count);
 }

@@ -135,16 +135,6 @@ API(cuGraphAddChildGraphNode, AFTER, CUgraph child_handle)
     return result;
 }
 
-API(cuGraphChildGraphNodeGetGraph, CUgraphNode handle, CUgraph *graph)
-{
-    ENTER(ENTRY_INIT);
-    struct node *node = node_from(handle);
-    if (node == NULL || graph == NULL || node->work.kind != WORK_GRAPH)
-        return CUDA_ERROR_INVALID_VALUE;
-    *graph = (CUgraph)node->work.child;
-    return CUDA_SUCCESS;
-}
-
 static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
 {
     struct node *node = node_from(handle);
@@ -219,37 +209,6 @@ API(cuGraphMemcpyNodeGetParams, CUgraphNode handle, CUDA_MEMCPY3D *p)
     return CUDA_SUCCESS;
 }
 
-API(cuGraphHostNodeGetParams, CUgraphNode handle, CUDA_HOST_NODE_PARAMS *p)
-{
-    ENTER(ENTRY_INIT);
-    struct node *node = node_of_kind(handle, WORK_HOST);
-    if (node == NULL || p == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *p = (CUDA_HOST_NODE_PARAMS){node->work.host.function, node->work.host.data};
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_event(CUgraphNode handle, enum work_kind kind, CUevent *event)
-{
-    struct node *node = node_of_kind(handle, kind);
-    if (node == NULL || event == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *event = (CUevent)node->work.event;
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphEventRecordNodeGetEvent, CUgraphNode node, CUevent *event)
-{
-    ENTER(ENTRY_INIT);
-    return get_event(node, WORK_RECORD, event);
-}
-
-API(cuGraphEventWaitNodeGetEvent, CUgraphNode node, CUevent *event)
-{
-    ENTER(ENTRY_INIT);
-    return get_event(node, WORK_WAIT_EVENT, event);
-}
-
 static CUresult set(CUgraphNode handle, CUresult result, const struct work *work)
 {
     struct node *node = result == CUDA_SUCCESS ? node_of_kind(handle, work->kind) : NULL;
@@ -287,19 +246,4 @@ API(cuGraphMemcpyNodeSetParams, CUgraphNode node, const CUDA_MEMCPY3D *copy)
 API(cuGraphMemsetNodeSetParams, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *parameters)
 {
     SET(node_work_set(parameters, &work))
-}
-
-API(cuGraphHostNodeSetParams, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *parameters)
-{
-    SET(node_work_host(parameters, &work))
-}
-
-API(cuGraphEventRecordNodeSetEvent, CUgraphNode node, CUevent event)
-{
-    SET(node_work_event(event, WORK_RECORD, &work))
-}
-
-API(cuGraphEventWaitNodeSetEvent, CUgraphNode node, CUevent event)
-{
-    SET(node_work_event(event, WORK_WAIT_EVENT, &work))
 }

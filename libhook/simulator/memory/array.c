@@ -99,20 +99,6 @@ API(cuArray3DCreate_v2, CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descript
     return array_make(handle, descriptor, false);
 }
 
-API(cuArrayGetDescriptor_v2, CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    struct array *array = array_from(handle);
-    if (descriptor == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (array == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *descriptor = (CUDA_ARRAY_DESCRIPTOR){array->descriptor.Width, array->descriptor.Height,
-                                          array->descriptor.Format,
-                                          array->descriptor.NumChannels};
-    return CUDA_SUCCESS;
-}
-
 API(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray handle)
 {
     ENTER(ENTRY_CONTEXT);

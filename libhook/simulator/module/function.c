@@ -76,20 +76,6 @@ API(cuFuncSetAttribute, CUfunction function, CUfunction_attribute attribute, int
     return check(function);
 }
 
-API(cuFuncSetCacheConfig, CUfunction function, CUfunc_cache config)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)config;
-    return check(function);
-}
-
-API(cuFuncSetSharedMemConfig, CUfunction function, CUsharedconfig config)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)config;
-    return check(function);
-}
-
 API(cuFuncGetName, const char **name, CUfunction function)
 {
     ENTER(ENTRY_INIT);
@@ -100,18 +86,6 @@ API(cuFuncGetParamInfo, CUfunction function, size_t index, size_t *offset, size_
 {
     ENTER(ENTRY_INIT);
     return parameter_of(function, index, offset, size);
-}
-
-API(cuFuncGetModule, CUmodule *module, CUfunction handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    const struct function *function = function_from(handle);
-    if (module == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (function == NULL || function->context == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *module = (CUmodule)function->module;
-    return CUDA_SUCCESS;
 }
 
 API(cuFuncLoad, CUfunction function)
@@ -137,25 +111,6 @@ API(cuKernelSetAttribute, CUfunction_attribute attribute, int value, CUkernel ke
     return device_at(device) == NULL ? CUDA_ERROR_INVALID_DEVICE : check((CUfunction)kernel);
 }
 
-API(cuKernelSetCacheConfig, CUkernel kernel, CUfunc_cache config, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    (void)config;
-    return device_at(device) == NULL ? CUDA_ERROR_INVALID_DEVICE : check((CUfunction)kernel);
-}
-
-API(cuKernelGetName, const char **name, CUkernel kernel)
-{
-    ENTER(ENTRY_INIT);
-    return name_of(name, (CUfunction)kernel);
-}
-
-API(cuKernelGetParamInfo, CUkernel kernel, size_t index, size_t *offset, size_t *size)
-{
-    ENTER(ENTRY_INIT);
-    return parameter_of((CUfunction)kernel, index, offset, size);
-}
-
 static CUresult blocks_per_multiprocessor(int *count, CUfunction function, int threads)
 {
     if (count == NULL || threads <= 0 || threads > 1024)
@@ -179,39 +134,4 @@ API(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, int *count, CUfunction
     (void)shared;
     return flags > 1 ? CUDA_ERROR_INVALID_VALUE
                      : blocks_per_multiprocessor(count, function, threads);
-}
-
-static CUresult best_block(int *grid, int *block, CUfunction function, int limit)
-{
-    if (grid == NULL || block == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *block = limit > 0 && limit < 1024 ? limit : 1024;
-    *grid = 2 * 132;
-    return check(function);
-}
-
-API(cuOccupancyMaxPotentialBlockSize, int *grid, int *block, CUfunction function,
-    CUoccupancyB2DSize shared_of, size_t shared, int limit)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared_of, (void)shared;
-    return best_block(grid, block, function, limit);
-}
-
-API(cuOccupancyMaxPotentialBlockSizeWithFlags, int *grid, int *block, CUfunction function,
-    CUoccupancyB2DSize shared_of, size_t shared, int limit, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared_of, (void)shared, (void)flags;
-    return best_block(grid, block, function, limit);
-}
-
-API(cuOccupancyAvailableDynamicSMemPerBlock, size_t *size, CUfunction function, int blocks,
-    int threads)
-{
-    ENTER(ENTRY_CONTEXT);
-    if (size == NULL || blocks <= 0 || threads <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    *size = 49152;
-    return check(function);
 }

@@ -68,19 +68,6 @@ API(cuLibraryGetKernelCount, unsigned int *count, CUlibrary handle)
     return CUDA_SUCCESS;
 }
 
-API(cuLibraryEnumerateKernels, CUkernel *kernels, unsigned int room, CUlibrary handle)
-{
-    ENTER(ENTRY_INIT);
-    struct module *library = library_from(handle);
-    if (kernels == NULL || room == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (library == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned i = 0; i < room && i < library->count; i++)
-        kernels[i] = (CUkernel)&library->functions[i];
-    return CUDA_SUCCESS;
-}
-
 /* The library's functions for one context, made when first asked for. */
 static struct module *instance_in(struct module *library, struct context *context)
 {
@@ -139,18 +126,6 @@ API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
     if (own == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     *function = (CUfunction)function_in_context(own, context_current());
-    return CUDA_SUCCESS;
-}
-
-API(cuKernelGetLibrary, CUlibrary *library, CUkernel kernel)
-{
-    ENTER(ENTRY_INIT);
-    const struct function *function = function_from((CUfunction)kernel);
-    if (library == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (function == NULL || function->context != NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *library = (CUlibrary)function->module;
     return CUDA_SUCCESS;
 }
 

@@ -260,19 +260,6 @@ API(cuModuleGetFunctionCount, unsigned int *count, CUmodule handle)
     return CUDA_SUCCESS;
 }
 
-API(cuModuleEnumerateFunctions, CUfunction *functions, unsigned int room, CUmodule handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    struct module *module = module_from(handle);
-    if (functions == NULL || room == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (module == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned i = 0; i < room && i < module->count; i++)
-        functions[i] = (CUfunction)&module->functions[i];
-    return CUDA_SUCCESS;
-}
-
 API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, const char *name)
 {
     ENTER(ENTRY_CONTEXT);
@@ -291,13 +278,4 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;
-}
-
-API(cuModuleGetLoadingMode, CUmoduleLoadingMode *mode)
-{
-    ENTER(ENTRY_INIT);
-    if (mode == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_LAZY_LOADING;
-    return CUDA_SUCCESS;
 }
