@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain allocations. Where the process has a client for the current context's
- * GPU they come from memory.h and can be swapped; else from the driver. What
- * the 32-bit functions of CUDA 2 allocate is the driver's in any case, and
- * counted. Managed memory (unified.c) is freed here, too.
+ * Plain allocations. If the process has a client on the current context's GPU they come from
+ * memory.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA 2
+ * always come from the driver, and are counted. Managed memory (unified.c) is freed here, too.
  */
 #include "api/counted.h"
 #include "memory/managed.h"
@@ -18,9 +17,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
                                                     : REAL(cuMemAlloc_v2)(address, bytes);
 }
 
-/* Rows begin at multiples of the texture alignment, as the driver's do (512
- * on all cards so far). False: leave it to the driver, also to say what is
- * wrong with the arguments. */
+/* Rows begin at multiples of the texture alignment, as the driver's do (512 on all cards so far).
+ * False: call the driver, which also reports wrong arguments. */
 static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *pitch)
 {
     CUdevice device;
@@ -60,7 +58,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, un
                    (address, pitch, width, height, element));
 }
 
-/* Memory from a pool may be freed this way too, and then its pool shrinks. */
+/* Memory from a pool may be freed this way, too; its pool then shrinks. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts arrays, whose memory the driver lays out for textures and never moves.
+ * Counts arrays, whose memory the driver lays out for textures and cannot be swapped.
  *
- * The driver tells an array's size only before it has memory, so we compute it from the
- * description: rows of whole 64 bytes, in groups of 8 rows, up to 128 as the height allows. On an
- * H200 that gives for 4000 x 4000 elements of 16 bytes the 262144000 bytes by which the free memory
- * shrank. Small arrays share memory, in units that we take to be 64 KiB.
+ * The driver reports an array's size only before the array has memory, so the size is computed from
+ * the description: rows of whole 64 bytes, in groups of 8 rows, up to 128 as the height allows. For
+ * 4000 x 4000 elements of 16 bytes on an H200 this yields 262144000 bytes, exactly by how much free
+ * memory shrank. Small arrays share memory, in units assumed to be 64 KiB.
  */
 #include "api/counted.h"
 
@@ -22,7 +22,7 @@ static size_t element_size(CUarray_format format, unsigned int channels)
     case CU_AD_FORMAT_HALF:
         return (size_t)2 * channels;
     default:
-        return (size_t)4 * channels;     /* the widest there is; compressed ones take less */
+        return (size_t)4 * channels;     /* the widest format; compressed formats take less */
     }
 }
 
@@ -31,7 +31,7 @@ static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
     size_t width = description->Width >> level, height = description->Height >> level;
     size_t depth = description->Depth;
     if ((description->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0)
-        depth >>= level;                 /* layers do not get fewer */
+        depth >>= level;                 /* the number of layers is the same at each level */
     size_t row = counted_round((width ? width : 1)
                                * element_size(description->Format, description->NumChannels), 64);
     size_t group = 8;
@@ -52,7 +52,7 @@ static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
     return counted_round(bytes, UNIT);
 }
 
-/* Of one described in two dimensions, or with 32 bits. */
+/* The size of an array with a two-dimensional or 32-bit description. */
 #define PLAIN_SIZE(like, depth, flags)                                              \
     ((like) == NULL ? 0                                                             \
      : array_size(&(const CUDA_ARRAY3D_DESCRIPTOR){                                 \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where streams begin and end (flight/streams.c), and captures of them (flight/capture_list.c).
+ * Creation and end of streams (flight/streams.c), and of captures in them (flight/capture_list.c).
  */
 #include "api/loading.h"
 #include "flight/capture_list.h"
@@ -81,8 +81,8 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
     return result == CUDA_SUCCESS ? made(*stream) : result;
 }
 
-/* Taken out beforehand: a moment after, another thread may have a new stream
- * of the same name. */
+/* Removed before the driver's call: right after it another thread may have created a new stream
+ * with the same handle. */
 #define DESTROY(name)                                                              \
     EXPORT CUresult name(CUstream stream)                                          \
     {                                                                              \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wraps the functions with which a process begins and ends to use a GPU. The first context attaches
- * a client, and what lived in a context is dropped before it ends.
+ * Wraps the functions with which a process starts and stops using a GPU. The first context attaches
+ * a client, and everything allocated in a context is dropped before the context ends.
  *
  * A GPU's primary context lives as long as it is retained, by the program or by its green contexts.
- * The driver says only afterwards that the last one let go, which is too late to drop what lives in
- * it. So retains are counted here. Dropping waits for work, and meanwhile nobody may retain the
- * context and begin to use it. So who lets go last waits for those who are just retaining it, and
- * who comes then waits for the end.
+ * The driver reports only afterwards that a release was the last one, too late to drop memory of
+ * the context. Retains are therefore counted here. Dropping waits for work, and meanwhile no other
+ * thread may retain the context and begin to use it: the thread with the last release waits for
+ * threads that are just retaining the context, and threads that retain it later wait for the end.
  */
 #include <stdlib.h>
 
@@ -33,12 +33,12 @@ EXPORT CUresult cuInit(unsigned int flags)
 static struct primary {
     CUcontext context;
     unsigned retained;
-    unsigned retaining;              /* threads that are about to, and may have */
+    unsigned retaining;              /* threads inside a retain call */
     bool ending;
 } primary[DEVICES];                                /* protected by contexts_lock */
 
-/* More references to a context than the one it was made with: cuCtxAttach()
- * once each, and green contexts, with the device whose primary they retain. */
+/* References to a context beyond its first: one for each cuCtxAttach(), and green contexts, with
+ * the device whose primary context they retain. */
 struct reference {
     const void *context;
     CUdevice device;
@@ -46,7 +46,7 @@ struct reference {
 };
 static struct reference *references;               /* protected by contexts_lock */
 
-/* Nothing is called while it is held. */
+/* Its holder calls nothing. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
@@ -60,7 +60,7 @@ static void refer(const void *context, CUdevice device)
     references = reference;
 }
 
-/* The device, or -1 if there is no such reference. */
+/* Returns the device, or -1 if there is no such reference. */
 static CUdevice drop(const void *context)
 {
     CUdevice device = -1;
@@ -81,7 +81,7 @@ static struct primary *primary_of(CUdevice device)
     return device >= 0 && device < DEVICES ? &primary[device] : NULL;
 }
 
-/* Before the driver is asked to retain it. */
+/* Called before the driver's retain. */
 static void retaining(CUdevice device)
 {
     struct primary *one = primary_of(device);
@@ -94,7 +94,7 @@ static void retaining(CUdevice device)
     one->retaining++;
 }
 
-/* Afterwards; NULL: it was not. */
+/* Called after the driver's retain; NULL: it failed. */
 static void retained(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
@@ -111,10 +111,10 @@ static void retained(CUdevice device, CUcontext context)
         client_attach(device, context);
 }
 
-/* One of those who retain a primary context lets go of it, or all are made to. */
+/* A release of a primary context, or a reset, which releases all references. */
 struct parting {
     struct primary *primary;
-    CUcontext last;                  /* that ends it; until it is over nobody retains it */
+    CUcontext last;                  /* ends with this release; no retain until then */
     bool counted;
 };
 
@@ -136,7 +136,7 @@ static struct parting parting_begins(CUdevice device, bool all)
     return parting;
 }
 
-/* `result` is the driver's. `kept`: they retain it still. */
+/* `result` is the driver's. `kept`: the references stay. */
 static void parting_over(const struct parting *parting, CUresult result, bool kept)
 {
     struct primary *one = parting->primary;
@@ -162,8 +162,8 @@ static void ends(CUcontext context)
     capture_over(capture_take(NULL, context));
 }
 
-/* Others may fill the card so that a context finds no memory: then they are
- * made to leave some, which takes as long as a hand-over. */
+/* If other clients fill the card, a context finds no memory: the call is repeated while the daemon
+ * makes room, which takes as long as a hand-over. */
 #define WITH_PATIENCE(result, device, call)                                        \
     CUresult result = call;                                                        \
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                      \
@@ -204,7 +204,7 @@ CREATE(cuVDPAUCtxCreate_v2,
     (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
     (context, flags, device, vdpau, lookup))
 
-/* A context made by a function that is not wrapped is known from here on. */
+/* A context created by an unwrapped function is listed from here on. */
 #define ENTER_CONTEXT(name)                                                        \
     EXPORT CUresult name(CUcontext context)                                        \
     {                                                                              \
@@ -222,7 +222,7 @@ ENTER_CONTEXT(cuCtxSetCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent_v2)
 
-/* A primary context cannot be destroyed this way: the driver says so. */
+/* A primary context cannot be destroyed this way: the driver returns an error. */
 static bool is_primary(CUcontext context)
 {
     bool found = false;
@@ -272,7 +272,7 @@ static CUdevice device_of(CUcontext context)
     return device;
 }
 
-/* From the current context to memory of the other. */
+/* Enables or disables access from the current context to memory of the other. */
 static CUresult peer_access(CUcontext other, bool open)
 {
     CUdevice here;
@@ -318,7 +318,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 LET_GO(cuDevicePrimaryCtxRelease, false, false)
 LET_GO(cuDevicePrimaryCtxRelease_v2, false, false)
-/* The first version forgets who retained it; of the second they hold it still, empty. */
+/* The first version drops all references; with the second they remain, to an empty context. */
 LET_GO(cuDevicePrimaryCtxReset, true, false)
 LET_GO(cuDevicePrimaryCtxReset_v2, true, true)
 
@@ -334,7 +334,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
             contexts_add(context, device, primary);
     }
     retained(device, primary);
-    /* Such a driver can be asked for streams alone, and each green context has a NULL stream. */
+    /* With such a driver only streams can be queried, and each green context has a NULL stream. */
     struct client *client = device >= 0 && device < CLIENTS_MAX ? clients[device] : NULL;
     if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
         client_stay(client, NVSHARE_STAYS_UNDRAINED);
@@ -346,7 +346,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUdevice device = drop(green);
     CUcontext context;
     if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
-        ends(context);               /* its work is known no longer */
+        ends(context);               /* its work cannot be queried any more */
     struct parting parting = parting_begins(device, false);
     ends(parting.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);

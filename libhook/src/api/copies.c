@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of every shape. They wait at a closed gate even if their stream is
- * being captured: when it records a copy the driver looks its addresses up,
- * and where nothing is mapped it fails (cuMemcpyDtoDAsync: invalid value) or
- * takes the address for one of host memory (cuMemcpyAsync), as measured on
- * driver 580.
+ * Copies of every shape. They wait at a closed gate even if their stream is being captured: when
+ * the driver records a copy it looks up the addresses. If nothing is mapped there, it fails
+ * (cuMemcpyDtoDAsync: invalid value) or treats the address as host memory (cuMemcpyAsync), measured
+ * on driver 580.
  */
 #include "api/apart.h"
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
 
-/* As GATED; and it is known when such copies load the bus, and in which
- * direction (bus_sharing.h). `waits`: it returns when all has been copied. */
+/* Like GATED, and records the load on the bus and its direction (bus_sharing.h). `waits`: the call
+ * returns when all bytes have been copied. */
 #define COPYING(name, way, bytes, waits, parameters, arguments)  \
     EXPORT CUresult name parameters                              \
     {                                                            \
@@ -30,7 +29,7 @@
     COPYING(name, way, bytes, true, parameters, arguments)       \
     COPYING(name##_ptds, way, bytes, true, parameters, arguments)
 
-/* As COPYING; between memory of two cards that do not reach each other (`apart`: peers.c) another call
+/* Like COPYING; between memory of two cards without peer access (`apart`: peers.c) another call
  * copies `instead`. */
 #define COPYING_APART(name, way, loads, waits, parameters, arguments, apart, instead) \
     EXPORT CUresult name parameters                                                  \
@@ -73,7 +72,7 @@
     COPYING_APART(name##_ptsz, way, loads, false, parameters, arguments,             \
         apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, stream))
 
-/* The functions of many copies do not say by their names which stream NULL is to them. */
+/* The names of batch functions do not say which stream NULL means. */
 #define MANY_PTSZ(name, way, loads, parameters, arguments, apart, instead)           \
     COPYING_APART(name, way, loads, false, parameters, arguments,                    \
         apart(stream), instead(stream))                                              \
@@ -81,7 +80,7 @@
         apart(stream != NULL ? stream : CU_STREAM_PER_THREAD),                       \
         instead(stream != NULL ? stream : CU_STREAM_PER_THREAD))
 
-/* What the driver does not know is the host's. */
+/* Memory that the driver does not know is host memory. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
 {
     unsigned int known = CU_MEMORYTYPE_HOST;
@@ -92,7 +91,7 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
            || known == CU_MEMORYTYPE_HOST;
 }
 
-/* The driver is asked where an address lies if the type does not tell. */
+/* The driver is asked about an address whose type does not tell. */
 static enum bus_way copies_way(CUmemorytype from_type, CUdeviceptr from,
                                    CUmemorytype to_type, CUdeviceptr to)
 {
@@ -110,13 +109,13 @@ static enum bus_way way_of(CUdeviceptr to, CUdeviceptr from)
 #define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
 #define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
 
-/* They are taken to go all the way that the first one goes. */
+/* All copies are assumed to go in the direction of the first. */
 static enum bus_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 {
     return to == NULL || from == NULL ? BUS_NONE : way_of(to[0], from[0]);
 }
 
-/* One after the other with the program. */
+/* Synchronous copies. */
 
 BETWEEN_PTDS(cuMemcpy, way_of(to, from), bytes)
 GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
@@ -150,7 +149,7 @@ SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
 SHAPE_PTDS(cuMemcpy3D_v2, 3d, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
 GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (copy))
 
-/* In a stream. */
+/* Copies in a stream. */
 
 BETWEEN_PTSZ(cuMemcpyAsync, way_of(to, from), bytes)
 GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
@@ -194,7 +193,7 @@ MANY_PTSZ(cuMemcpy3DWithAttributesAsync, BUS_NONE, 0,
     (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long long flags, CUstream stream),
     (operation, flags, stream), OPERATION_IS_APART, COPY_OPERATION)
 
-/* Many at once. */
+/* Batches of copies. */
 
 #define LINES(stream)                                                                 \
     (&(struct apart_batch){ to, from, sizes, count, attributes, attribute_indices,    \

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wrappers of functions that take device memory which cannot be swapped.
+ * Wrappers of functions that allocate device memory which cannot be swapped.
  */
 #pragma once
 
 #include "api/wrapper.h"
 #include "memory/pinned.h"
 
-/* pinned_remember()'s keys: handles and addresses come from several heaps,
- * and none uses the highest bits. */
+/* Tags in the keys of pinned_remember(): handles and addresses come from several address spaces,
+ * none of which uses the highest bits. */
 enum counted_kind { COUNTED_ADDRESS = 1, COUNTED_ARRAY, COUNTED_MIPMAP, COUNTED_PHYSICAL };
 
 static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
@@ -16,8 +16,8 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that makes an object of `bytes` on the card, known
- * afterwards by `value`. */
+/* The body of a wrapper that creates an object of `bytes` on the card, identified afterwards by
+ * `value`. */
 #define COUNTED_CREATE(name, bytes, kind, value, arguments)                \
     size_t size = (bytes);                                                 \
     CUresult result = pinned_begin(size);                                  \
@@ -29,10 +29,10 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
     return result
 
-/* The device on which memory of this location counts; CU_DEVICE_CPU: it is the host's, or the driver
- * refuses it. Of a locality domain (CUDA 13.4) the lowest byte of `id` is the device. A location that
- * only a newer driver knows is taken for one, or counts on the current device: memory of a card is
- * never without a count. */
+/* The device on which memory at this location counts; CU_DEVICE_CPU: host memory, or the driver
+ * refuses the location. For a locality domain (CUDA 13.4) the lowest byte of `id` is the device. A
+ * location type that only a newer driver knows is treated as a locality domain, or counts on the
+ * current device: no memory of a card goes uncounted. */
 static inline CUdevice counted_device(CUmemLocation location)
 {
     CUdevice current, device = location.id & 0xff;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills. Unlike a copy one can be captured while nothing is mapped at its
- * address (measured on driver 580), which is looked up when the graph is
- * instantiated.
+ * Fills. Unlike a copy, a fill can be captured while nothing is mapped at its address (measured on
+ * driver 580): the driver looks the address up when the graph is instantiated.
  */
 #include "api/wrapper.h"
 
-/* With the type of what is filled: lines and planes, now and in a stream. */
+/* For the type of the elements: lines and planes, synchronous and in a stream. */
 #define FILLS(name, type)                                                                     \
     GATED_PTDS(cuMemsetD##name##_v2, GATE_NO_STREAM,                                          \
         (CUdeviceptr to, type value, size_t count),                                           \

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Graphs. Launching and uploading one is submitting. Making one is not, but
- * wherever a copy or a fill becomes part of it the driver looks the addresses
- * up, and fails if nothing is mapped there (invalid value, or a wrong guess
- * that it is host memory): when such a node is added or changed, and again
- * when the graph is instantiated or updated. Those calls wait at the gate,
- * inside which all memory is there.
+ * Graphs. Launching and uploading a graph submits work. Building a graph does not, but whenever a
+ * copy or fill becomes part of it, the driver looks the addresses up, and fails if nothing is
+ * mapped there (invalid value, or the wrong assumption that it is host memory): when such a node is
+ * added or changed, and again when the graph is instantiated or updated. Those calls wait at the
+ * gate, inside which all memory is resident.
  */
 #include "api/loading.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads code, and asks of functions what may load them first. The driver takes memory for it, which
- * is no program's and which the daemon learns of only when it looks at the card.
+ * Functions that load code, and queries of functions that may load them. The driver allocates
+ * memory for code; that memory belongs to no allocation of the program, and the daemon sees it only
+ * when it samples the card.
  */
 #include "api/loading.h"
 
@@ -51,5 +52,5 @@ LOADING(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     (int *blocks, CUfunction function, int size, size_t shared, unsigned int flags),
     (blocks, function, size, shared, flags))
 
-/* Stacks, and the heap and the printing of kernels. */
+/* Memory for stacks, and for the heap and printf() of kernels. */
 LOADING(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wrappers of functions for which the driver may need memory of the card itself: code that is
- * loaded, at a launch too, stacks, graphs. Where others fill the card they make room, and the call
- * is made again: one that was out of memory has done nothing.
+ * Wrappers of functions for which the driver may allocate card memory itself: for code (also at a
+ * launch), stacks, graphs. If other clients fill the card they make room, and the call is repeated:
+ * a call that returned OUT_OF_MEMORY has had no effect.
  */
 #pragma once
 
 #include "api/wrapper.h"
 #include "memory/pinned.h"
 
-/* For as long as it is out of memory and others can make more room. */
+/* Repeats the call while it runs out of memory and other clients can make more room. */
 #define AGAIN_WITH_ROOM(result, call)                                              \
     for (struct room room = { 0 };                                                          \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \
@@ -25,7 +25,7 @@
         return result;                                                             \
     }
 
-/* One that submits work, too. */
+/* The same for a call that also submits work. */
 #define GATED_LOADING(name, stream, parameters, arguments)                         \
     EXPORT CUresult name parameters                                                \
     {                                                                              \

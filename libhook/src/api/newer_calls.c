@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls of functions of a newer driver, whose arguments we do not know. They pass the gate and are
- * handed on as they came.
+ * Calls of functions of a newer driver with unknown arguments. They pass the gate and are forwarded
+ * unchanged.
  *
- * Arguments are words, in registers and then on the stack, and so is a structure that is passed by
- * value. So sixteen words are read, which may be more than there are, and passed on in the same
- * places. Numbers with a point travel in other registers and would be lost; nothing that submits
- * work takes one.
+ * Arguments are words, in registers and then on the stack; so is a structure passed by value.
+ * Sixteen words are read, perhaps more than there are, and passed on in the same positions.
+ * Floating-point arguments use other registers and would be lost; no function that submits work
+ * takes one.
  *
- * Work in flight is the context's, and is waited for as all other (drain.c). What is lost: a copy
- * is not seen by those who share the bus, and a capture does not let the call pass a closed gate.
+ * The work in flight belongs to the context, and a drain waits for it as for all other work
+ * (drain.c). Two things are lost: the bus load of such a copy is not seen, and a captured call
+ * waits at a closed gate.
  *
- * Of some the work or the memory would have to be followed afterwards. After the first of those
- * the program's memory stays on the card.
+ * The work or memory of some functions would have to be followed afterwards. After the first call
+ * of one of those, the program's memory is pinned.
  */
 #include "api/newer_calls.h"
 
@@ -27,7 +28,7 @@
 
 typedef CUresult newer_function(WORDS);
 
-/* Inside the gate. */
+/* The first call; inside the gate. */
 static void first(enum real_index hook)
 {
     static atomic_flag called[NEWER_MAX];
@@ -48,7 +49,7 @@ static CUresult call(enum real_index hook, WORDS)
     return result;
 }
 
-/* A function for each place, by two digits: of 16, and of 8. */
+/* A function for each entry, by two digits of base 16 and 8. */
 #define CALL(high, low)                                                                    \
     static CUresult call_##high##low(WORDS)                                                \
     {                                                                                      \

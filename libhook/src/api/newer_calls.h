@@ -3,6 +3,6 @@
 
 #include "driver/newer.h"
 
-/* What a program gets in place of a newer driver's functions, for each of the places that
- * hook_for() gives. */
+/* The functions that a program gets in place of a newer driver's, one for each index that
+ * hook_for() returns. */
 extern void *const newer_calls[NEWER_MAX];

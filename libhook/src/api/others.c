@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of other libraries to which a program gives its memory, or which work on it past us
- * (driver/others.def). Where it is known which memory that is, that memory stays on the card
- * from then on; else all of the program's does.
+ * Functions of other libraries to which a program passes its memory, or which access it without
+ * passing the wrappers (driver/others.def). If the call names the memory, that memory is pinned
+ * from then on; else all memory of the program.
  *
- * What does not have to be here: NVDEC decodes into memory of its own, of which programs copy.
- * Memory of graphics interfaces is theirs and never leaves. cuFile copies in and out of buffers
+ * Not needed here: NVDEC decodes into memory of its own, from which programs copy. Memory of
+ * graphics interfaces belongs to them and is never evicted. cuFile copies in and out of buffers
  * that were not registered.
  */
 #include "api/wrapper.h"
@@ -16,7 +16,7 @@
 
 #define WORDS uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f
 
-/* The second is for a program that is linked with a library and runs without it. */
+/* `absent`: the result for a program that is linked against the library and runs without it. */
 static uint64_t call(enum other other, uint64_t absent, WORDS)
 {
     other_function *real = other_real(other);
@@ -42,7 +42,8 @@ EXPORT uint64_t optixQueryFunctionTable(WORDS)
     return call_and_stay(OTHER_optixQueryFunctionTable, NVSHARE_STAYS_UNSEEN, a, b, c, d, e, f);
 }
 
-/* If that fails the memory is no device's to write to either: the library will say so. */
+/* If this fails, the memory is not accessible to devices either: the other library will return an
+ * error. */
 static void pin(CUdeviceptr address, size_t size)
 {
     if (memory_is_ours(address))

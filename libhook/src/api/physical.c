@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wraps the functions for physical memory that the program creates and maps itself. Most of it can
- * leave the card (vmm_allocation.h); the rest is the driver's, and counted.
+ * Wraps the functions for physical memory that the program creates and maps itself. Most of it is
+ * swappable (vmm_allocation.h); the rest stays with the driver, and is counted.
  *
- * The driver's is on the card until nothing refers to it: neither a handle (the one it was created
- * with, or another one from cuMemRetainAllocationHandle) nor a mapping. Many programs release the
- * handle right after mapping, so both are followed. What another process created and this one
- * imported counts there.
+ * The driver frees physical memory when nothing refers to it: neither a handle (the one from its
+ * creation, or another from cuMemRetainAllocationHandle) nor a mapping. Many programs release the
+ * handle right after mapping, so both are tracked. Memory that another process created and this one
+ * imported counts in that process.
  *
- * Addresses in ranges that memory.h has reserved are the library's. The program sees plain memory
- * there, so we refuse what the driver refuses for plain memory: to map, unmap or change it, and to
- * give out a handle of it.
+ * Addresses in ranges that memory.h has reserved are the library's. For the program they are plain
+ * memory, so the wrappers refuse what the driver refuses for plain memory: to map, unmap or change
+ * it, and to return a handle for it.
  */
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ struct physical {
 /* A handle or the start of a mapping. */
 struct reference {
     uint64_t key;
-    size_t size;                     /* of a mapping, bytes */
+    size_t size;                     /* bytes of a mapping */
     struct physical *physical;
     struct reference *next;
 };
@@ -37,7 +37,7 @@ struct reference {
 enum { HANDLE = 1, MAPPING };
 #define BUCKETS 1024
 
-/* Protects all of it. Nothing else is taken under it. */
+/* Protects all of the above. Its holder takes no other lock. */
 static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reference *buckets[BUCKETS];
 
@@ -64,14 +64,14 @@ static void refer(uint64_t key, size_t size, struct physical *physical)
     struct reference *reference = malloc(sizeof *reference);
     physical->references++;
     if (reference == NULL)
-        return;                      /* then it counts until the process ends */
+        return;                      /* out of memory: counted until the process ends */
     *reference = (struct reference){ key, size, physical, *bucket_of(key) };
     *bucket_of(key) = reference;
 }
 
-/* Drops the oldest reference with this key: the driver may have given the
- * same handle or address out again before we came here. Returns its size, 0
- * if there is none; *gone is what nothing refers to any more. */
+/* Drops the oldest reference with this key: the driver may have reused the handle or address before
+ * this thread got here. Returns its size, 0 if there is none; *gone is the physical memory without
+ * any reference left. */
 static size_t drop(uint64_t key, struct physical **gone)
 {
     struct reference **oldest = NULL;
@@ -90,7 +90,7 @@ static size_t drop(uint64_t key, struct physical **gone)
     return size;
 }
 
-/* The same, and what nothing refers to any more counts no longer. */
+/* The same, and stops counting memory without references. */
 static size_t forget(uint64_t key)
 {
     struct physical *gone;
@@ -177,7 +177,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     return result;
 }
 
-/* One call may take away several mappings, with holes between them. */
+/* One call may unmap several mappings, with holes between them. */
 static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
@@ -221,7 +221,7 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t al
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    /* The driver does not give up addresses where something is mapped. */
+    /* The driver does not free an address range with mappings. */
     return memory_is_ours(address) || vmm_mapped_in(address, size)
                ? CUDA_ERROR_INVALID_VALUE : reservation_free(address, size);
 }
@@ -232,7 +232,7 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* What a switch writes to must not move. */
+/* Memory that an NVLink switch writes to must not move. */
 EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t offset,
                                     CUdeviceptr address, size_t size, unsigned long long flags)
 {
@@ -271,7 +271,7 @@ EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CU
                : REAL(cuMulticastBindMem_v2)(multicast, device, offset, handle, start, size, flags);
 }
 
-/* Nor what other cards write to over a fabric. */
+/* Nor may memory that other cards write to over a fabric. */
 EXPORT CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device,
                                           cuuint64_t offset, void *address, cuuint64_t size,
                                           unsigned long long flags)
@@ -294,7 +294,7 @@ EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice 
                                                 flags);
 }
 
-/* What another process writes to must not move either. */
+/* Memory that another process writes to must not move either. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags)
@@ -315,6 +315,6 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop
                ? CUDA_SUCCESS : REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
 }
 
-/* Work in a stream, as copies are: it changes what an array's addresses mean. */
+/* Work in a stream, as copies are: it changes the memory behind an array's addresses. */
 GATED_PTSZ(cuMemMapArrayAsync, stream,
     (CUarrayMapInfo *maps, unsigned int count, CUstream stream), (maps, count, stream))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools. Where memory of ours serves (ordered.c) it is asked first; what the
- * driver's own pools hold is counted (driver_pools.c).
+ * Pools. Allocations that the library can serve come from it (ordered.c); memory in the driver's
+ * own pools is counted (driver_pools.c).
  *
- * During a capture nothing is allocated: the call becomes a node of the
- * graph, and graph memory is the driver's.
+ * During a capture nothing is allocated: the call becomes a node of the graph, and graph memory is
+ * the driver's.
  */
 #include "api/counted.h"
 #include "gate/client.h"
@@ -21,7 +21,7 @@ static bool capturing(CUstream stream)
            || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Memory of ours. False: the driver's, also to say what is wrong. */
+/* Allocates from the library. False: call the driver, which also reports wrong arguments. */
 static bool served(CUmemoryPool handle, CUdeviceptr *address, size_t bytes, CUstream stream,
                    CUresult *result)
 {
@@ -63,11 +63,11 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
     (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
     (address, bytes, from, stream))
 
-/* Memory of ours. What was not allocated in a graph cannot be freed in one. */
+/* Frees memory of the library. Memory that was not allocated in a graph cannot be freed in one. */
 static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status;
-    /* Of what lies beyond the card, with a wait that is not asked for. */
+    /* For memory beyond the card, with a wait that the program did not ask for. */
     if (!memory_is_ours(address))
         return managed_free(address, true, result);
     *result = REAL(cuStreamIsCapturing)(stream, &status);

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuGetProcAddress: how everything built since CUDA 11.3 finds the driver.
+ * cuGetProcAddress: how everything built since CUDA 11.3 finds the driver's functions.
  *
- * The driver is asked, with the program's version and flags, and what it
- * returned is translated: an entry point that is hooked becomes its wrapper.
- * Only the pointer says which of the versions and default streams of a name
- * the program will call, so the name decides nothing, unless the driver is
- * newer than we are. If it returns an entry point that we do not know, the
- * name tells what it does (driver/newer.c). If that is nothing that passes
- * the gate but we hook others of the name, it deals with memory in a way that
- * we do not know, and no client may be attached.
+ * The driver is called with the program's version and flags, and its result translated: a hooked
+ * entry point becomes its wrapper. Only the pointer tells which version and default stream of a
+ * name the program will call, so the name decides nothing, unless the driver is newer than this
+ * library. If the driver returns an unknown entry point, the name tells what it does
+ * (driver/newer.c). If it does not submit work, but other versions of the name are hooked, it
+ * handles memory in an unknown way, and no client may be attached.
  */
 #include <string.h>
 

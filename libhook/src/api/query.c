@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers what a program asks about its memory. About ours it says at once what the driver says of
- * plain cuMemAlloc memory (as read on an H200 with driver 580), resident or not; the driver
- * itself would see mapped memory, or none.
+ * Answers the program's queries about its memory. For the library's memory the answers are those
+ * that the driver gives for plain cuMemAlloc memory (as read on an H200 with driver 580), resident
+ * or not; the driver itself would report mapped memory, or none.
  *
- * Two answers differ, as such memory may leave the card at any time: that it can be registered with
- * a NIC, or exported. It can, and stays from then on.
+ * Two answers have consequences, because such memory may be evicted at any time: that it can be
+ * registered with a NIC, or exported. It can, and is pinned from then on.
  */
 #include "api/wrapper.h"
 #include "flight/capture.h"
@@ -18,15 +18,15 @@
 #include "pool/ordered.h"
 #include "pool/pool.h"
 
-/* Ids of ours are told from the driver's own by this bit. */
+/* Marks ids of the library, distinct from the driver's. */
 #define OUR_ID (1ull << 62)
 
-/* The driver's answers for an address that is nobody's memory. */
+/* The driver's answers for an address outside all allocations. */
 static const struct memory_description nothing = { .device = CU_DEVICE_INVALID };
 
 #define STORE(type, value) (*(type *)data = (type)(value))
 
-/* One attribute of `memory`, or of an address in no allocation if its size is 0. */
+/* One attribute of `memory`, or of an address outside all allocations if its size is 0. */
 static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address,
                                 const struct memory_description *memory)
 {
@@ -60,7 +60,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         STORE(unsigned int, here);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        /* Of what the program mapped itself the range is its reservation. */
+        /* For memory that the program mapped itself the range is its reservation. */
         vmm_range_of(address, &range, &range_size);
         if (here)
             STORE(CUdeviceptr, range);
@@ -94,12 +94,12 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         STORE(unsigned int, 0);
         return CUDA_SUCCESS;
     default:
-        /* P2P_TOKENS among them: with those a NIC's driver pins the memory. */
+        /* including P2P_TOKENS, with which a NIC's driver pins memory */
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-/* False: not an address of ours. */
+/* False: not an address of the library. */
 static bool describe(CUdeviceptr address, struct memory_description *memory)
 {
     if (memory_describe(address, memory))
@@ -117,7 +117,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     if (memory.size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = store_attribute(data, attribute, address, &memory);
-    /* There is none; but cuPointerGetAttributes may ask without an error. */
+    /* There is none; but cuPointerGetAttributes may ask for it without an error. */
     return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
@@ -138,7 +138,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
                                       CUdeviceptr address)
 {
     if (value == NULL || !memory_is_ours(address)) {
-        /* It is set for the sake of a device that reaches the memory by itself. */
+        /* The program sets it for a device that accesses the memory by itself. */
         CUresult result = vmm_pin_range_in_place(address, 1);
         return result != CUDA_SUCCESS ? result
                                       : REAL(cuPointerSetAttribute)(value, attribute, address);
@@ -157,7 +157,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     struct memory_description memory;
     if (!describe(address, &memory))
         return REAL(cuMemGetAddressRange_v2)(base, size, address);
-    /* Zeros where there is nothing, as the driver's. */
+    /* Zeros if there is no allocation, as from the driver. */
     if (base != NULL)
         *base = memory.base;
     if (size != NULL)
@@ -165,7 +165,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return memory.size == 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-/* It looks at each page, so memory of ours must be there. */
+/* The driver checks each page, so the library's memory must be resident. */
 GATED(cuMemGetLocationInfo, GATE_NO_STREAM,
     (CUdeviceptr address, size_t size, size_t summary, size_t sampling, CUmemLocation *locations),
     (address, size, summary, sampling, locations))
@@ -186,10 +186,10 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
 }
 
 /*
- * The next three are about memory of the host, and a driver says no to them
- * for that of cuMemAlloc; but for what the program mapped itself it answers as
- * for portable memory of the host (an H200 with driver 580). Ours is mapped
- * memory to it while on the card, and nothing while not.
+ * The next three functions are for host memory. The driver refuses them for memory of cuMemAlloc,
+ * but for memory that the program mapped itself it answers as for portable host memory (an H200
+ * with driver 580). To the driver the library's memory is mapped memory while resident, and nothing
+ * while swapped.
  */
 
 static bool is_mapped_by_program(const void *memory)
@@ -220,7 +220,8 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
 
 EXPORT CUresult cuMemHostUnregister(void *memory)
 {
-    /* Not CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, which is for what the driver does not know. */
+    /* Not CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, which means memory that the driver does not
+     * know. */
     return memory_is_ours((uintptr_t)memory) || is_mapped_by_program(memory)
                ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemHostUnregister)(memory);
 }
@@ -278,7 +279,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* The same with 32 bits. */
+/* A 32-bit size. */
 
 static unsigned int narrow(size_t bytes)
 {

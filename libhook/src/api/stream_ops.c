@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream memory operations: the GPU's front end writes to an address or waits
- * for a value there.
+ * Stream memory operations: the GPU's front end writes to an address or waits for a value there.
  */
 #include "api/wrapper.h"
 

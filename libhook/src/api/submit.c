@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches. A launch into a stream that is being captured is recorded, not
- * submitted, and does not wait: a kernel's arguments are bytes to the driver.
+ * Launches. A launch into a stream that is being captured is recorded, not submitted, and does not
+ * wait: a kernel's arguments are only bytes to the driver.
  *
- * Host functions and callbacks (cuLaunchHostFunc, cuStreamAddCallback) are no
- * work for the GPU and pass by; a stream may depend on them to get empty.
+ * Host functions and callbacks (cuLaunchHostFunc, cuStreamAddCallback) are no work for the GPU and
+ * pass by; a stream may need them to become empty.
  */
 #include "api/loading.h"
 
@@ -27,8 +27,8 @@ GATED_LOADING(cuLaunchCooperativeKernelMultiDevice, GATE_NO_STREAM,
     (CUDA_LAUNCH_PARAMS *launches, unsigned int devices, unsigned int flags),
     (launches, devices, flags))
 
-/* Other processes and graphics may wait for the one, and this process for
- * the other: work all the same, and it keeps a stream from getting empty. */
+/* Other processes and graphics may wait for the first, and this process for the second: both count
+ * as work, and keep a stream from becoming empty. */
 GATED_PTSZ(cuSignalExternalSemaphoresAsync, stream,
     (const CUexternalSemaphore *semaphores,
      const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *parameters, unsigned int count, CUstream stream),

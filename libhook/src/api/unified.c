@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory: taking it, saying where it should lie, and asking about it.
- * The driver answers for it, but for the place to which it was last prefetched:
- * that the library may have done, and the program means its own.
+ * Managed memory: its allocation, its advice and prefetches, and queries. The driver answers
+ * queries, except for the location of the last prefetch: the library may have made that one, and
+ * the program means its own.
  */
 #include "api/counted.h"
 #include "flight/bus_sharing.h"
@@ -23,7 +23,7 @@ static CUmemLocation place_of(CUdevice device)
                : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
 }
 
-/* As the driver reads them: each place is for the ranges from its index on. */
+/* As the driver reads them: each location applies to the ranges from its index on. */
 static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                      const CUmemLocation *places, const size_t *indices, size_t place_count)
 {
@@ -39,7 +39,7 @@ static enum bus_way way_to(CUmemLocation place)
     return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? BUS_IN : BUS_OUT;
 }
 
-/* Gated, seen if it loads the bus, and remembered by `note` if the driver has agreed. */
+/* Gated, counted as bus load, and recorded by `note` if the driver has accepted. */
 #define PREFETCH(name, way, bytes, parameters, arguments, note) \
     EXPORT CUresult name parameters                             \
     {                                                           \
@@ -63,14 +63,14 @@ PREFETCH_PTSZ(cuMemPrefetchAsync_v2, way_to(location), count,
     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
      CUstream stream),
     (address, count, location, flags, stream), managed_prefetched(address, count, location))
-/* They are taken to go all to where the first one goes. */
+/* All ranges are assumed to go where the first one goes. */
 #define BATCH_WAY (locations == NULL || location_count == 0 ? BUS_NONE : way_to(locations[0]))
 PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_WAY, bus_sharing_sum(sizes, count),
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
     note_all(addresses, sizes, count, locations, location_indices, location_count))
-/* What is discarded is not copied. */
+/* Discarded memory is not copied. */
 PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What wrappers are made of. See hooks.def for how they are found.
+ * Building blocks of wrappers. hooks.def says how wrappers are found.
  */
 #pragma once
 
 #include "driver/real.h"
 #include "gate/gate.h"
 
-/* Seen by programs; and our own references, such as the list of wrappers,
- * mean this definition, whoever else defines the name. */
+/* Visible to programs; the library's own references, such as the list of wrappers, bind to this
+ * definition, whichever other library defines the name. */
 #define EXPORT __attribute__((visibility("protected")))
 
-/* The wrapper of a function that submits work on `stream`, or to whose
- * arguments device memory must be there. */
+/* The wrapper of a function that submits work on `stream`, or whose arguments must be in resident
+ * memory. */
 #define GATED(name, stream, parameters, arguments) \
     EXPORT CUresult name parameters                \
     {                                              \
