@@ -70,11 +70,10 @@ def together(
 ) -> list[Work]:
     """What each does in so many seconds. `options`: the daemon's; None: without the library.
     `trace` gets the daemon's."""
-    rate = _rate(card)
     if options is None:
-        return _work(card, programs, {**card.environment, **unshared()}, seconds, rate)
+        return work(card, programs, {**card.environment, **unshared()}, seconds)
     with _daemon(card, programs, options) as daemon:
-        found = _work(card, programs, daemon.environment, seconds, rate)
+        found = work(card, programs, daemon.environment, seconds)
         if trace is not None:
             trace += daemon.trace()
         return found
@@ -109,13 +108,16 @@ def _rate(card: Card) -> float:
         return float(_said(process)["rate"])
 
 
-def _work(
+def work(
     card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
-    rate: float,
+    apart: bool = True,
 ) -> list[Work]:
+    """What each does in so many seconds. `apart`: each is of a user of its own."""
+    rate = _rate(card)
     with ExitStack() as stack:
         started = [
-            stack.enter_context(_started(card, one.shape, number, environment, rate))
+            stack.enter_context(
+                _started(card, one.shape, number if apart else None, environment, rate))
             for number, one in enumerate(programs)
         ]
         for process in started:
@@ -131,12 +133,12 @@ def _work(
 
 @contextmanager
 def _started(
-    card: Card, shape: Shape, number: int, environment: Mapping[str, str], rate: float
+    card: Card, shape: Shape, number: int | None, environment: Mapping[str, str], rate: float
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    if not card.simulated and os.geteuid() != 0:
+    if not card.simulated and number is not None and os.geteuid() != 0:
         raise NvshareError("programs of several users are needed", "run this as root")
-    words, user = (
-        (SIMULATED_WORDS, None) if card.simulated else (WORDS, FIRST_USER + number))
+    words = SIMULATED_WORDS if card.simulated else WORDS
+    user = None if card.simulated or number is None else FIRST_USER + number
     chunk = memory = PASSED * words if shape.passes else 0
     if shape.part:
         chunk = CHUNK * card.block // WORD

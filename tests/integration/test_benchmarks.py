@@ -15,9 +15,10 @@ from nvshared.units import MIB
 from tests.integration.conftest import ROOT
 
 
-def report(folder: Path, name: str, *options: str) -> dict[str, Any]:
+def report(folder: Path, name: str, *options: str, build: bool = True) -> dict[str, Any]:
     """What a benchmark prints, which it also keeps in a file."""
-    subprocess.run(["make", "-C", f"bench/{name}", "-s"], cwd=ROOT, check=True)
+    if build:
+        subprocess.run(["make", "-C", f"bench/{name}", "-s"], cwd=ROOT, check=True)
     kept = folder / "kept.json"
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{name}.measure", "--simulate", "--json",
@@ -62,6 +63,19 @@ def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> N
     assert [one["setting"] for one in found["results"]] == [
         "shared, released", "shared", "by hand, what is missing", "by hand, all"]
     assert all(one["right"] and one["figures"]["milliseconds"] for one in found["results"])
+
+
+@pytest.mark.long
+def test_bench_peers_on_a_simulated_card_reports_right_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NVSHARE_PEERS", raising=False)
+    subprocess.run(["make", "-C", "bench/shares", "-s"], cwd=ROOT, check=True)
+    found = report(tmp_path, "peers", "--seconds", "2", build=False)["results"]
+    assert [one["setting"] for one in found[:3]] == [
+        "one after the other", "nvshared, quantum 10 s", "nvshared, quantum 2 s"]
+    assert all(one["figures"]["codes"] == [0, 0] for one in found[:3])
+    assert all(one["right"] for one in found)
 
 
 def test_bench_program_whose_driver_fails_is_not_right(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures nvshared next to other projects: python -m bench.peers.measure.
+
+Prints a table, or JSON; what a real card gave is kept in bench/results/. bench/README.md says what
+is measured and how. Exit status 1 if any memory does not hold what it should.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from bench.handover.card import Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.handover.measure import main
+from bench.harness import Result as Ended
+from bench.harness import run, sharing
+from bench.peers import others
+from bench.shares import load
+from bench.shares.rows import LARGE, MILLISECOND, SMALL, TRAINING, alone
+from nvshared import library
+
+EACH = 0.6                              # of the card
+CHUNK = 256 << 20
+STEP = 0.4                              # seconds
+TRIED = 32                              # rounds of computing in a step, to find how many that are
+PATIENCE = 2.5                          # times as long as one after the other takes
+QUANTA = (10, 2)                        # seconds
+LIMIT = 50                              # percent
+WITHOUT_LIMITS = {"nvshare"}
+NO_MEMORY = 3                           # nvshare-workload's exit status
+
+
+def commands(card: Card, steps: int, rounds: int) -> list[list[str]]:
+    """Two programs that do not fit together. Each step changes all of its memory."""
+    return [[
+        str(library.workload()), "--json", "--memory", str(card.share(EACH)), "--chunk",
+        str(min(CHUNK, card.total // 32)), "--steps", str(steps), "--rounds", str(rounds),
+        "--seed", str(seed)] for seed in (1, 2)]
+
+
+@cache
+def rounds_of(card: Card) -> int:
+    """In a step of STEP seconds."""
+    took = [run([commands(card, steps, TRIED)[0]], _plain(card))[0].seconds for steps in (1, 4)]
+    return max(1, round(TRIED * STEP * 3 / max(took[1] - took[0], 0.01)))
+
+
+def together(card: Card) -> Iterator[Result]:
+    """Until both have ended, or a limit."""
+    steps = max(2, round(card.seconds / 2 / STEP))
+    programs = commands(card, steps, rounds_of(card))
+    after = [run([one], _plain(card))[0] for one in programs]
+    serial = sum(one.seconds for one in after)
+    yield told("one after the other", after, serial, serial, steps)
+    limit = PATIENCE * serial + (60 if card.simulated else 0)
+    for quantum in QUANTA:
+        with card.log.open("ab") as log, sharing(
+            "--capacity", "100%", "--swap-budget", str(card.budget),
+            "--tq", card.quantum(quantum), environment=dict(card.environment), log=log,
+        ) as daemon:
+            both = run(programs, daemon.environment, limit)
+        yield told(f"nvshared, quantum {quantum} s", both, _last(both), serial, steps)
+    for name, way in others.there().items():
+        with way(card, None) as environment:
+            both = run(programs, dict(environment), limit)
+        yield told(name, both, _last(both), serial, steps)
+
+
+def told(name: str, ended: Sequence[Ended], seconds: float, serial: float, steps: int) -> Result:
+    """How both ended."""
+    lacking = sum(one.code == NO_MEMORY for one in ended)
+    finished = sum(one.code == 0 for one in ended)
+    done = [steps if one.code == 0 else int(one.output.get("step", 0)) for one in ended]
+    goals = [
+        Goal("programs that finished", finished, "of 2"),
+        Goal("ended for want of memory", lacking, "of 2"),
+        Goal("steps done, both together", sum(done), f"of {2 * steps}"),
+        Goal("seconds", seconds, "s"),
+    ]
+    if finished == 2:
+        goals.append(Goal("over one after the other", seconds / serial, "times"))
+    wrong = tuple(f"program {one} has wrong words" for one, end in enumerate(ended, 1)
+                  if "event" in end.output and end.code == 1)
+    return Result("together", name, tuple(goals), {
+        "seconds": seconds, "serial_seconds": serial, "steps": done, "codes":
+        [one.code for one in ended], "errors": [one.errors for one in ended]}, wrong)
+
+
+def limits(card: Card) -> Iterator[Result]:
+    """One program at a time, that may have half of the time, or of the multiprocessors."""
+    for shape in (MILLISECOND, LARGE, SMALL, TRAINING):
+        program = load.Program(shape, {"compute-limit": f"{LIMIT}%"})
+        lasts = card.seconds / 3
+        found = {"nvshared": load.together(card, lasts, [program], ())[0]}
+        for name, way in others.there().items():
+            if name not in WITHOUT_LIMITS:
+                with way(card, LIMIT) as environment:
+                    found[name] = load.work(card, [program], environment, lasts, apart=False)[0]
+        for name, work in found.items():
+            had = 100 * work.rate(min(2.0, lasts / 2)) / alone(card, shape).rate()
+            goal = Goal(f"work of alone, with a limit of {LIMIT} %", had, "%")
+            yield Result("limits", f"{name}, {shape.name}", (goal,), {"had": had},
+                         () if work.right else ("wrong words",))
+
+
+def _last(ended: Sequence[Ended]) -> float:
+    return max(one.seconds for one in ended)
+
+
+def _plain(card: Card) -> dict[str, str]:
+    environment: Mapping[str, str] = {**card.environment, **unshared()}
+    return dict(environment)
+
+
+VARIANTS = {"together": together, "limits": limits}
+
+if __name__ == "__main__":
+    sys.exit(main(
+        "peers", "Measures nvshared next to others; without --variant, all of it.", VARIANTS))

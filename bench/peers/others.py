@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other projects, as far as they are there: nvshare, HAMi-core, MPS.
+
+NVSHARE_PEERS names a folder with what was built of them:
+
+    nvshare/libnvshare.so, nvshare/nvshare-scheduler
+    hami/libvgpu.so
+
+MPS is the driver's own, if nvidia-cuda-mps-control is in PATH. nvshare uses /var/run/nvshare, so it
+may not run beside an installed nvshared. It needs root, and the driver under the name libcuda.so.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from bench.handover.card import Card, unshared
+from nvshared.errors import NvshareError
+
+VARIABLE = "NVSHARE_PEERS"
+NVSHARE_SOCKET = Path("/var/run/nvshare/scheduler.sock")
+SOON = 10.0                             # seconds for a server to be ready
+
+# What runs for as long as the block lasts, and the environment of programs under it. The number is
+# a limit in percent, or None.
+Way = Callable[[Card, int | None], AbstractContextManager[Mapping[str, str]]]
+
+
+def there() -> dict[str, Way]:
+    """Those that can be measured here, by their names."""
+    folder = os.environ.get(VARIABLE)
+    found: dict[str, Way] = {}
+    if folder and Path(folder, "nvshare", "libnvshare.so").is_file():
+        found["nvshare"] = lambda card, limit: _nvshare(card, Path(folder, "nvshare"))
+    if folder and Path(folder, "hami", "libvgpu.so").is_file():
+        found["HAMi-core"] = lambda card, limit: _hami(card, Path(folder, "hami"), limit)
+    if shutil.which("nvidia-cuda-mps-control"):
+        found["MPS"] = _mps
+    return found
+
+
+@contextmanager
+def _nvshare(card: Card, folder: Path) -> Iterator[Mapping[str, str]]:
+    """Its quantum is 30 s, as it has it."""
+    NVSHARE_SOCKET.parent.mkdir(parents=True, exist_ok=True)
+    NVSHARE_SOCKET.unlink(missing_ok=True)
+    with card.log.open("ab") as log, subprocess.Popen(
+        [folder / "nvshare-scheduler"], stdout=log, stderr=log
+    ) as scheduler:
+        try:
+            _await(NVSHARE_SOCKET.exists, "nvshare-scheduler")
+            yield {**_plain(card), "LD_PRELOAD": str(folder / "libnvshare.so")}
+        finally:
+            scheduler.kill()
+            NVSHARE_SOCKET.unlink(missing_ok=True)
+
+
+@contextmanager
+def _hami(card: Card, folder: Path, limit: int | None) -> Iterator[Mapping[str, str]]:
+    """Each program may have all memory, and with a limit that part of the multiprocessors."""
+    terms = {} if limit is None else {
+        "CUDA_DEVICE_SM_LIMIT": str(limit), "GPU_CORE_UTILIZATION_POLICY": "force"}
+    yield {
+        **_plain(card), **terms, "LD_PRELOAD": str(folder / "libvgpu.so"),
+        "CUDA_DEVICE_MEMORY_LIMIT": f"{card.total >> 20}m", "LIBCUDA_LOG_LEVEL": "0",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(card.log.with_name("hami.cache")),
+    }
+
+
+@contextmanager
+def _mps(card: Card, limit: int | None) -> Iterator[Mapping[str, str]]:
+    """With a limit as its share of each program's threads."""
+    place = card.log.with_name("mps")
+    place.mkdir(exist_ok=True)
+    where = {"CUDA_MPS_PIPE_DIRECTORY": str(place), "CUDA_MPS_LOG_DIRECTORY": str(place)}
+    control = ["nvidia-cuda-mps-control"]
+    subprocess.run([*control, "-d"], env={**os.environ, **where}, check=True)
+    try:
+        _await((place / "control").exists, "MPS")
+        share = {} if limit is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(limit)}
+        yield {**_plain(card), **where, **share}
+    finally:
+        subprocess.run(control, input="quit\n", text=True, env={**os.environ, **where}, check=True)
+
+
+def _plain(card: Card) -> Mapping[str, str]:
+    return {**card.environment, **unshared()}
+
+
+def _await(ready: Callable[[], bool], name: str) -> None:
+    limit = time.monotonic() + SOON
+    while not ready():
+        if time.monotonic() > limit:
+            raise NvshareError(f"{name} did not start within {SOON:.0f} s", "the log may say why")
+        time.sleep(0.02)
