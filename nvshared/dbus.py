@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """D-Bus for both sides: where a message bus is, and messages as bytes.
 
-dbus-next makes and reads the bytes. Importing it takes 60 ms, so nvsharectl imports this module
-only where it calls the daemon. All of dbus-next that is private is used here and in objects.py.
+dbus-next makes and reads the bytes. Its package imports asyncio and TLS for clients that are not
+used here, which takes nvsharectl longer than a call of the daemon. So the package stays empty, and
+its modules are imported one by one. All that is private of them is used here and in objects.py.
 
 https://dbus.freedesktop.org/doc/dbus-specification.html
 """
@@ -11,9 +12,15 @@ import io
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from typing import Any
+
+if "dbus_next" not in sys.modules and (_package := PathFinder.find_spec("dbus_next")):
+    sys.modules["dbus_next"] = module_from_spec(_package)
 
 from dbus_next._private.address import parse_address
 from dbus_next._private.marshaller import Marshaller

@@ -7,7 +7,6 @@ and `sized` are the other way round.
 """
 
 import re
-import socket
 from typing import NamedTuple
 
 from nvshared.units import GIB, KIB, MIB, MILLISECOND, SECOND
@@ -163,6 +162,8 @@ def switch(text: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
+    import socket  # nvsharectl has no use for it
+
     family = socket.AF_INET
     if text[:1] == "[" and text[-1:] == "]":
         family, text = socket.AF_INET6, text[1:-1]

@@ -3,9 +3,7 @@
 
 import argparse
 import os
-import secrets
 import shutil
-import socket
 from typing import NoReturn
 
 from nvshared.cli.output import complain
@@ -97,7 +95,7 @@ def _act(options: Options) -> NoReturn:
     if options.ranks is not None and not options.gang:
         raise InvalidArgs("-n says how large a gang is", "add --gang")
     if options.gang:
-        environment[GANG] = f"{secrets.token_hex(8)}:{options.ranks or ''}"
+        environment[GANG] = f"{os.urandom(8).hex()}:{options.ranks or ''}"
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
@@ -119,6 +117,8 @@ def _act(options: Options) -> NoReturn:
 
 def _listens(path: str | None) -> bool:
     """Whether somebody has the socket, who is not connected to: systemd would start the daemon."""
+    import socket
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(path or DEFAULT_SOCKET)

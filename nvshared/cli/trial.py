@@ -10,7 +10,6 @@ programs and a restarted service find the same ones. A reboot removes all of it.
 import argparse
 import os
 import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -163,6 +162,8 @@ def _nobody_shares(options: Options) -> None:
 
 
 def _systemctl(*words: str) -> None:
+    import subprocess
+
     done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NvshareError(

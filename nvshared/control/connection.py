@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from nvshared import dbus  # isort: skip (first: it keeps dbus-next's package empty)
 from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 
-from nvshared import dbus
 from nvshared.dbus import BUS, Received, WireError
 from nvshared.errors import (
     BusUnavailable,

@@ -2,7 +2,6 @@
 """What systemd says of our units, asked with its own command."""
 
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +23,8 @@ def runs_here() -> bool:
 
 def state(unit: str) -> Mapping[str, str]:
     """The properties in SHOWN. Raises NvshareError if systemd does not say."""
+    import subprocess
+
     try:
         done = subprocess.run(
             ["systemctl", "show", unit, "-p", SHOWN],
