@@ -89,15 +89,15 @@ class TurnSettings(Interface):
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     def set_tq(self, seconds: "u") -> None:
-        self._manager.set_tq(seconds, self._index)
+        self._manager.set_quantum(seconds * SECOND, self._index)
 
     @method("SetTQUSec", action=names.ACTION_SET_TQ)
     def set_tq_usec(self, usec: "t") -> None:
-        self._manager.set_tq_usec(usec, self._index)
+        self._manager.set_quantum(usec, self._index)
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
     def set_tq_auto(self) -> None:
-        self._manager.set_tq_auto(self._index)
+        self._manager.set_quantum(None, self._index)
 
     @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     def set_anti_thrash(self, mode: "s") -> None:
@@ -134,15 +134,15 @@ class ManagerInterface(TurnSettings):
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        self._manager.set_tq(seconds, self._named(gpu))
+        self._manager.set_quantum(seconds * SECOND, self._named(gpu))
 
     @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
     def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        self._manager.set_tq_usec(usec, self._named(gpu))
+        self._manager.set_quantum(usec, self._named(gpu))
 
     @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
     def set_gpu_tq_auto(self, gpu: "s") -> None:
-        self._manager.set_tq_auto(self._named(gpu))
+        self._manager.set_quantum(None, self._named(gpu))
 
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:

@@ -186,33 +186,22 @@ class Manager:
         """A process has one client per GPU it uses; none is an answer too."""
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
-    def set_tq(self, seconds: int, gpu: str = "") -> None:
+    def set_quantum(self, usec: int | None, gpu: str = "") -> None:
         """For one GPU, or for all; then what single GPUs had of their own is forgotten.
 
-        Raises InvalidArgs unless `seconds` is positive, NoSuchGPU; NotKept if it holds, but
-        will not outlive a restart, as do the next one and reset_settings.
+        None: it follows from what hand-overs cost. Raises InvalidArgs below a millisecond and
+        beyond LONGEST_TQ, NoSuchGPU; NotKept if it holds, but will not outlive a restart, as do
+        the next one and reset_settings.
         """
-        if not 1 <= seconds <= LONGEST_TQ:
+        if usec is not None and not MILLISECOND <= usec <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
-                f"the quantum cannot be {seconds} seconds", f"give 1 to {LONGEST_TQ}"
+                f"the quantum cannot be {usec / SECOND:.10g} seconds",
+                f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}",
             )
-        self._override(gpu, lambda old: replace(old, tq=seconds * SECOND))
-
-    def set_tq_usec(self, usec: int, gpu: str = "") -> None:
-        """Like set_tq, in microseconds. Raises InvalidArgs for less than a millisecond."""
-        if not MILLISECOND <= usec <= LONGEST_TQ * SECOND:
-            raise InvalidArgs(
-                f"the quantum cannot be {usec} microseconds",
-                f"give {MILLISECOND} to {LONGEST_TQ * SECOND}",
-            )
-        self._override(gpu, lambda old: replace(old, tq=usec))
-
-    def set_tq_auto(self, gpu: str = "") -> None:
-        """Like set_tq: from now on the quantum follows from what hand-overs cost."""
-        self._override(gpu, lambda old: replace(old, tq=AUTO))
+        self._override(gpu, lambda old: replace(old, tq=AUTO if usec is None else usec))
 
     def set_anti_thrash(self, mode: str, gpu: str = "") -> None:
-        """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
+        """Like set_quantum. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
         try:
             value = AntiThrash(mode)
         except ValueError:

@@ -20,7 +20,7 @@ from nvshared.names import (
 )
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB
+from nvshared.units import GIB, SECOND
 from tests.bus.service import SAMPLE, Peeper, a_client, decide
 from tests.unit.scripted import Scripted
 
@@ -90,7 +90,7 @@ async def test_changes_carry_the_new_values(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
-    manager.set_tq(9)
+    manager.set_quantum(9 * SECOND)
     manager.set_anti_thrash("on", "1")
     found = await announced(publication, other)
     assert sorted(found, key=repr) == sorted([
@@ -104,7 +104,7 @@ async def test_what_an_auto_quantum_comes_to_is_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
-    manager.set_tq_auto()
+    manager.set_quantum(None)
     await announced(publication, other)
     await other.watch()
     scheduler = client.gpu.scheduler
@@ -129,8 +129,8 @@ async def test_what_changes_back_is_no_change(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
-    manager.set_tq(9)
-    manager.set_tq(30)
+    manager.set_quantum(9 * SECOND)
+    manager.set_quantum(30 * SECOND)
     assert await announced(publication, other) == []
 
 
@@ -145,10 +145,10 @@ async def test_a_hundred_changes_are_two_announcements(manager: Manager, other: 
 
     other.bus.add_message_handler(look)
     # The first goes out at once; those that follow closely wait for each other.
-    manager.set_tq(first, "0")
+    manager.set_quantum(first * SECOND, "0")
     await arrived[first].wait()
     for seconds in range(first + 1, last + 1):
-        manager.set_tq(seconds, "0")
+        manager.set_quantum(seconds * SECOND, "0")
     await arrived[last].wait()
     await other.settled()
     values = [body[1]["TQ"].value for path, body in named(other, "PropertiesChanged")

@@ -134,13 +134,13 @@ async def test_what_nobody_answers_may_hold(
 async def test_what_is_not_kept_is_set_nevertheless(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change = manager.set_tq
+    change = manager.set_quantum
 
-    def forget(seconds: int, gpu: str = "") -> None:
-        change(seconds, gpu)
+    def forget(usec: int | None, gpu: str = "") -> None:
+        change(usec, gpu)
         raise NotKept("it holds, but the disk is full")
 
-    monkeypatch.setattr(manager, "set_tq", forget)
+    monkeypatch.setattr(manager, "set_quantum", forget)
     ended = await ctl("-T", "5", "-S", "on")
     assert (ended.code, sentence(ended)) == (
         ExitCode.FAILURE,

@@ -151,7 +151,7 @@ def test_a_reload_leaves_a_card_what_it_needs() -> None:
     for _ in range(2):
         site.program(1, 90 * GIB)
     needs = WHOLE - site.gpus[0].scheduler.host_promisable
-    site.manager.set_tq(5)
+    site.manager.set_quantum(5 * SECOND)
     site.check()
     site.resize(50 * GIB)
     assert sum(site.parts) <= 50 * GIB
@@ -183,7 +183,7 @@ def test_who_asks_while_others_are_gathering_is_answered_when_they_have() -> Non
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()
     asks.ask(130 * GIB)
-    site.manager.set_tq(5)
+    site.manager.set_quantum(5 * SECOND)
     assert site.parts == [WHOLE // 2] * 2
     site.time.pass_by(SECOND)
     assert all(gpu.state != "gathering" for gpu in site.gpus)

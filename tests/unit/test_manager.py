@@ -11,7 +11,7 @@ from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.state import Override, Overrides
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB
+from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
     DEFAULTS,
     FACTS,
@@ -105,11 +105,11 @@ def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
     heard: list[frozenset[str]] = []
     manager.changed.connect(heard.append)
     assert quanta(manager) == [30, 30, 30]
-    manager.set_tq(5, "1")
+    manager.set_quantum(5 * SECOND, "1")
     assert quanta(manager) == [30, 30, 5]
     assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq=5_000_000)})
     manager.set_anti_thrash("on", "1")
-    manager.set_tq(7)
+    manager.set_quantum(7 * SECOND)
     assert quanta(manager) == [7, 7, 7]
     assert manager.gpus[1].anti_thrash is AntiThrash.ON
     assert manager.anti_thrash is AntiThrash.AUTO
@@ -122,21 +122,21 @@ def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
 
 
 def test_a_quantum_that_follows_from_what_hand_overs_cost(manager: Manager, store: Kept) -> None:
-    manager.set_tq_auto("1")
+    manager.set_quantum(None, "1")
     assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [False, False, True]
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 1_200_000]
     assert quanta(manager) == [30, 30, 2]
-    manager.set_tq_auto()
+    manager.set_quantum(None)
     assert store.saved == Overrides(Override(tq="auto"), {OTHER.uuid: Override()})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [True, True, True]
     assert quanta(manager) == [30, 2, 2]
-    manager.set_tq(5, "0")
+    manager.set_quantum(5 * SECOND, "0")
     assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
-    manager.set_tq(7)
+    manager.set_quantum(7 * SECOND)
     assert quanta(manager) == [7, 7, 7]
     assert not any(gpu.tq_auto for gpu in manager.gpus)
-    manager.set_tq_auto()
+    manager.set_quantum(None)
     manager.reset_settings()
     assert quanta(manager) == [30, 30, 30]
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_kept_holds_all_the_same(
 
     monkeypatch.setattr(store, "save", full)
     with pytest.raises(NotKept):
-        manager.set_tq(5, "1")
+        manager.set_quantum(5 * SECOND, "1")
     with pytest.raises(NotKept):
         manager.set_anti_thrash("on")
     assert quanta(manager) == [30, 30, 5]
@@ -162,18 +162,18 @@ def test_what_cannot_be_kept_holds_all_the_same(
 @pytest.mark.parametrize("seconds", [0, -1, 1 << 32])
 def test_a_quantum_is_a_positive_number(manager: Manager, seconds: int) -> None:
     with pytest.raises(InvalidArgs) as caught:
-        manager.set_tq(seconds)
+        manager.set_quantum(seconds * SECOND)
     assert str(caught.value) == (
-        f"the quantum cannot be {seconds} seconds; give 1 to 86400"
+        f"the quantum cannot be {seconds} seconds; give 0.001 to 86400"
     )
     assert quanta(manager) == [30, 30, 30]
 
 
 @pytest.mark.parametrize("usec", [0, 999, 0xFFFF_FFFF * 1_000_000 + 1])
 def test_a_quantum_has_a_millisecond_at_least(manager: Manager, usec: int) -> None:
-    manager.set_tq_usec(500_000, "1")
-    with pytest.raises(InvalidArgs, match=f"cannot be {usec} microseconds; give 1000 to"):
-        manager.set_tq_usec(usec)
+    manager.set_quantum(500_000, "1")
+    with pytest.raises(InvalidArgs, match=f"cannot be {usec / SECOND:.10g} seconds; give 0.001 to"):
+        manager.set_quantum(usec)
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 500_000]
 
 
@@ -181,7 +181,7 @@ def test_modes_and_gpus_that_are_none_are_refused(manager: Manager, store: Kept)
     with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
         manager.set_anti_thrash("maybe")
     with pytest.raises(NoSuchGPU):
-        manager.set_tq(5, "7")
+        manager.set_quantum(5 * SECOND, "7")
     assert store.saved is None
 
 
