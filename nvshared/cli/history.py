@@ -23,7 +23,8 @@ from nvshared.cli.verb import Options, Verb, add_gpu, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
-from nvshared.tui.tables import Column, Give, duration, shortened, size
+from nvshared.tui.figures import duration, shortened, size
+from nvshared.tui.tables import Column, Give
 from nvshared.units import SECOND
 
 if TYPE_CHECKING:

@@ -70,10 +70,7 @@ def _prepare_output() -> None:
 
 def act(options: Options) -> ExitCode | None:
     """What the command line asks for: a verb, the predecessor's flags, or just a look."""
-    if settings.is_predecessors(options):
-        if options.verb is not None:
-            settings.refuse_predecessors(options)
-        settings.act_predecessors(options)
+    if settings.act_predecessors(options):
         return None
     verb: Verb = options.verb or status.STATUS
     return verb.act(options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from nvshared.cli.verb import Options
 from nvshared.errors import NvshareError
-from nvshared.tui.tables import Column, plain, table
+from nvshared.tui.tables import Column, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +35,8 @@ def drawable() -> bool:
 def show_table(columns: list[Column], rows: Iterable[Any]) -> None:
     """A table: drawn for a terminal, plain for anything else."""
     if drawable():
+        from nvshared.tui.canvas import table
+
         draw(table(columns, rows, shutil.get_terminal_size().columns))
     else:
         print(plain(columns, rows))

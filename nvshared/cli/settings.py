@@ -3,56 +3,57 @@
 
 import argparse
 from functools import partial
+from typing import Any
 
 from nvshared.cli.output import show
 from nvshared.cli.terms import Step, carry_out
-from nvshared.cli.verb import AUTO, MODES, Options, Verb, add_gpu
+from nvshared.cli.verb import AUTO, MODES, QUANTUM, Options, Verb, add_gpu, quantum
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.quantity import counted, quantum
+from nvshared.quantity import counted
+from nvshared.tui import figures
 from nvshared.units import MILLISECOND, SECOND
 
 
-def _time(text: str) -> int | None:
-    """Microseconds, or None for auto."""
-    try:
-        return None if text == AUTO else quantum(text)
-    except ValueError as error:
-        raise InvalidArgs(f"the quantum cannot be {text!r}", f"{error}, or auto") from None
+def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None) -> None:
+    """Sets the quantum (0: auto) and the mode, where they are given, and says so."""
+    where = "all GPUs" if gpu is None else f"GPU {gpu}"
+    data: dict[str, Any] = {"gpu": gpu}
+    sentences, steps = [], []
+    with Daemon(options.bus) as daemon:
+        if usec is not None:
+            told = _quantum_as_json(usec)
+            put = partial(daemon.set_quantum, usec, gpu)
+            steps.append(Step("the quantum", {"gpu": gpu, **told}, put))
+            data |= told
+            sentences.append(f"The quantum of {where} is {in_words(usec)}.")
+        if mode is not None:
+            put = partial(daemon.set_anti_thrash, mode, gpu)
+            steps.append(Step("the anti-thrash mode", {"gpu": gpu, "anti_thrash": mode}, put))
+            data["anti_thrash"] = mode
+            sentences.append(f"The anti-thrash mode of {where} is {mode}.")
+        carry_out(steps)
+    show(options, data, lambda: print("\n".join(sentences)))
+
+
+def _quantum_as_json(usec: int) -> dict[str, Any]:
+    return {"tq": -(-usec // SECOND) or AUTO, "tq_usec": usec or None}
+
+
+def in_words(usec: int) -> str:
+    """30 seconds; 1 second; 500 ms; auto for 0."""
+    seconds, rest = divmod(usec, SECOND)
+    if not usec:
+        return AUTO
+    return f"{usec / MILLISECOND:.10g} ms" if rest else counted(seconds, "second")
 
 
 def _configure_quantum(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "quantum", metavar=f"TIME|{AUTO}", type=_time,
+        "quantum", metavar=QUANTUM, type=quantum,
         help="seconds, 500ms, 2min, or auto: as short as moving memory allows",
     )
     add_gpu(parser)
-
-
-def _act_quantum(options: Options) -> None:
-    usec, gpu = options.quantum, options.gpu
-    with Daemon(options.bus) as daemon:
-        if usec is None:
-            daemon.set_tq(AUTO, gpu)
-        else:
-            daemon.set_tq_usec(usec, gpu)
-    tq = AUTO if usec is None else -(-usec // SECOND)
-    show(
-        options, {"tq": tq, "tq_usec": usec, "gpu": gpu},
-        lambda: print(quantum_sentence(AUTO if usec is None else in_words(usec), gpu)),
-    )
-
-
-def quantum_sentence(tq: str, gpu: str | None) -> str:
-    """What then holds."""
-    where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    return f"The quantum of {where} is {tq}."
-
-
-def in_words(microseconds: int) -> str:
-    """30 seconds; 1 second; 500 ms."""
-    seconds, rest = divmod(microseconds, SECOND)
-    return f"{microseconds / MILLISECOND:.10g} ms" if rest else counted(seconds, "second")
 
 
 SET_TQ = Verb(
@@ -71,7 +72,7 @@ SET_TQ = Verb(
         ("nvsharectl set-tq 5 --gpu 1", "five seconds on the second GPU"),
     ),
     configure=_configure_quantum,
-    act=_act_quantum,
+    act=lambda options: _change(options, options.quantum, None, options.gpu),
 )
 
 
@@ -81,19 +82,6 @@ def _configure_anti_thrash(parser: argparse.ArgumentParser) -> None:
         help="auto: when not all programs fit; on: always; off: never",
     )
     add_gpu(parser)
-
-
-def _act_anti_thrash(options: Options) -> None:
-    mode, gpu = options.mode, options.gpu
-    with Daemon(options.bus) as daemon:
-        daemon.set_anti_thrash(mode, gpu)
-    show(options, {"anti_thrash": mode, "gpu": gpu}, lambda: print(mode_sentence(mode, gpu)))
-
-
-def mode_sentence(mode: str, gpu: str | None) -> str:
-    """What then holds."""
-    where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    return f"The anti-thrash mode of {where} is {mode}."
 
 
 ANTI_THRASH = Verb(
@@ -111,7 +99,7 @@ ANTI_THRASH = Verb(
         ("nvsharectl anti-thrash on --gpu 0", "one at a time on the first GPU"),
     ),
     configure=_configure_anti_thrash,
-    act=_act_anti_thrash,
+    act=lambda options: _change(options, None, options.mode, options.gpu),
 )
 
 
@@ -124,14 +112,11 @@ def _act_reset(options: Options) -> None:
             forgotten = "what was set is forgotten, but what holds now is not known"
             error.message = f"{forgotten}: {error.message}"
             raise
-    data = {
-        "tq": AUTO if now.tq_auto else now.tq, "tq_usec": None if now.tq_auto else now.tq_usec,
-        "anti_thrash": now.anti_thrash,
-    }
-    tq = AUTO if now.tq_auto else in_words(now.tq_usec)
+    usec = 0 if now.tq_auto else now.tq_usec
     show(
-        options, data,
-        lambda: print(f"The configuration holds again: TQ {tq}, anti-thrash {now.anti_thrash}."),
+        options, {**_quantum_as_json(usec), "anti_thrash": now.anti_thrash},
+        lambda: print(f"The configuration holds again: TQ {in_words(usec)}, "
+                      f"anti-thrash {now.anti_thrash}."),
     )
 
 
@@ -149,39 +134,22 @@ RESET = Verb(
 )
 
 
-def is_predecessors(options: Options) -> bool:
-    """Whether one of them is on the command line."""
-    return options.set_tq is not None or options.anti_thrash is not None
+def act_predecessors(options: Options) -> bool:
+    """Sets what nvshare's own flags say on all GPUs. False: none is given.
 
-
-def refuse_predecessors(options: Options) -> None:
-    """Raises InvalidArgs: they stand before a verb, where one may take them for its options."""
-    commands = []
-    if options.set_tq is not None:
-        commands.append(f"nvsharectl set-tq {options.set_tq}")
-    if options.anti_thrash is not None:
-        commands.append(f"nvsharectl anti-thrash {options.anti_thrash}")
-    raise InvalidArgs(
-        f"-T and -S stand alone, and not before {options.verb.name}",
-        f"write: {' && '.join(commands)}",
-    )
-
-
-def act_predecessors(options: Options) -> None:
-    """Sets what they say on all GPUs, and says so: one document if it is JSON."""
-    tq, mode = options.set_tq, options.anti_thrash
-    data: dict[str, object] = {"gpu": None}
-    sentences, steps = [], []
-    with Daemon(options.bus) as daemon:
-        if tq is not None:
-            put = partial(daemon.set_tq, tq)
-            steps.append(Step("the quantum", {"gpu": None, "tq": tq}, put))
-            data["tq"] = tq
-            sentences.append(quantum_sentence(tq if tq == AUTO else counted(tq, "second"), None))
-        if mode is not None:
-            put = partial(daemon.set_anti_thrash, mode)
-            steps.append(Step("the anti-thrash mode", {"gpu": None, "anti_thrash": mode}, put))
-            data["anti_thrash"] = mode
-            sentences.append(mode_sentence(mode, None))
-        carry_out(steps)
-    show(options, data, lambda: print("\n".join(sentences)))
+    Raises InvalidArgs before a verb, where one may take them for its options.
+    """
+    usec, mode = options.set_tq, options.anti_thrash
+    if usec is None and mode is None:
+        return False
+    if options.verb is not None:
+        commands = []
+        if usec is not None:
+            commands.append(f"nvsharectl set-tq {figures.quantum(usec) if usec else AUTO}")
+        commands += [] if mode is None else [f"nvsharectl anti-thrash {mode}"]
+        raise InvalidArgs(
+            f"-T and -S stand alone, and not before {options.verb.name}",
+            f"write: {' && '.join(commands)}",
+        )
+    _change(options, usec, mode, None)
+    return True

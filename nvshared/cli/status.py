@@ -9,15 +9,8 @@ from nvshared.cli.verb import Options, Verb, tenant
 from nvshared.control import Daemon
 from nvshared.errors import NoSuchGPU
 from nvshared.quantity import counted
-from nvshared.tui.tables import (
-    TENANT_COLUMNS,
-    TERMS,
-    client_columns,
-    duration,
-    gpu_columns,
-    plain,
-    size,
-)
+from nvshared.tui.figures import duration, size
+from nvshared.tui.tables import TENANT_COLUMNS, TERMS, client_columns, gpu_columns, plain
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import Snapshot

@@ -16,8 +16,8 @@ from nvshared.cli.verb import Options, Verb, add_target, number_or_none, tenant
 from nvshared.control import Daemon
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
-from nvshared.quantity import limit, share, sized, weight
-from nvshared.tui.tables import named, term_sentence, tighter_limit, user
+from nvshared.tui.figures import user
+from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
@@ -54,22 +54,6 @@ def carry_out(steps: Sequence[Step], become: str = "set") -> None:
             raise error from None
 
 
-def change(
-    options: Options, pid: int, name: str, values: dict[str, Any],
-    put: Callable[[Daemon, int], None], become: str = "set",
-) -> dict[str, Any]:
-    """Changes a program, on all its GPUs or the one that is named. Returns what --json prints.
-
-    `name`: what is changed, to `values`; `put` does it for a client's id.
-    """
-    with Daemon(options.bus) as daemon:
-        carry_out([
-            Step(name, {"gpu": gpu, **values}, partial(put, daemon, client))
-            for client, gpu in daemon.clients_of(pid, options.gpu).items()
-        ], become)
-    return {"pid": pid, "gpu": options.gpu, **values}
-
-
 def _outcome(parts: Sequence[Sequence[Step]], become: str) -> str:
     """What is done, what may be, and what is not."""
     names = {step.name for part in parts for step in part}
@@ -93,11 +77,6 @@ def _outcome(parts: Sequence[Sequence[Step]], become: str) -> str:
     return f"{names.pop()} is {become} {all_words}" if len(names) == 1 else all_words
 
 
-def where(gpu: str | None) -> str:
-    """What a sentence about a program ends with if one GPU was named."""
-    return "" if gpu is None else f" on GPU {gpu}"
-
-
 def _on(gpus: Sequence[int]) -> str:
     """On GPU 0; on GPUs 0 and 1."""
     return f"on GPU{'s' if len(gpus) > 1 else ''} {_listed([str(gpu) for gpu in gpus])}"
@@ -108,8 +87,16 @@ def _listed(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
 
 
-def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
-    """Sets terms of a tenant, by their names on the bus; 0 takes back. Says what then holds."""
+def set_terms(options: Options, terms: Mapping[str, int]) -> None:
+    """Sets terms of the target by their names on the bus; 0 takes back. Says what then holds."""
+    if isinstance(options.target, str):
+        _set_for_tenant(options, options.target, terms)
+    else:
+        _set_for_program(options, options.target, {
+            term: value or USUAL_TERMS[term] for term, value in terms.items()})
+
+
+def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> None:
     if options.gpu is not None:
         raise InvalidArgs("what is set for a tenant holds on each GPU", "leave out --gpu")
     with Daemon(options.bus) as daemon:
@@ -119,12 +106,66 @@ def set_terms(options: Options, name: str, terms: Mapping[str, int]) -> None:
     if not _has_account(now.name) and not now.programs:
         warn(f"this machine has no user {now.name.partition(':')[2]!r} now; what is set holds once "
              "a program of such a user comes")
-    values: dict[str, int | str] = {term.replace("-", "_"): now.value(term) for term in terms}
-    if "priority" in values:
-        values["priority"] = named(now.value("priority"))
-    if "suspended" in values:
-        values["suspended"] = bool(values["suspended"])
-    show(options, {"tenant": now.name, **values}, lambda: _print_tenant(now, terms, around))
+
+    def text() -> None:
+        for term in terms:
+            print(term_sentence(now, term))
+            _print_tighter(around, term, now.value(term))
+        if not now.programs:
+            print("It has no program that uses a GPU now.")
+
+    data = {"tenant": now.name, **_as_json({term: now.value(term) for term in terms})}
+    show(options, data, text)
+
+
+def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
+    """On the GPU that is named, or on all that the program uses."""
+    gpu, become, around = options.gpu, "set", list["Tenant"]()
+    if "suspended" in terms:
+        become = "suspended" if terms["suspended"] else "resumed"
+    with Daemon(options.bus) as daemon:
+        found = daemon.clients_of(pid, gpu)
+        carry_out([
+            Step(_NAMES[term].format(pid), {"gpu": on, **_as_json({term: value})},
+                 partial(daemon.set_client_term, one, term, value))
+            for term, value in terms.items() for one, on in found.items()
+        ], become)
+        if terms.keys() & _LIMITS:
+            names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
+            around = [daemon.tenant(name) for name in names]
+            around += [daemon.tenant(name) for one in around for name in one.within]
+
+    def text() -> None:
+        for term, value in terms.items():
+            sentence = program_sentence(f"process {pid}", term, value, gpu)
+            print(sentence[0].upper() + sentence[1:])
+            _print_tighter(around, term, value)
+
+    show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
+
+
+# What a program's terms are called where some of several changes fail.
+_NAMES = {
+    "memory-limit": "the memory limit", "compute-limit": "the compute limit",
+    "weight": "the weight of process {}", "suspended": "process {}",
+}
+_LIMITS = {"memory-limit", "host-memory-limit", "compute-limit"}
+
+
+def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
+    """Terms as --json prints them."""
+    return {
+        term.replace("-", "_"): MEANINGS[term].words(value) if term == "priority" else
+        bool(value) if term == "suspended" else value
+        for term, value in terms.items()
+    }
+
+
+def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
+    """Says which limit of a tenant is tighter than this one."""
+    outer = tightest(around, term, value) if term in _LIMITS else None
+    if outer is not None:
+        print(f"A tighter limit holds: {term_sentence(outer, term)}")
 
 
 def tightest(around: "Iterable[Tenant]", term: str, value: int) -> "Tenant | None":
@@ -149,37 +190,23 @@ def _has_account(name: str) -> bool:
     return True
 
 
-def _print_tenant(now: "Tenant", terms: Mapping[str, int], around: "list[Tenant]") -> None:
-    for term in terms:
-        print(term_sentence(now, term))
-        if term in ("memory-limit", "host-memory-limit", "compute-limit"):
-            outer = tightest(around, term, now.value(term))
-            if outer is not None:
-                print(tighter_limit(outer, term))
-    if not now.programs:
-        print("It has no program that uses a GPU now.")
-
-
-UNLIMITED = USUAL_TERMS["compute-limit"]
-
-
 def _configure_limit(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
-        "--memory", metavar="SIZE", type=number_or_none("memory limit", limit),
+        "--memory", metavar="SIZE", type=number_or_none("memory-limit"),
         help="how much it may allocate, such as 20GiB; none: what was set is taken back",
     )
     parser.add_argument(
-        "--host-memory", metavar="SIZE", type=number_or_none("host memory limit", limit),
+        "--host-memory", metavar="SIZE", type=number_or_none("host-memory-limit"),
         help="of a tenant: how much host memory what may leave GPUs may need, on all GPUs "
         "together; none: what was set is taken back",
     )
     parser.add_argument(
-        "--compute", metavar="PERCENT", type=number_or_none("compute limit", share),
+        "--compute", metavar="PERCENT", type=number_or_none("compute-limit"),
         help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
     )
     parser.add_argument(
-        "--request", metavar="PERCENT", type=number_or_none("compute request", share),
+        "--request", metavar="PERCENT", type=number_or_none("compute-request"),
         help="of a tenant: the share of the GPU's time that it gets whenever it wants it, 1 to "
         "100, whatever others' weights are; none: what was set is taken back",
     )
@@ -195,61 +222,11 @@ def _act_limit(options: Options) -> None:
             "there is nothing to limit",
             "give --memory SIZE, --host-memory SIZE, --compute PERCENT or --request PERCENT",
         )
-    if isinstance(options.target, str):
-        set_terms(options, options.target, {
-            term: limit for term, limit in wanted.items() if limit is not None
-        })
-        return
-    if options.host_memory is not None:
+    if isinstance(options.target, int) and options.host_memory is not None:
         raise InvalidArgs("the host memory of a process has no limit", f"give {TENANT_KINDS}")
-    if options.request is not None:
+    if isinstance(options.target, int) and options.request is not None:
         raise InvalidArgs("a process cannot request time", f"give {TENANT_KINDS}")
-    _limit_program(options)
-
-
-def _limit_program(options: Options) -> None:
-    pid, gpu, memory = options.target, options.gpu, options.memory
-    compute = UNLIMITED if options.compute == 0 else options.compute
-    with Daemon(options.bus) as daemon:
-        found = daemon.clients_of(pid, gpu)
-        carry_out([
-            Step(
-                f"the {name} limit", {"gpu": on, f"{name}_limit": value}, partial(put, one, value)
-            )
-            for name, put, value in (
-                ("memory", daemon.set_memory_limit, memory),
-                ("compute", daemon.set_compute_limit, compute),
-            )
-            if value is not None for one, on in found.items()
-        ])
-        names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
-        inner = [daemon.tenant(name) for name in names]
-        around = [*inner, *(daemon.tenant(name) for one in inner for name in one.within)]
-    limits = {"memory_limit": memory, "compute_limit": compute}
-    show(
-        options,
-        {"pid": pid, "gpu": gpu}
-        | {name: limit for name, limit in limits.items() if limit is not None},
-        lambda: _print_limit(pid, gpu, memory, compute, around),
-    )
-
-
-def _print_limit(
-    pid: int, gpu: str | None, memory: int | None, compute: int | None, around: "list[Tenant]"
-) -> None:
-    if memory is not None:
-        limit = sized(memory) if memory else "as much as there is"
-        print(f"Process {pid} may allocate {limit}{where(gpu)}.")
-    if compute is not None:
-        limit = f"at most {compute} % of the time"
-        if compute == UNLIMITED:
-            limit = "all of the time that others leave it"
-        which = "the GPU" if gpu is None else f"GPU {gpu}"
-        print(f"Process {pid} may use {which} {limit}.")
-    for name, value in (("memory-limit", memory), ("compute-limit", compute)):
-        outer = None if value is None else tightest(around, name, value)
-        if outer is not None:
-            print(tighter_limit(outer, name))
+    set_terms(options, {term: limit for term, limit in wanted.items() if limit is not None})
 
 
 LIMIT = Verb(
@@ -286,23 +263,9 @@ LIMIT = Verb(
 def _configure_weight(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
-        "weight", metavar="WEIGHT|none", type=number_or_none("weight", weight),
+        "weight", metavar="WEIGHT|none", type=number_or_none("weight"),
         help="1 to 1000; usual is 100; none: what was set is taken back",
     )
-
-
-def _act_weight(options: Options) -> None:
-    target, weight = options.target, options.weight
-    if isinstance(target, str):
-        set_terms(options, target, {"weight": weight})
-        return
-    weight = weight or USUAL_TERMS["weight"]
-    data = change(
-        options, target, f"the weight of process {target}", {"weight": weight},
-        lambda daemon, client: daemon.set_weight(client, weight),
-    )
-    place = where(options.gpu)
-    show(options, data, lambda: print(f"The weight of process {target}{place} is {weight}."))
 
 
 WEIGHT = Verb(
@@ -323,7 +286,7 @@ WEIGHT = Verb(
         ("nvsharectl weight user:alice none", "as the configuration says, or 100"),
     ),
     configure=_configure_weight,
-    act=_act_weight,
+    act=lambda options: set_terms(options, {"weight": options.weight}),
 )
 
 
@@ -340,7 +303,7 @@ def _configure_priority(parser: argparse.ArgumentParser) -> None:
 
 def _act_priority(options: Options) -> None:
     options.gpu = None
-    set_terms(options, options.target, {"priority": PRIORITIES.get(options.priority, 0)})
+    set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
 
 
 PRIORITY = Verb(
@@ -377,23 +340,11 @@ def _configure_suspension(suspended: bool, parser: argparse.ArgumentParser) -> N
 
 
 def _act_suspension(suspended: bool, options: Options) -> None:
-    if isinstance(options.target, str):
-        set_terms(options, options.target, {"suspended": int(suspended)})
-    else:
-        _change(suspended, options)
+    set_terms(options, {"suspended": int(suspended)})
     if suspended and options.wait:
         with Daemon(options.bus) as daemon:
             while _on_a_gpu(daemon, options):
                 time.sleep(POLL)
-
-
-def _change(suspended: bool, options: Options) -> None:
-    put, become, now = Daemon.resume, "resumed", "no longer suspended"
-    if suspended:
-        put, become, now = Daemon.suspend, "suspended", "suspended"
-    pid = options.target
-    data = change(options, pid, f"process {pid}", {"suspended": suspended}, put, become)
-    show(options, data, lambda: print(f"Process {pid} is {now}{where(options.gpu)}."))
 
 
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:

@@ -10,7 +10,7 @@ from nvshared.cli.verb import Options, Verb
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
-from nvshared.tui.tables import command, process, size
+from nvshared.tui.figures import command, process, size
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot

@@ -10,14 +10,15 @@ import argparse
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nvshared import quantity
 from nvshared.errors import ExitCode, InvalidArgs
 from nvshared.names import BUS_VARIABLE, TENANT_KINDS
-from nvshared.quantity import LONGEST_TQ
+from nvshared.tui.terms import MEANINGS
 
 Options = argparse.Namespace
 MODES = ("auto", "on", "off")
 AUTO = "auto"                           # a quantum that follows from what hand-overs cost
-QUANTUM = f"SECONDS|{AUTO}"             # what stands for one in help
+QUANTUM = f"TIME|{AUTO}"                # what stands for one in help
 LONGEST_PID = 1 << 22                   # as the kernel has it
 
 
@@ -43,23 +44,24 @@ def whole(text: str, most: int, wrong: str, hint: str) -> int:
     raise InvalidArgs(wrong, hint)
 
 
-def number_or_none(name: str, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """For what is set with a number, or taken back with none, which is 0."""
+def number_or_none(term: str) -> Callable[[str], int]:
+    """Reads a term from the command line; 0 for none, which takes back what was set."""
     def parsed(text: str) -> int:
         try:
-            return 0 if text == "none" else parse(text)
+            return 0 if text == "none" else MEANINGS[term].parse(text)
         except ValueError as wrong:
+            name = term.replace("-", " ")
             raise InvalidArgs(f"the {name} cannot be {text!r}", f"{wrong}, or none") from None
 
     return parsed
 
 
-def quantum(text: str) -> int | str:
-    """Seconds or "auto", from the command line. Raises InvalidArgs."""
-    if text == AUTO:
-        return AUTO
-    right = f"give a whole number of seconds from 1 to {LONGEST_TQ}, or auto"
-    return whole(text, LONGEST_TQ, f"the quantum cannot be {text!r}", right)
+def quantum(text: str) -> int:
+    """Microseconds from the command line, 0 for auto. Raises InvalidArgs."""
+    try:
+        return 0 if text == AUTO else quantity.quantum(text)
+    except ValueError as error:
+        raise InvalidArgs(f"the quantum cannot be {text!r}", f"{error}, or auto") from None
 
 
 def add_gpu(parser: argparse.ArgumentParser, without: str = "all GPUs") -> None:

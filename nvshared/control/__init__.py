@@ -41,6 +41,10 @@ class Question(NamedTuple):
 _PROPERTIES = Question(
     MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
 )
+_CLIENT_TERMS = {
+    "memory-limit": ("SetMemoryLimit", "ut"), "compute-limit": ("SetComputeLimit", "uu"),
+    "weight": ("SetWeight", "uu"),
+}
 _OBJECTS = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
 
 
@@ -98,16 +102,12 @@ class Daemon:
         path = self._get("GetGPU", "s", name)
         return int(path.rpartition("/")[2])
 
-    def set_tq(self, tq: int | str, gpu: str | None = None) -> None:
-        """The quantum of one GPU (index, UUID or PCI address), or of all: seconds or "auto"."""
-        if isinstance(tq, int):
-            self._set("TQ", gpu, "u", tq)
+    def set_quantum(self, usec: int, gpu: str | None = None) -> None:
+        """Sets the quantum of one GPU (by any of its names) or of all; microseconds, 0 for auto."""
+        if usec:
+            self._set("TQUSec", gpu, "t", usec)
         else:
             self._set("TQAuto", gpu)
-
-    def set_tq_usec(self, usec: int, gpu: str | None = None) -> None:
-        """The quantum of one GPU or of all, in microseconds."""
-        self._set("TQUSec", gpu, "t", usec)
 
     def set_anti_thrash(self, mode: str, gpu: str | None = None) -> None:
         """auto, on or off; for one GPU or for all."""
@@ -128,17 +128,16 @@ class Daemon:
             )
         return found
 
-    def set_memory_limit(self, client: int, size: int) -> None:
-        """Bytes that a client may allocate; 0 for as many as the card has."""
-        self._change("SetMemoryLimit", "ut", client, size)
+    def set_client_term(self, client: int, term: str, value: int) -> None:
+        """Sets a term of a client: memory-limit, compute-limit, weight or suspended.
 
-    def set_compute_limit(self, client: int, percent: int) -> None:
-        """1 to 100 percent of the card's time; 100 for no limit."""
-        self._change("SetComputeLimit", "uu", client, percent)
-
-    def set_weight(self, client: int, weight: int) -> None:
-        """1 to 1000."""
-        self._change("SetWeight", "uu", client, weight)
+        Bytes, 0 for no limit; 1 to 100 percent, 100 for no limit; 1 to 1000; 0 or 1.
+        """
+        if term == "suspended":
+            self._change("SuspendClient" if value else "ResumeClient", "u", client)
+        else:
+            member, signature = _CLIENT_TERMS[term]
+            self._change(member, signature, client, value)
 
     def tenants(self) -> "list[Tenant]":
         """Those that have programs, or for which something is set."""
@@ -190,14 +189,6 @@ class Daemon:
         answer = self._change(
             "GetHistory", "tttssub", since, until, step, by, gpu, names, everyone)
         return history(*answer)
-
-    def suspend(self, client: int) -> None:
-        """Has it leave the card and wait."""
-        self._change("SuspendClient", "u", client)
-
-    def resume(self, client: int) -> None:
-        """Puts it back in the queue."""
-        self._change("ResumeClient", "u", client)
 
     def preempt(self, gpu: str) -> None:
         """Ends the present turns on a GPU (index, UUID or PCI address) if somebody waits."""

@@ -27,7 +27,8 @@ from nvshared.demo.service import service
 from nvshared.demo.show import Handovers, Show, show_on
 from nvshared.demo.workload import Event, Outcome, Task, perform, running
 from nvshared.errors import NvshareError
-from nvshared.tui.tables import NARROWEST, Column, Give, size
+from nvshared.tui.figures import size
+from nvshared.tui.tables import NARROWEST, Column, Give
 from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # of the GPU's memory, for each of two programs

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.workload import Event, Task
+from nvshared.tui.figures import size
 from nvshared.tui.listing import Dashboard
-from nvshared.tui.tables import size
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Nothing here knows a terminal. What is to be asked of the daemon is returned as 
 carries a command out hands `carry_out` a connection.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Turn
 from nvshared.control.tenants import Tenant
 from nvshared.names import USUAL_TERMS
-from nvshared.quantity import limit, share, sized, weight
+from nvshared.tui.figures import process
 from nvshared.tui.state import (
     SORTS,
     UNSHARED,
@@ -30,84 +30,50 @@ from nvshared.tui.state import (
     rows,
     who,
 )
-from nvshared.tui.tables import process, term_sentence
 from nvshared.tui.terminal import Click, Event, Key, Wheel
-
-UNLIMITED = USUAL_TERMS["compute-limit"]
-USUAL_WEIGHT = USUAL_TERMS["weight"]
+from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
 
 class Kind(NamedTuple):
-    """One verb."""
+    """One verb. Its questions are of `name`, `gpu` and, for what is typed, `what`."""
 
     key: str
     label: str                          # beside its key
-    question: Callable[[Command], str]
-    done: Callable[[Command], str]
-    carry_out: Callable[[Daemon, Command], None]
+    term: str                           # that it sets; "": it sets none
+    question: str                       # where it is about a program,
+    together: str = ""                  # and about all of a tenant
     prompt: str = ""                    # what is typed for it; "": nothing
-    parse: Callable[[str], int] = int   # raises ValueError with what would have been right
-    none: int = 0                       # what "none" stands for; for a tenant 0: taken back
-    term: str = ""                      # a tenant's, which it sets; "": it is about programs alone
-    together: Callable[[Command], str] = str    # the question where it is about a tenant
-
-
-def _memory(command: Command) -> str:
-    return sized(command.value) if command.value else "as much as there is"
-
-
-def _compute(command: Command) -> str:
-    return "no limit" if command.value == UNLIMITED else f"at most {command.value} % of the time"
 
 
 KINDS: dict[str, Kind] = {
     "memory": Kind(
-        "m", "memory limit",
-        lambda one: f"Limit {one.name} on GPU {one.gpu} to {_memory(one)} of memory?",
-        lambda one: f"{one.name} may allocate {_memory(one)} on GPU {one.gpu}.",
-        lambda daemon, one: daemon.set_memory_limit(one.client.id, one.value),
-        "Memory limit (such as 20GiB, or none)", limit, term="memory-limit",
-        together=lambda one:
-            f"Limit all programs of {one.name} together to {_memory(one)} of memory on each GPU?",
+        "m", "memory limit", "memory-limit",
+        "Limit {name} on GPU {gpu} to {what} of memory?",
+        "Limit all programs of {name} together to {what} of memory on each GPU?",
+        "Memory limit (such as 20GiB, or none)",
     ),
     "compute": Kind(
-        "c", "time limit",
-        lambda one: f"Limit the time of {one.name} on GPU {one.gpu}: {_compute(one)}?",
-        lambda one: f"{one.name} may use GPU {one.gpu}: {_compute(one)}.",
-        lambda daemon, one: daemon.set_compute_limit(one.client.id, one.value),
-        "Share of the GPU's time at most (1 to 100 percent, or none)", share, UNLIMITED,
-        "compute-limit", lambda one:
-            f"Limit the time of all programs of {one.name} together on each GPU: {_compute(one)}?",
+        "c", "time limit", "compute-limit",
+        "Limit the time of {name} on GPU {gpu}: {what}?",
+        "Limit the time of all programs of {name} together on each GPU: {what}?",
+        "Share of the GPU's time at most (1 to 100 percent, or none)",
     ),
     "weight": Kind(
-        "w", "weight",
-        lambda one: f"Give {one.name} the weight {one.value} on GPU {one.gpu}?",
-        lambda one: f"The weight of {one.name} on GPU {one.gpu} is {one.value}.",
-        lambda daemon, one: daemon.set_weight(one.client.id, one.value),
-        f"Weight (1 to 1000, usual is {USUAL_WEIGHT})", weight, USUAL_WEIGHT,
-        "weight", lambda one: f"Give {one.name} the weight {one.value} on each GPU?",
+        "w", "weight", "weight", "Give {name} the weight {what} on GPU {gpu}?",
+        "Give {name} the weight {what} on each GPU?",
+        f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})",
     ),
     "suspend": Kind(
-        "s", "suspend",
-        lambda one: f"Suspend {one.name}? It leaves GPU {one.gpu} and waits until it is resumed.",
-        lambda one: f"{one.name} is suspended on GPU {one.gpu}.",
-        lambda daemon, one: daemon.suspend(one.client.id),
-        term="suspended", together=lambda one:
-            f"Suspend all programs of {one.name}? They leave the GPUs until they are resumed.",
+        "s", "suspend", "suspended",
+        "Suspend {name}? It leaves GPU {gpu} and waits until it is resumed.",
+        "Suspend all programs of {name}? They leave the GPUs until they are resumed.",
     ),
     "resume": Kind(
-        "r", "resume",
-        lambda one: f"Resume {one.name}? It queues for GPU {one.gpu} again.",
-        lambda one: f"{one.name} is no longer suspended on GPU {one.gpu}.",
-        lambda daemon, one: daemon.resume(one.client.id),
-        term="suspended", together=lambda one:
-            f"Resume all programs of {one.name}? They queue for the GPUs again.",
+        "r", "resume", "suspended", "Resume {name}? It queues for GPU {gpu} again.",
+        "Resume all programs of {name}? They queue for the GPUs again.",
     ),
     "preempt": Kind(
-        "p", "preempt",
-        lambda one: f"End the present turns on GPU {one.gpu} at once, if somebody waits?",
-        lambda one: f"The turns on GPU {one.gpu} end now, if somebody waits.",
-        lambda daemon, one: daemon.preempt(str(one.gpu)),
+        "p", "preempt", "", "End the present turns on GPU {gpu} at once, if somebody waits?",
     ),
 }
 BY_KEY = {kind.key: verb for verb, kind in KINDS.items()}
@@ -116,32 +82,36 @@ BY_KEY = {kind.key: verb for verb, kind in KINDS.items()}
 def question(command: Command) -> str:
     """Whether to do it."""
     kind = KINDS[command.verb]
-    if not command.tenant:
-        return kind.question(command)
-    if kind.prompt and not command.value:
+    if command.tenant and kind.prompt and not command.value:
         return f"Take back the {kind.label} that was set for {command.name}?"
-    return kind.together(command)
+    return (kind.together if command.tenant else kind.question).format(
+        name=command.name, gpu=command.gpu,
+        what=MEANINGS[kind.term].words(command.value) if kind.prompt else "")
 
 
 def carry_out(daemon: Daemon, command: Command) -> str:
     """What came of it. Raises what Daemon raises."""
-    kind = KINDS[command.verb]
-    if not command.tenant:
-        kind.carry_out(daemon, command)
-        return kind.done(command)
-    value = 1 if command.verb == "suspend" else command.value
-    daemon.set_tenant_terms(command.tenant, {kind.term: value})
-    return term_sentence(daemon.tenant(command.tenant), kind.term)
+    term, value = KINDS[command.verb].term, command.value
+    if command.verb == "suspend":
+        value = 1
+    if not term:
+        daemon.preempt(str(command.gpu))
+        return f"The turns on GPU {command.gpu} end now, if somebody waits."
+    if command.tenant:
+        daemon.set_tenant_terms(command.tenant, {term: value})
+        return term_sentence(daemon.tenant(command.tenant), term)
+    daemon.set_client_term(command.client.id, term, value)
+    return program_sentence(command.name, term, value, command.gpu)
 
 
 def parsed(prompt: Prompt) -> int:
-    """What was typed. Raises ValueError with a term_sentence."""
-    kind = KINDS[prompt.verb]
+    """What was typed. Raises ValueError with a sentence."""
+    term = KINDS[prompt.verb].term
     text = prompt.text.strip()
     if text == "none":
-        return 0 if prompt.tenant else kind.none
+        return 0 if prompt.tenant else USUAL_TERMS[term]
     try:
-        return kind.parse(text)
+        return MEANINGS[term].parse(text)
     except ValueError as wrong:
         raise ValueError(f"{text!r} will not do: {wrong}, or none") from None
 

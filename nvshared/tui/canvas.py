@@ -1,49 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of a screen: cut, filled up, framed, in columns, with bars and graphs. None is too wide."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from nvshared.tui.tables import Give, fitted, shortened
+from nvshared.tui.figures import shortened
+from nvshared.tui.tables import Bar, Column, fitted
 
+WIDE = 100                              # columns of a terminal from which there is room to spare
 NARROWEST_BAR = 8                       # characters
 LEVELS = " ▁▂▃▄▅▆▇█"
 FULL = len(LEVELS) - 1                  # parts of a character
 GAP = 1
 PART_OF_LINE = 6                        # a bar is at least so large a part of a wide line
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An amount and how it is drawn. Told apart by the character, since colours may be missing."""
-
-    amount: int
-    character: str
-    style: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Parts of a whole. What is more than the whole does not fit into the bar."""
-
-    whole: int
-    parts: tuple[Part, ...]
-    rest: str = " "                     # drawn where no part reaches
-
-    def characters(self, width: int) -> list[int]:
-        """How many of `width` characters each part gets; one at least if there is any of it."""
-        found: list[int] = []
-        reached, drawn = 0, 0
-        for part in self.parts:
-            reached += part.amount
-            end = min(width, round(width * reached / max(1, self.whole)))
-            count = max(end - drawn, 1 if part.amount else 0)
-            found.append(min(count, width - drawn))
-            drawn += found[-1]
-        return found
 
 
 def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
@@ -91,15 +63,16 @@ def frame(
     ]
 
 
-def wrapped(text: str, width: int, indent: str = "") -> list[Text]:
+def wrapped(text: str, width: int, style: str = "") -> list[Text]:
     """A sentence over several lines, broken between words."""
     found, line = [], ""
     for word in text.split():
         if line and len(line) + 1 + len(word) > width:
-            found.append(Text(line))
-            line = indent
-        line += (" " if line.strip() else "") + word
-    return [fit(one, min(width, one.cell_len)) for one in [*found, Text(line)]]
+            found.append(line)
+            line = ""
+        line += (" " if line else "") + word
+    return [
+        fit(Text(one, style=style), min(width, cell_len(one))) for one in [*found, line]]
 
 
 def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[str]:
@@ -123,52 +96,66 @@ def _level(value: float | None, most: float, full: int) -> int:
     return full if value >= most else max(2, round(full * value / most))
 
 
-class Place(NamedTuple):
-    """One column."""
-
-    give: Give = Give()
-    most: int | None = None             # characters, however much room there is
-    wide: int = 0                       # and at least, as long as it is not cut
-    right: bool = False
-
-
 class Grid(NamedTuple):
     """Lines, and where each column begins and ends; one that is left out does nowhere."""
 
+    title: Text
     lines: list[Text]
     spans: list[tuple[int, int]]
 
 
 def grid(
-    places: Sequence[Place], rows: Sequence[Sequence[Text | Bar]], width: int,
-    seen: Collection[int] | None = None,
+    columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
+    titles: Sequence[Text] = (), seen: Collection[int] | None = None,
 ) -> Grid:
-    """Where there is little room, columns give way as those of the tables do.
+    """Rows as lines of that width. Where there is little room, columns give way.
 
-    `seen`: the rows that are to be drawn; columns are as wide as all of them need.
+    `titles`: in place of the names of the columns. `seen`: numbers of the rows to draw; columns
+    are as wide as all rows need.
     """
+    cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
+    cells += [[_cell(column, row) for column in columns] for row in rows]
     natural = [
-        max([place.wide, *(_natural(row[at], place.most, width) for row in rows)])
-        for at, place in enumerate(places)
+        max(column.wide, *(_natural(line[at], column.most, width) for line in cells))
+        for at, column in enumerate(columns)
     ]
-    widths = fitted([place.give for place in places], natural, width, GAP)
-    spare = width - sum(widths) - GAP * (sum(map(bool, widths)) - 1)
-    for at, place in enumerate(places):
-        if widths[at] and spare > 0 and any(isinstance(row[at], Bar) for row in rows):
-            more = spare if place.most is None else min(spare, max(0, place.most - widths[at]))
+    widths = fitted([column.give for column in columns], natural, width, gap)
+    spare = width - sum(widths) - gap * (sum(map(bool, widths)) - 1)
+    for at, column in enumerate(columns):
+        if widths[at] and spare > 0 and any(isinstance(line[at], Bar) for line in cells):
+            more = min(spare, max(0, (column.most or width) - widths[at]))
             widths[at], spare = widths[at] + more, spare - more
     spans, start = [], 0
     for wide in widths:
         spans.append((start, start + wide))
-        start += wide + GAP if wide else 0
-    lines = [
-        fit(Text(" " * GAP).join(
-            _cell(cell, wide, right=place.right)
-            for place, cell, wide in zip(places, row, widths, strict=True) if wide
+        start += wide + gap if wide else 0
+    title, *lines = (
+        fit(Text(" " * gap).join(
+            _drawn(cell, wide, right=column.right)
+            for column, cell, wide in zip(columns, line, widths, strict=True) if wide
         ), width)
-        for number, row in enumerate(rows) if seen is None or number in seen
+        for number, line in enumerate(cells, -1) if seen is None or number in seen or number < 0
+    )
+    return Grid(title, lines, spans)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Any], width: int) -> Text:
+    """Rows below headings, for a terminal of this width; what is too wide is cut, or left out."""
+    narrow = width < WIDE
+    titles = [
+        Text(column.short if narrow and column.short else column.name, style="bold")
+        for column in columns
     ]
-    return Grid(lines, spans)
+    title, lines, spans = grid(columns, rows, width, 1 if narrow else 2, titles)
+    rule = Text("─" * min(width, max(end for _, end in spans)))
+    for line in (title, *lines):
+        line.rstrip()
+    return Text("\n").join([title, rule, *lines])
+
+
+def _cell(column: Column, row: Any) -> Text | Bar:
+    cell = column.cell(row)
+    return Text(cell, style=column.style(row)) if isinstance(cell, str) else cell
 
 
 def _natural(cell: Text | Bar, most: int | None, width: int) -> int:
@@ -176,7 +163,7 @@ def _natural(cell: Text | Bar, most: int | None, width: int) -> int:
     return wide if most is None else min(wide, most)
 
 
-def _cell(cell: Text | Bar, wide: int, *, right: bool) -> Text:
+def _drawn(cell: Text | Bar, wide: int, *, right: bool) -> Text:
     if isinstance(cell, Bar):
         return bar(cell, wide)
     if cell.cell_len > wide:

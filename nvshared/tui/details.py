@@ -9,11 +9,13 @@ from rich.text import Text
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.control.tenants import Tenant
 from nvshared.names import USUAL_TERMS
-from nvshared.quantity import counted, sized
-from nvshared.tui.canvas import Bar, Part, bar, fit, frame, wrapped
+from nvshared.quantity import counted
+from nvshared.tui.canvas import bar, fit, frame, wrapped
+from nvshared.tui.figures import duration, process, size, user
 from nvshared.tui.panels import RESIDENT, SWAPPED, waited, waiting_for
 from nvshared.tui.state import UNSHARED, Opened
-from nvshared.tui.tables import STATES, duration, process, size, term_source, term_value, user
+from nvshared.tui.tables import STATES, Bar, Part
+from nvshared.tui.terms import MEANINGS, program_terms, term_source, term_value
 
 BESIDE = 120                            # columns from which turns stand beside the rest
 LABEL = 12
@@ -31,7 +33,10 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
     inner = width - 4
     wide = width >= BESIDE
     half = (inner - 3) // 2 if wide else inner
-    lines = _ended(opened, inner) + _about(snapshot, client, opened.tenants, inner)
+    lines = []
+    if opened.ended:
+        lines = wrapped("It has ended. This is what was known of it last.", inner, "bold yellow")
+    lines += _about(snapshot, client, opened.tenants, inner)
     left = _memory(snapshot, client, half) + _time(snapshot, client, half)
     left += _terms(client, opened.tenants, half)
     right = _turns(opened, inner - 3 - half if wide else inner)
@@ -48,28 +53,19 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
     return frame(lines, width, title=title, note=state)
 
 
-def _ended(opened: Opened, width: int) -> list[Text]:
-    if not opened.ended:
-        return []
-    words = wrapped("It has ended. This is what was known of it last.", width)
-    return [Text(line.plain, style="bold yellow") for line in words]
-
-
 def _about(
     snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant], width: int
 ) -> list[Text]:
-    name, *more = wrapped(client.command, max(1, width - LABEL))
-    found = [_labelled("Command", name), *(_labelled("", line) for line in more[:3])]
-    whose = f"{user(client.uid)}, uid {client.uid}"
+    found = _field("Command", client.command, width)[:4]
+    found += _field("User", f"{user(client.uid)}, uid {client.uid}", width)
     if client.state == UNSHARED:
         words = f"It does not share the GPU, and holds {size(client.pinned)} of it."
-        return [*found, _labelled("User", whose), _labelled("Sharing", words)]
-    found.append(_labelled("User", whose))
+        return found + _field("Sharing", words, width)
     within = tenants[0].within if tenants else ()
     words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant
-    found += _folded("Tenant", words, width)
+    found += _field("Tenant", words, width)
     if client.gang:
-        found += _folded("Gang", f"{client.gang}, which runs on several GPUs at once", width)
+        found += _field("Gang", f"{client.gang}, which runs on several GPUs at once", width)
     words = client.state
     if client.state == "idle":
         words += f", for {duration(client.idle_usec)}"
@@ -79,7 +75,7 @@ def _about(
             words += f"; number {client.position} in the queue"
         if times := waited(client):
             words += f"; {times}"
-    return [*found, *_folded("State", words, width)]
+    return found + _field("State", words, width)
 
 
 def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
@@ -119,14 +115,10 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
     if client.state == UNSHARED:
         return []
     found = [Text(), Text("Terms", style="bold")]
-    own = [
-        ("memory-limit", sized(client.memory_limit), client.memory_limit > 0),
-        ("compute-limit", f"{client.compute_limit} %",
-         client.compute_limit < USUAL_TERMS["compute-limit"]),
-        ("weight", str(client.weight), client.weight != USUAL_TERMS["weight"]),
-        ("suspended", "yes", client.suspended),
+    rows = [
+        (name, MEANINGS[name].value(value), "set for this program")
+        for name, value in program_terms(client).items() if value != USUAL_TERMS[name]
     ]
-    rows = [(name, what, "set for this program") for name, what, there in own if there]
     for one in tenants:
         rows += [
             (term.name, term_value(term), f"{one.name}: {term_source(term)}")
@@ -148,7 +140,7 @@ def _turns(opened: Opened, width: int) -> list[Text]:
     if not opened.turns:
         words = "The first began before nvshared was started." if opened.client.turns else \
             "It has had none."
-        return [*found, *(Text(line.plain, style="dim") for line in wrapped(words, width))]
+        return found + wrapped(words, width, "dim")
     found.append(fit(Text("    BEGAN   LASTED   WAITED  BROUGHT IN  ENDED", style="dim"), width))
     return found + [
         fit(Text(
@@ -159,13 +151,8 @@ def _turns(opened: Opened, width: int) -> list[Text]:
     ]
 
 
-def _labelled(label: str, what: Text | str) -> Text:
-    return Text.assemble((f"{label:<{LABEL}}", "dim"), what)
-
-
-def _folded(label: str, words: str, width: int) -> list[Text]:
-    first, *more = wrapped(words, max(1, width - LABEL))
-    return [_labelled(label, first), *(_labelled("", line) for line in more)]
+def _field(label: str, words: str, width: int) -> list[Text]:
+    return _hung(Text(f"{label:<{LABEL}}", style="dim"), words, width)
 
 
 def _hung(lead: Text, words: str, width: int) -> list[Text]:

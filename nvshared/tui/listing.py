@@ -4,28 +4,19 @@
 A program's bar is as long as its memory is to its card's: solid on the card, shaded in host memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.tui.canvas import Bar, Part, Place, grid
+from nvshared.tui.canvas import grid
+from nvshared.tui.figures import command, duration, size, user
 from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, time_left
 from nvshared.tui.past import Past
 from nvshared.tui.state import SORTS, UNSHARED, Hit, Row, Sort, State, rows, who
-from nvshared.tui.tables import (
-    NARROWEST,
-    STATES,
-    Give,
-    command,
-    duration,
-    limits,
-    size,
-    tenant,
-    user,
-)
+from nvshared.tui.tables import NARROWEST, STATES, Bar, Column, Give, Part, tenant
+from nvshared.tui.terms import program_limits
 
 LEAD = 3                                # what is selected, and who holds a GPU
 LONGEST_BAR = 40
@@ -34,16 +25,11 @@ SELECTED, HOLDS = "›", "▶"
 STYLE = {**STATES, UNSHARED: "dim"}
 
 
-class Heading(NamedTuple):
-    """A column."""
+def _columns(snapshot: Snapshot, width: int) -> list[Column]:
+    """Which there are does not depend on what the programs do, so that none jumps.
 
-    name: str                           # one of SORTS; "": it cannot be sorted by
-    cell: Callable[[ClientSnapshot], str | Bar]
-    place: Place
-
-
-def _headings(snapshot: Snapshot, width: int) -> list[Heading]:
-    """Which columns there are does not depend on what the programs do, so that none jumps."""
+    One without a name, the bar of memory, cannot be sorted by.
+    """
     totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
 
     def memory(one: ClientSnapshot) -> Bar:
@@ -52,36 +38,27 @@ def _headings(snapshot: Snapshot, width: int) -> list[Heading]:
             Part(one.swapped, SWAPPED, "yellow"),
         ))
 
+    def time(usec: int) -> str:
+        return duration(usec) if usec else ""
+
     several = len(snapshot.gpus) > 1
     return [
-        *([Heading("GPU", lambda one: str(one.gpu), Place(Give(3), right=True))] * several),
-        Heading("PID", lambda one: str(one.pid or "?"), Place(wide=7, right=True)),
-        Heading("USER", lambda one: user(one.uid), Place(Give(5, NARROWEST), most=16, wide=8)),
-        Heading("TENANT", tenant, Place(Give(8, NARROWEST), most=32, wide=12)),
-        Heading("STATE", lambda one: one.state, Place(wide=9)),
-        Heading("", memory, Place(Give(4), most=LONGEST_BAR)),
-        Heading("MEM", lambda one: size(one.allocated + one.pinned), Place(wide=5, right=True)),
-        Heading("RESIDENT", lambda one: size(one.resident + one.pinned),
-                Place(Give(9), right=True)),
-        Heading("HELD", _held, Place(Give(6), wide=6, right=True)),
-        Heading("WAITS", _waits, Place(Give(2), wide=6, right=True)),
-        Heading("LEFT", time_left, Place(Give(2), wide=6, right=True)),
-        Heading("IDLE", _idle, Place(Give(7), wide=6, right=True)),
-        Heading("LIMITS", limits, Place(Give(7), wide=8)),
-        Heading("COMMAND", command, Place(Give(1, max(len("COMMAND"), width // COMMAND)))),
+        *([Column("GPU", lambda one: str(one.gpu), right=True, give=Give(3))] * several),
+        Column("PID", lambda one: str(one.pid or "?"), right=True, wide=7),
+        Column("USER", lambda one: user(one.uid), give=Give(5, NARROWEST), wide=8, most=16),
+        Column("TENANT", tenant, give=Give(8, NARROWEST), wide=12, most=32),
+        Column("STATE", lambda one: one.state, style=lambda one: STYLE.get(one.state, ""), wide=9),
+        Column("", memory, give=Give(4), most=LONGEST_BAR),
+        Column("MEM", lambda one: size(one.allocated + one.pinned), right=True, wide=5),
+        Column("RESIDENT", lambda one: size(one.resident + one.pinned), right=True, give=Give(9)),
+        Column("HELD", lambda one: "" if one.state == UNSHARED else duration(one.held_usec),
+               right=True, give=Give(6), wide=6),
+        Column("WAITS", lambda one: time(one.waiting_usec), right=True, give=Give(2), wide=6),
+        Column("LEFT", time_left, right=True, give=Give(2), wide=6),
+        Column("IDLE", lambda one: time(one.idle_usec), right=True, give=Give(7), wide=6),
+        Column("LIMITS", program_limits, give=Give(7), wide=8),
+        Column("COMMAND", command, give=Give(1, max(len("COMMAND"), width // COMMAND))),
     ]
-
-
-def _held(client: ClientSnapshot) -> str:
-    return "" if client.state == UNSHARED else duration(client.held_usec)
-
-
-def _waits(client: ClientSnapshot) -> str:
-    return duration(client.waiting_usec) if client.waiting_usec else ""
-
-
-def _idle(client: ClientSnapshot) -> str:
-    return duration(client.idle_usec) if client.idle_usec else ""
 
 
 def listing(
@@ -92,25 +69,23 @@ def listing(
     Columns are as wide as all programs need, so that nothing moves when somebody scrolls.
     """
     assert state.snapshot is not None
-    headings = _headings(state.snapshot, width)
+    columns = _columns(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
     falling = SORTS[state.sort][1] is not state.reverse
     mark = "▼" if falling else "▲"
-    titles: list[Text | Bar] = [
-        Text(one.name + (mark if one.name == state.sort else ""),
-             style="bold underline" if one.name == state.sort else "bold")
-        for one in headings
+    titles = [
+        Text(one.name + mark, style="bold underline") if one.name == state.sort else
+        Text(one.name, style="bold")
+        for one in columns
     ]
-    cells = [[_cell(one, client) for one in headings] for client in clients]
-    seen = {0, *range(first + 1, first + page + 1)}     # the headings, and these programs
-    (title, *lines), spans = grid(
-        [one.place for one in headings], [titles, *cells], width - LEAD, seen)
+    title, lines, spans = grid(
+        columns, clients, width - LEAD, titles=titles, seen=range(first, first + page))
     found = [Text.assemble(" " * LEAD, title)]
     hits = [
         Hit(line, start + LEAD, end + LEAD, Sort(one.name))
-        for one, (start, end) in zip(headings, spans, strict=True) if one.name and end > start
+        for one, (start, end) in zip(columns, spans, strict=True) if one.name and end > start
     ]
-    (bar,) = [span for one, span in zip(headings, spans, strict=True) if not one.name]
+    (bar,) = [span for one, span in zip(columns, spans, strict=True) if not one.name]
     for client, line_of_it in zip(clients[first:first + page], lines, strict=True):
         selected = who(client) == state.selected
         holds = client.id in holders
@@ -126,13 +101,6 @@ def listing(
         hits.append(Hit(line + len(found), 0, width, Row(who(client))))
         found.append(row)
     return found, hits
-
-
-def _cell(heading: Heading, client: ClientSnapshot) -> Text | Bar:
-    cell = heading.cell(client)
-    if isinstance(cell, Bar):
-        return cell
-    return Text(cell, style=STYLE.get(client.state, "") if heading.name == "STATE" else "")
 
 
 class Dashboard:

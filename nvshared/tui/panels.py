@@ -7,32 +7,19 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.tui.canvas import (
-    NARROWEST_BAR,
-    Bar,
-    Part,
-    Place,
-    bar,
-    ends,
-    fit,
-    frame,
-    graph,
-    grid,
-)
+from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, ends, fit, frame, graph, grid
+from nvshared.tui.figures import duration, of_whole, process, shortened, size
 from nvshared.tui.past import SPAN, Past, Rates
 from nvshared.tui.tables import (
     NARROWEST,
     PROCESS,
     STATES,
-    WIDE,
+    Bar,
+    Column,
     Give,
-    duration,
+    Part,
     holder,
-    of_whole,
-    process,
     quantum_of,
-    shortened,
-    size,
 )
 from nvshared.units import MIB
 
@@ -312,22 +299,20 @@ def _pair(
 
 def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[Text]:
     """A line for each GPU that has no frame."""
-    places = (
-        Place(), Place(Give(5, NARROWEST), most=20), Place(Give(4)), Place(Give(2), right=True),
-        Place(Give(6), wide=4, right=True), Place(wide=9), Place(Give(0, PROCESS), most=WHO),
-        Place(Give(3), right=True),
+    def used(gpu: GPUSnapshot) -> int:
+        return _used(gpu, snapshot.of(gpu))
+
+    columns = (
+        Column("", lambda gpu: f"GPU {gpu.index}", style=lambda _: "bold"),
+        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(5, NARROWEST), most=20),
+        Column("", lambda gpu: Bar(
+            gpu.memory_total, (Part(used(gpu), RESIDENT, "green"),), rest=EMPTY), give=Give(4)),
+        Column("", lambda gpu: of_whole(used(gpu), gpu.memory_total), right=True, give=Give(2)),
+        Column("", lambda gpu: "" if gpu.utilization is None else f"{gpu.utilization:.0%}",
+               right=True, give=Give(6), wide=4),
+        Column("", lambda gpu: gpu.state, style=lambda gpu: STATES.get(gpu.state, ""), wide=9),
+        Column("", lambda gpu: holder(snapshot, gpu), give=Give(0, PROCESS), most=WHO),
+        Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, give=Give(3),
+               style=lambda _: "dim"),
     )
-    lines: list[list[Text | Bar]] = []
-    for gpu in some:
-        used = _used(gpu, snapshot.of(gpu))
-        lines.append([
-            Text(f"GPU {gpu.index}", style="bold"),
-            Text(gpu.name.removeprefix("NVIDIA ")),
-            Bar(gpu.memory_total, (Part(used, RESIDENT, "green"),), rest=EMPTY),
-            Text(of_whole(used, gpu.memory_total)),
-            Text("" if gpu.utilization is None else f"{gpu.utilization:.0%}"),
-            Text(gpu.state, style=STATES.get(gpu.state, "")),
-            Text(holder(snapshot, gpu)),
-            Text(f"{gpu.queue_length} waiting", style="dim"),
-        ])
-    return grid(places, lines, width).lines
+    return grid(columns, some, width).lines

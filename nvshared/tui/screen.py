@@ -8,10 +8,10 @@ from rich.text import Text
 from nvshared.tui.actions import BY_KEY, KINDS, next_whom, question
 from nvshared.tui.canvas import fit, frame, wrapped
 from nvshared.tui.details import details
+from nvshared.tui.figures import process
 from nvshared.tui.listing import listing
 from nvshared.tui.panels import gpus
 from nvshared.tui.state import Command, Frame, Hit, Prompt, Screen, State, rows, tenant_named
-from nvshared.tui.tables import process
 from nvshared.tui.terminal import Key
 
 # By screen: the key that a click means, how it is written, what it does. Later ones are left out
@@ -197,8 +197,7 @@ def _tab(state: State, asked: Prompt | Command) -> str:
 
 
 def _words(text: str, width: int, style: str) -> list[Text]:
-    lines = wrapped(text, width)
-    return [fit(Text(line.plain, style=style), width) for line in lines[:MOST_WORDS]]
+    return [fit(line, width) for line in wrapped(text, width, style)[:MOST_WORDS]]
 
 
 def _filled(lines: tuple[Text, ...] | list[Text], width: int, height: int) -> tuple[Text, ...]:

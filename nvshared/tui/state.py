@@ -10,9 +10,11 @@ from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Turn, Unshared
 from nvshared.control.tenants import Tenant
+from nvshared.tui.figures import command, process, short_tenant, shortened, user
 from nvshared.tui.past import Past
-from nvshared.tui.tables import command, limits, process, short_tenant, shortened, tenant, user
+from nvshared.tui.tables import tenant
 from nvshared.tui.terminal import Key
+from nvshared.tui.terms import program_limits
 
 Who = tuple[int, int]                   # a program on a GPU, also after a restart of the daemon
 
@@ -164,7 +166,7 @@ SORTS: dict[str, tuple[Callable[[ClientSnapshot], Any], bool]] = {
     "WAITS": (lambda one: one.waiting_usec, True),
     "LEFT": (lambda one: _unknown_last(one.expected_usec), True),
     "IDLE": (lambda one: one.idle_usec, True),
-    "LIMITS": (limits, True),
+    "LIMITS": (program_limits, True),
     "COMMAND": (command, False),
 }
 

@@ -333,7 +333,8 @@ async def test_the_predecessors_flags(
 
 async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
     ended = await ctl("-T", "3", "-S", "on", "--json")
-    assert json.loads(ended.out) == {"tq": 3, "anti_thrash": "on", "gpu": None}
+    assert json.loads(ended.out) == {
+        "tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}
     assert json.loads((await ctl("-S", "auto", "--json")).out) == {
         "anti_thrash": "auto", "gpu": None,
     }
@@ -351,11 +352,11 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
         (["set-tq"], ExitCode.INVALID_ARGS, "TIME"),
         (["set-tq", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
-        (["-T", "500ms"], ExitCode.INVALID_ARGS, "give a whole number of seconds"),
+        (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
         (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
         (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
         (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
-        (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9 && nvsharectl anti-th"),
+        (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9s && nvsharectl anti-t"),
         (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
         (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
         (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),

@@ -15,7 +15,7 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.errors import ExitCode, NotKept, NotPermitted
 from nvshared.hook.protocol import Type
-from nvshared.units import MIB
+from nvshared.units import MIB, SECOND
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE
@@ -70,11 +70,11 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_says_so(site: Site, bus: P
     daemon = site.start("--bus", bus.address, "--state-dir", str(folder))
     small = Path(f"/proc/{daemon.pid}/root{folder}")
     with Control(bus.address) as control:
-        control.set_tq(5)
+        control.set_quantum(5 * SECOND)
         before = (small / "settings.json").read_text()
         ballast = fill(small)
         with pytest.raises(NotKept) as caught:
-            control.set_tq(7)
+            control.set_quantum(7 * SECOND)
         assert str(caught.value) == (
             "what was changed holds, but will be forgotten at the next start: "
             f"{folder}/settings.json cannot be written: No space left on device; "
@@ -85,7 +85,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_says_so(site: Site, bus: P
         assert (small / "settings.json").read_text() == before
         assert sorted(path.name for path in small.iterdir()) == ["ballast", "settings.json"]
         ballast.unlink()
-        control.set_tq(9)
+        control.set_quantum(9 * SECOND)
         assert json.loads((small / "settings.json").read_text())["everywhere"] == {"tq": 9}
 
 
@@ -204,7 +204,7 @@ def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBu
     ]
     with Control(bus.address) as control:
         assert control.snapshot().gpus[0].tq == 30
-        control.set_tq(5)
+        control.set_quantum(5 * SECOND)
         assert control.snapshot().gpus[0].tq == 5
 
 

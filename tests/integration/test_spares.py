@@ -390,7 +390,7 @@ assert allocate(78 * MIB) and left() == 0
 ''')
             assert one.hears() == "freed"
             (client,) = control.clients_of(one.popen.pid)
-            control.set_memory_limit(client, 80 * MIB)
+            control.set_client_term(client, "memory-limit", 80 * MIB)
             one.go_on()
             one.ends_well()
 

@@ -76,14 +76,14 @@ def test_suspended_program_is_evicted_and_ends_right_after_resume(
     holder = await_state(site.folder / "trace", "running")
     (victim,) = [process for process in programs if process.pid == holder]
     (client,) = control.clients_of(victim.pid)
-    control.suspend(client)
+    control.set_client_term(client, "suspended", 1)
     eventually(lambda: view(control, victim).state == "suspended")
     eventually(lambda: view(control, victim).resident == 0)
     finish([process for process in programs if process is not victim])
     turns = view(control, victim).turns
     assert victim.poll() is None
     assert (view(control, victim).resident, turns) == (0, view(control, victim).turns)
-    control.resume(client)
+    control.set_client_term(client, "suspended", 0)
     finish([victim])
 
 
@@ -140,7 +140,7 @@ def test_the_heavier_program_is_done_first(
     eventually(lambda: len(control.snapshot().clients) == 3)
     for process, weight in ((heavy, 1000), (light, 1)):
         (client,) = control.clients_of(process.pid)
-        control.set_weight(client, weight)
+        control.set_client_term(client, "weight", weight)
     before.close()
     finish([heavy])
     assert light.poll() is None
@@ -169,7 +169,7 @@ def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., 
 
     assert allocate(64 * MIB)[0] == 0
     (client,) = control.clients_of(popen.pid)
-    control.set_memory_limit(client, 128 * MIB)
+    control.set_client_term(client, "memory-limit", 128 * MIB)
     # What it was lent before it may still take, until its LIMITS are heard.
     while allocate(0)[2] != 128 * MIB:
         continue
@@ -177,7 +177,7 @@ def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., 
     assert result == OUT_OF_MEMORY
     assert free <= 64 * MIB
     assert allocate(32 * MIB)[0] == 0
-    control.set_memory_limit(client, 0)
+    control.set_client_term(client, "memory-limit", 0)
     while allocate(256 * MIB)[0] == OUT_OF_MEMORY:
         continue
     said.close()
@@ -192,8 +192,8 @@ def test_terms_of_a_program_outlive_the_daemon(
     alone = program(site, 1, None)
     eventually(lambda: any(one.allocated for one in control.snapshot().clients))
     (client,) = control.clients_of(alone.pid)
-    control.set_compute_limit(client, 90)
-    control.suspend(client)
+    control.set_client_term(client, "compute-limit", 90)
+    control.set_client_term(client, "suspended", 1)
     kept = site.folder / "state" / "programs.json"
     eventually(lambda: kept.exists() and '"suspended": true' in kept.read_text())
     (daemon,) = [one for one in site.started if one is not alone]
@@ -205,7 +205,8 @@ def test_terms_of_a_program_outlive_the_daemon(
         eventually(lambda: bool(other.snapshot().clients))
         eventually(lambda: view(other, alone).state == "suspended")
         assert view(other, alone).compute_limit == 90
-        other.resume(*other.clients_of(alone.pid))
+        (client,) = other.clients_of(alone.pid)
+        other.set_client_term(client, "suspended", 0)
         finish([alone])
 
 
@@ -217,12 +218,12 @@ def test_a_program_with_a_share_of_the_time_gets_that_although_it_is_alone(
     eventually(lambda: any(one.state == "running" for one in control.snapshot().clients))
     before = view(control, alone)
     (client,) = control.clients_of(alone.pid)
-    control.set_compute_limit(client, 10)
+    control.set_client_term(client, "compute-limit", 10)
     eventually(lambda: view(control, alone).state == "limited")
     eventually(lambda: view(control, alone).turns >= before.turns + 5)
     now = view(control, alone)
     held = now.held_usec - before.held_usec
     assert held < (now.waited_usec - before.waited_usec) / 2
     assert '"reason":"limit"' in (site.folder / "trace").read_text().replace('": "', '":"')
-    control.set_compute_limit(client, 100)
+    control.set_client_term(client, "compute-limit", 100)
     finish([alone])

@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.tui.canvas import Bar, Part
-from nvshared.tui.tables import (
-    CLIENTS,
-    client_columns,
-    duration,
-    fitted,
-    gpu_columns,
-    plain,
-    quantum,
-    shortened,
-    size,
-    table,
-)
+from nvshared.tui.canvas import table
+from nvshared.tui.figures import duration, quantum, shortened, size
+from nvshared.tui.tables import CLIENTS, Bar, Part, client_columns, fitted, gpu_columns, plain
 from nvshared.units import GIB
 
 CARD = GPUSnapshot(

@@ -149,7 +149,7 @@ def test_quit_and_redraw() -> None:
     ("m", "20GiB", "memory", 20 * GIB, "to 20GiB of memory?"),
     ("m", "none", "memory", 0, "as much as there is"),
     ("c", "50%", "compute", 50, "at most 50 % of the time?"),
-    ("c", "none", "compute", 100, "no limit?"),
+    ("c", "none", "compute", 100, "that others leave?"),
     ("w", "200", "weight", 200, "the weight 200"), ("w", "none", "weight", 100, "weight 100"),
     ("s", "", "suspend", 0, "Suspend python3[4711]?"),
     ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Terms of programs and tenants: how people write each, and how it is shown and said to them."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from nvshared.control.tenants import Tenant, Term
+from nvshared.names import PRIORITIES, USUAL_TERMS
+from nvshared.quantity import limit, share, sized, weight
+from nvshared.tui.figures import size
+
+if TYPE_CHECKING:
+    from nvshared.control.snapshot import ClientSnapshot
+
+UNLIMITED = USUAL_TERMS["compute-limit"]
+USUAL_WEIGHT = USUAL_TERMS["weight"]
+
+
+class Meaning(NamedTuple):
+    """What a term means, by its name on the bus."""
+
+    parse: Callable[[str], int]         # raises ValueError with what would have been right
+    value: Callable[[int], str]         # as a table shows it
+    short: Callable[[int], str]         # in the column LIMITS, where it is not the usual one
+    words: Callable[[int], str]         # for the sentences
+    of_tenant: str                      # sentences, without the full stop
+    of_program: str = ""                # "": a program has no such term
+
+
+def _memory(limit: int) -> str:
+    return sized(limit) if limit else "as much as there is"
+
+
+def _limit(limit: int) -> str:
+    return sized(limit) if limit else "no limit"
+
+
+def _priority(value: int) -> str:
+    return next((name for name, known in PRIORITIES.items() if known == value), "?")
+
+
+MEANINGS: dict[str, Meaning] = {
+    "memory-limit": Meaning(
+        limit, _limit, size, _memory,
+        "The programs of {name} together may allocate {what} on each GPU",
+        "{name} may allocate {what}{on}",
+    ),
+    "host-memory-limit": Meaning(
+        limit, _limit, lambda limit: f"h{size(limit)}", _memory,
+        "The programs of {name} together may need {what} of host memory for what may leave GPUs",
+    ),
+    "compute-limit": Meaning(
+        share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
+        lambda percent: f"{percent}%",
+        lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
+        "all of the time that others leave",
+        "The programs of {name} together may use each GPU {what}", "{name} may use {gpu} {what}",
+    ),
+    "compute-request": Meaning(
+        share, lambda percent: f"{percent} %" if percent else "none",
+        lambda percent: f"r{percent}%",
+        lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
+        else "what their weight gives them of the time",
+        "The programs of {name} together get {what}",
+    ),
+    "weight": Meaning(
+        weight, str, lambda weight: f"w{weight}", str,
+        "The weight of {name} is {what}", "The weight of {name}{on} is {what}",
+    ),
+    "priority": Meaning(
+        PRIORITIES.__getitem__, _priority, _priority, _priority,
+        "The priority of {name} is {what}",
+    ),
+    "suspended": Meaning(
+        int, lambda on: "yes" if on else "no", lambda _on: "suspended",
+        lambda on: "suspended" if on else "no longer suspended",
+        "The programs of {name} are {what}", "{name} is {what}{on}",
+    ),
+}
+
+
+def limits(values: Mapping[str, int]) -> str:
+    """Terms by their names as in 20.0G,50%,w200; "" where all are the usual ones."""
+    return ",".join(
+        meaning.short(values[name]) for name, meaning in MEANINGS.items()
+        if name in values and values[name] != USUAL_TERMS[name])
+
+
+def program_terms(client: "ClientSnapshot") -> dict[str, int]:
+    """What is set for a program, or the usual."""
+    return {
+        "memory-limit": client.memory_limit, "compute-limit": client.compute_limit,
+        "weight": client.weight, "suspended": client.suspended,
+    }
+
+
+def program_limits(client: "ClientSnapshot") -> str:
+    """As limits() writes it; whether a program is suspended its state shows."""
+    return limits(program_terms(client) | {"suspended": 0})
+
+
+def tenant_limits(tenant: Tenant) -> str:
+    """The same of those that hold for a tenant."""
+    return limits({name: tenant.value(name) for name in MEANINGS})
+
+
+def sources(tenant: Tenant) -> str:
+    """Where the terms of a tenant that hold come from, each source once."""
+    found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
+             if term is tenant.holding(term.name)}
+    return ",".join(sorted(found))
+
+
+def term_value(term: Term) -> str:
+    """What is set."""
+    return MEANINGS[term.name].value(term.value)
+
+
+def term_source(term: Term) -> str:
+    """Where it comes from."""
+    if term.rule:
+        return f"[tenant {term.rule}] in {term.place}"
+    return f"set by {term.place or 'hand'}"
+
+
+def program_sentence(name: str, term: str, value: int, gpu: str | int | None) -> str:
+    """What is set for a program on one GPU, by its index, or on all that it uses."""
+    meaning = MEANINGS[term]
+    place = "" if gpu is None else f" on GPU {gpu}"
+    return meaning.of_program.format(
+        name=name, what=meaning.words(value), on=place, gpu="the GPU" if gpu is None
+        else f"GPU {gpu}") + "."
+
+
+def term_sentence(tenant: Tenant, term: str) -> str:
+    """What holds for a tenant now, and which rule says so."""
+    holds, meaning = tenant.holding(term), MEANINGS[term]
+    because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
+    what = meaning.words(tenant.value(term))
+    return meaning.of_tenant.format(name=tenant.name, what=what) + because + "."
