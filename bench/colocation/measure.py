@@ -76,7 +76,7 @@ async def _all(
         place = folder / NOTEBOOKS
         try:
             report.day = await notebooks.measure(
-                report.card, wanted.cells, place, shown, presave=wanted.presave,
+                report.card, wanted.cells, place, shown, writeback=wanted.writeback,
                 turns=wanted.turns)
         except NvshareError as error:
             report.failures.append(Failure(NOTEBOOKS, str(error)))

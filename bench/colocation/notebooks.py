@@ -120,7 +120,7 @@ class Day:
 
     size: Size
     tq: float                           # seconds
-    presave: bool
+    writeback: bool
     turns: bool                         # also where those that run fit together
     times: Times                        # when cells were to be submitted
     cells: tuple[Cell, ...]
@@ -160,12 +160,12 @@ class Day:
 
 
 async def measure(
-    card: Card, cells: int, folder: Path, progress: Progress, *, presave: bool = True,
+    card: Card, cells: int, folder: Path, progress: Progress, *, writeback: bool = True,
     turns: bool = False,
 ) -> Day:
     """Ten notebooks, first each for itself, then together. `folder` is made for the daemon.
 
-    `presave`: as the daemon's setting of that name. `turns`: its `anti-thrash` is on, not auto.
+    `writeback`: as the daemon's setting of that name. `turns`: its `anti-thrash` is on, not auto.
     """
     each = size(card.total, card.budget)
     plain = card.environment
@@ -182,7 +182,7 @@ async def measure(
         way = Way("on" if turns else "auto", TQ)
         daemon = await stack.enter_async_context(service(
             folder, plain, tq=way.setting(card.haste), anti_thrash=way.mode,
-            presave="on" if presave else "off", **card.settings,
+            writeback="on" if writeback else "off", **card.settings,
         ))
         notebooks = [
             await stack.enter_async_context(job(each.chosen, seed, daemon.environment))
@@ -212,4 +212,4 @@ async def measure(
         ))
         figures = daemon.figures(known, card.measurable)
     done = tuple(cell for one in used for cell in one)
-    return Day(each, TQ * card.haste, presave, turns, times, done, figures)
+    return Day(each, TQ * card.haste, writeback, turns, times, done, figures)

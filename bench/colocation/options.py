@@ -24,7 +24,7 @@ class Wanted:
     scale: float
     rounds: int
     cells: int
-    presave: bool                       # what notebooks that lie idle have is copied beforehand
+    writeback: bool                     # what notebooks that lie idle have is copied beforehand
     turns: bool                         # they take turns even where all that run fit together
     budget: int | None                  # bytes of host memory; None: what is safe
     simulate: bool
@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str]) -> Wanted:
                         help="how often the thesis's programs are measured; medians (1)")
     parser.add_argument("--cells", type=_count, default=notebooks.CELLS, metavar="N",
                         help=f"of each notebook ({notebooks.CELLS})")
-    parser.add_argument("--presave", type=_switch, default=True, metavar="SWITCH",
+    parser.add_argument("--writeback", type=_switch, default=True, metavar="SWITCH",
                         help="on, or off: idle notebooks are copied when others come (on)")
     parser.add_argument("--turns", action="store_true",
                         help="notebooks take turns even if they fit: anti-thrash on, not auto")
@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str]) -> Wanted:
     return Wanted(
         _chosen(given.variant, VARIANTS), _chosen(given.shape, SHAPES),
         tuple(sorted(set(given.tq or QUANTA))), given.scale, given.rounds, given.cells,
-        given.presave, given.turns, given.swap_budget, given.simulate, given.json, given.output,
+        given.writeback, given.turns, given.swap_budget, given.simulate, given.json, given.output,
     )
 
 

@@ -126,7 +126,7 @@ def _notebooks(day: Day) -> dict[str, Any]:
         "notebooks": len({cell.notebook for cell in day.cells}),
         "bytes": {**asdict(day.size), "why": day.size.why},
         "tq": day.tq,
-        "presave": day.presave,
+        "writeback": day.writeback,
         "anti_thrash": "on" if day.turns else "auto",
         "over_alone_median": day.median,
         "over_alone_99th": day.percentile_99,

@@ -15,7 +15,7 @@ from nvshared.hook.protocol import SIZE, VERSION, Flag, Type
 
 # Head | figures of memory | uuid, of HELLO | what it has or asks for, or has moved
 REPORT = struct.Struct("<HHIQ7Q16s2Q")
-# Head | room, host, presaved
+# Head | room, host, written_back
 ORDER = struct.Struct("<HHIQ3Q64x")
 NOTHING_HEARD = bytes(16)               # which answers, and what is to be pinned of them
 PATIENCE = 60.0                         # seconds without a record, after which something is wrong
@@ -54,7 +54,7 @@ class Client:
         packet = self.socket.recv(SIZE + 1)
         if not packet:
             raise ConnectionError("the daemon ended a connection")
-        kind, _, flags, number, room, host, presaved = ORDER.unpack(packet)
+        kind, _, flags, number, room, host, written_back = ORDER.unpack(packet)
         match kind:
             case Type.RUN:
                 self.granted = True
@@ -63,8 +63,8 @@ class Client:
                 self.stopped += 1
                 self.say(Type.STOPPED)
             case Type.EVICT if flags & Flag.KEEP:
-                self.host = max(self.host, self.allocated - self.resident + presaved)
-                self.say(Type.MOVED, number, presaved)
+                self.host = max(self.host, self.allocated - self.resident + written_back)
+                self.say(Type.MOVED, number, written_back)
             case Type.EVICT:
                 self.resident = min(self.resident, room)
                 self.host = max(self.host, self.allocated - self.resident)

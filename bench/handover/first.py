@@ -32,14 +32,14 @@ class WayOut:
     had: int                            # bytes of host memory, before
 
 
-def first_out(card: Card, presave: bool) -> Result:
-    """`presave`: whether host memory is made before it is needed."""
+def first_out(card: Card, writeback: bool) -> Result:
+    """`writeback`: whether host memory is made before it is needed."""
     first, second = tasks(card, 2, LARGE)
     programs = (first, replace(second, after=card.seconds * LATER))
-    trace, outcomes = run(card, programs, "100%", QUANTUM, examined=False, presave=presave)
+    trace, outcomes = run(card, programs, "100%", QUANTUM, examined=False, writeback=writeback)
     found = ways_out(trace, 8 * card.block)
     ways = [found.get(one.pid, []) for one in outcomes]
-    least = 45 if presave else None
+    least = 45 if writeback else None
     goals = [
         Goal(f"first way out of {name}", one[0].gbps if one else None, "GB/s", least=least)
         for name, one in zip(NAMES, ways, strict=True)
@@ -50,7 +50,7 @@ def first_out(card: Card, presave: bool) -> Result:
     ]
     later = [way.gbps for one in ways for way in one[1:]]
     return Result(
-        "first-out", f"presave {'on' if presave else 'off'}",
+        "first-out", f"writeback {'on' if writeback else 'off'}",
         (*goals, Goal("later ways out", statistics.median(later) if later else None, "GB/s")),
         {"ways_out": [
             [{"gib": way.bytes / GIB, "gbps": way.gbps, "had_gib": way.had / GIB} for way in one]

@@ -40,7 +40,7 @@ Variants = Mapping[str, Callable[[Card], Iterator[Result]]]
 VARIANTS: Variants = {
     "bus": lambda card: iter([bus(card)]),
     "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
-    "first-out": lambda card: (first_out(card, presave) for presave in (True, False)),
+    "first-out": lambda card: (first_out(card, writeback) for writeback in (True, False)),
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),
     "little-used": little_used,

@@ -57,7 +57,7 @@ def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]
     begin, end = min(one.due for one in answers), max(one.ended for one in answers)
     found = [line for line in trace if begin <= line["at"] <= end]
     return (
-        sum(line["bytes"] for line in found if line.get("event") in ("evicted", "presaved")),
+        sum(line["bytes"] for line in found if line.get("event") in ("evicted", "written-back")),
         sum(line["bytes"] for line in found if line.get("event") == "loaded"),
     )
 

@@ -49,7 +49,7 @@ class Trace:
 
     file: IO[str]
     turns: int = 0
-    saved: int = 0                      # answers to Presave
+    saved: int = 0                      # answers to Writeback
     host: dict[int, int] = field(default_factory=dict)      # bytes, by client
 
     def read(self) -> None:
@@ -60,6 +60,6 @@ class Trace:
                 return
             entry = json.loads(line)
             self.turns += entry.get("report") == "turn-started"
-            self.saved += entry.get("event") == "presaved"
+            self.saved += entry.get("event") == "written-back"
             if "memory" in entry:
                 self.host[entry["client"]] = entry["memory"]["host"]

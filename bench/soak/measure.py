@@ -72,7 +72,7 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
 
 def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[
         Samples, int, int]:
-    """Runs the programs and looks. The samples, how many turns there were, and answers to Presave.
+    """Runs the programs and looks. The samples, how many turns, and answers to Writeback.
 
     Raises NvshareError if a program or the daemon ends early, or a program badly.
     """

@@ -32,7 +32,7 @@ class Type(IntEnum):
     REASON = 10
     TELL = 11
     HEED = 12
-    PROVIDE = 13
+    PREALLOCATE = 13
 
     HELLO = 64
     MEMORY = 65
@@ -113,7 +113,7 @@ class OrderRecord:
     number: int = 0
     room: int = 0
     host: int = 0
-    presaved: int = 0
+    writeback: int = 0
     quantum: int = 0
     idle_window: int = 0
     commit: int = 0                     # from here on struct nvshare_limits
@@ -144,7 +144,7 @@ def encode_order(order: OrderRecord) -> bytes:
     """The bytes of an order."""
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
-        order.room, order.host, order.presaved, order.quantum, order.idle_window,
+        order.room, order.host, order.writeback, order.quantum, order.idle_window,
         order.commit, order.most, order.total, order.host_slab, order.beyond,
     )
 

@@ -38,7 +38,8 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
 
 ANSWERS = {
-    actions.Evict: events.Evicted, actions.Load: events.Loaded, actions.Presave: events.Presaved,
+    actions.Evict: events.Evicted, actions.Load: events.Loaded,
+    actions.Writeback: events.WrittenBack,
 }
 logger = logging.getLogger(__name__)
 
@@ -243,10 +244,10 @@ def _record(order: actions.Order) -> OrderRecord:
                 Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
         case actions.Stop():
             return OrderRecord(Type.STOP)
-        case actions.Presave():
-            return replace(_move(Type.EVICT, order, Flag.KEEP), presaved=order.size)
-        case actions.Provide():
-            return OrderRecord(Type.PROVIDE, host=order.host)
+        case actions.Writeback():
+            return replace(_move(Type.EVICT, order, Flag.KEEP), writeback=order.size)
+        case actions.Preallocate():
+            return OrderRecord(Type.PREALLOCATE, host=order.host)
         case actions.Load():
             return _move(Type.LOAD, order)
         case actions.MoveOrder():

@@ -81,15 +81,15 @@ class Load(MoveOrder):
     """LOAD: have `room`, bring in what is missing, then keep at most `host`."""
 
 @dataclass(frozen=True, slots=True)
-class Presave(MoveOrder):
+class Writeback(MoveOrder):
     """EVICT that keeps: have `size` bytes that can leave without a copy. The room stays."""
 
     size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Provide:
-    """PROVIDE: make host memory meanwhile, until so much is held in all. Without an answer."""
+class Preallocate:
+    """PREALLOCATE: make host memory meanwhile, until so much is held in all. Without an answer."""
 
     client: int
     host: int
@@ -175,6 +175,6 @@ class Stayed:
     reason: Stays
 
 
-Order = Run | Stop | MoveOrder | Provide | Yield | Limits | Tell | Heed
+Order = Run | Stop | MoveOrder | Preallocate | Yield | Limits | Tell | Heed
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
 Action = Order | Report

@@ -14,8 +14,8 @@ The goals, in order of priority:
    if a client will come, so it is done only while an idle client has swapped memory; the client
    that lacks most is taken for the next. What it lacks, less what is free, is written back where
    it would be evicted: from the client that will run last.
-4. **Preallocate** host memory in running clients (PROVIDE) for what will be evicted from them.
-   Their memory changes, so it cannot be written back yet. PROVIDE has no answer, and any move
+4. **Preallocate** host memory in running clients (PREALLOCATE) for what will be evicted from them.
+   Their memory changes, so it cannot be written back yet. PREALLOCATE has no answer, and any move
    ends it.
 
 **Calm.** Prefetch and writeback need a calm: no client is queued, asks for memory, is chosen,
@@ -100,7 +100,7 @@ def plan(decision: Decision, head: ScheduledClient | None) -> None:
             _prefetch(decision)
         if writeback_pays(card) and Way.OUT not in _copying(card):
             _write_back(decision)
-    if card.settings.presave and not _fit_together(card) and not card.groups.size("lacking"):
+    if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
         _preallocate(decision, head)
 
 
@@ -112,7 +112,7 @@ def pauses_matter(card: Card) -> bool:
 
 def writeback_pays(card: Card) -> bool:
     """A client may come that needs the room of idle clients."""
-    return card.settings.presave and not _fit_together(card) and _short(card) > 0
+    return card.settings.writeback and not _fit_together(card) and _short(card) > 0
 
 
 def _calm(card: Card) -> bool:
@@ -259,7 +259,7 @@ def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
     if host < client.host_charged + card.settings.block and not spare:
         return False
-    decision.presave(client, size, host)
+    decision.write_back(client, size, host)
     return True
 
 
@@ -278,7 +278,7 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.stays or client.overclaims.host)
-        made = client.provided <= client.memory.host + step // 2    # most of what it may make
+        made = client.preallocated <= client.memory.host + step // 2    # most of what it may make
         # In a domain that lacks host memory, what is not in use is taken back.
         lacking = any(domain.lacking for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
@@ -287,5 +287,5 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
             left = (card.host_free_for(client) - spare) // HOST_PART
             more = min(wanted - spare, step, left)
             if more >= block:
-                decision.provide(client, client.host_charged + more)
+                decision.preallocate(client, client.host_charged + more)
         short -= client.staying

@@ -169,19 +169,19 @@ WRITEBACK_AFTER_MOST = 64 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Writeback:
+class WritebackState:
     """What of an idle client's memory was written back; see ahead.py."""
 
     bytes: int = 0                      # that leave without a copy
     exhausted: bool = False             # no more can be written back before its next turn
     after: int = WRITEBACK_AFTER        # us for which it is to be idle before that
 
-    def wasted(self) -> "Writeback":
+    def wasted(self) -> "WritebackState":
         """Its turn begins, and what it computes makes the copies stale."""
         after = min(2 * self.after, WRITEBACK_AFTER_MOST) if self.bytes else self.after
-        return Writeback(after=after)
+        return WritebackState(after=after)
 
-    def used(self) -> "Writeback":
+    def used(self) -> "WritebackState":
         """Some of its memory was evicted. How much of the copies is left is not known."""
         return replace(self, bytes=0, after=WRITEBACK_AFTER) if self.bytes else self
 
@@ -209,7 +209,7 @@ class Pauses:
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
-    "overclaims", "silenced", "path", "membership", "provided",
+    "overclaims", "silenced", "path", "membership", "preallocated",
 })
 
 
@@ -292,8 +292,8 @@ class ScheduledClient(Counting):
     busy_after: int = 0                 # no turns because all are busy before this; see turns.py
     busy_pause: int = 0                 # for so long they were put off last
 
-    writeback: Writeback = Writeback()
-    provided: int = 0                   # host memory that it may make until its next move, in all
+    writeback: WritebackState = WritebackState()
+    preallocated: int = 0               # host memory that it may make until its next move, in all
     pauses: Pauses = Pauses()           # between two uses of the card
     halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
     rests: int | None = None            # that time without them, if its last turn ended so
@@ -375,7 +375,7 @@ class ScheduledClient(Counting):
     @property
     def host_charged(self) -> int:
         """Host memory it has or is allowed to take."""
-        most = max(self.memory.host, self.provided)
+        most = max(self.memory.host, self.preallocated)
         for move in self.moves:
             if move.way is Way.OUT:
                 most = max(most, move.order.host)
@@ -384,7 +384,7 @@ class ScheduledClient(Counting):
     @property
     def host_counted(self) -> int:
         """The same, as far as it is believed."""
-        most = max(self.memory.host - self.overclaims.host, self.provided)
+        most = max(self.memory.host - self.overclaims.host, self.preallocated)
         for move in self.moves:
             most = max(most, move.host)
         return most

@@ -88,16 +88,16 @@ class Decision:
         number = next(self.card.numbers)
         self._move(client, actions.Load(client.id, number, client.need, client.memory.host))
 
-    def presave(self, client: ScheduledClient, size: int, host: int) -> None:
+    def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
         """Has an idle client copy so much, and allows it so much host memory in all."""
         number = next(self.card.numbers)
-        order = actions.Presave(client.id, number, client.ordered, host, True, size)
+        order = actions.Writeback(client.id, number, client.ordered, host, True, size)
         self._move(client, order, Goal.WRITEBACK)
 
-    def provide(self, client: ScheduledClient, host: int) -> None:
+    def preallocate(self, client: ScheduledClient, host: int) -> None:
         """Has a running client make host memory, until it has so much in all."""
-        client.provided = host
-        self.order(actions.Provide(client.id, host))
+        client.preallocated = host
+        self.order(actions.Preallocate(client.id, host))
 
     def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
@@ -120,5 +120,5 @@ class Decision:
         if not isinstance(order, actions.Load):
             host += max(0, order.host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, host, goal))
-        client.provided = 0             # that ends with it, and counts with it
+        client.preallocated = 0         # that ends with it, and counts with it
         self.actions.append(order)

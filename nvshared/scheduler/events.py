@@ -149,7 +149,7 @@ class Loaded(Moved):
     """To a LOAD: `bytes` have come in."""
 
 
-class Presaved(Moved):
+class WrittenBack(Moved):
     """To an EVICT that keeps: `bytes` could leave without a copy now."""
 
 

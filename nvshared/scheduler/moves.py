@@ -26,11 +26,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nvshared.scheduler import promises, queue, trust
-from nvshared.scheduler.actions import Presave
+from nvshared.scheduler.actions import Writeback
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import QUEUING, Goal, Move, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
-from nvshared.scheduler.events import Evicted, Loaded, Moved, Presaved, Standing
+from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenBack
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
@@ -328,7 +328,7 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
             _evicted(card, client, answer, done, before)
         case Loaded():
             failed = _loaded(card, client, answer, done) or failed
-        case Presaved() if isinstance(done.order, Presave):
+        case WrittenBack() if isinstance(done.order, Writeback):
             done_now = client.writeback.bytes if client.holds else min(
                 answer.bytes, client.memory.resident)
             short = answer.bytes < done.order.size and not answer.yielded

@@ -86,7 +86,7 @@ class Settings:
     step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
     gather: int = 0                     # after the scheduler's start, only listen for so long
     bus_sharing: bool = True            # moves ahead of time wait for a program's copies
-    presave: bool = True                # what may have to leave is copied before that
+    writeback: bool = True              # what may have to leave is copied before that
     prefetch: bool = False              # and who is asked for most often comes in before that
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported

@@ -219,7 +219,7 @@ class Config:
         "moves ahead of a program's turn wait while the running program copies between host and "
         "card in the same direction, for half of the time at most; on or off",
         metavar="SWITCH", words="on")
-    presave: bool = _setting(
+    writeback: bool = _setting(
         "gpu", quantity.switch, True,
         "while nobody waits, copy idle programs' memory to the host, if others may need its "
         "room, so that it can leave at once; and have running programs make host memory for what "

@@ -66,7 +66,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         step=PAGE,
         gather=config.gather,
         bus_sharing=config.bus_sharing,
-        presave=config.presave,
+        writeback=config.writeback,
         prefetch=config.prefetch,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,

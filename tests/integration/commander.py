@@ -149,7 +149,7 @@ class Commander:
         if hook.running:
             self._order_running(hook, free)
         elif not hook.moves and self.random.random() < 0.1:
-            self._presave(hook)
+            self._write_back(hook)
         elif not hook.moves and hook.whole:
             self._evict(hook)
         elif not hook.moves and self.random.random() < 0.05:
@@ -176,7 +176,7 @@ class Commander:
             self._run(hook)
         elif chance < 0.5:
             host = 1 << 40 if chance < 0.45 else hook.memory.host + 16 * MIB
-            self.send(hook, OrderRecord(Type.PROVIDE, host=host))
+            self.send(hook, OrderRecord(Type.PREALLOCATE, host=host))
 
     def _make_whole(self, hook: Hook, free: int) -> None:
         if hook.need <= hook.room + free:
@@ -235,12 +235,12 @@ class Commander:
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
         self.move(hook, OrderRecord(Type.EVICT, self._ahead(), room=room, host=host))
 
-    def _presave(self, hook: Hook) -> None:
+    def _write_back(self, hook: Hook) -> None:
         """Whether it is all there or not."""
         size = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
         self.move(hook, OrderRecord(
-            Type.EVICT, self._ahead() | Flag.KEEP, presaved=size, host=host))
+            Type.EVICT, self._ahead() | Flag.KEEP, writeback=size, host=host))
 
     def _load(self, hook: Hook, room: int, free: int) -> None:
         assert room - hook.room <= free, "the commander breaks its own rule"

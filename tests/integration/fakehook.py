@@ -164,12 +164,12 @@ class Hook:
                 self.lack_told = False
                 self.say(Type.STOPPED, flags=Flag.WANTS)
             case Type.EVICT if record.flags & Flag.KEEP:
-                self.presave(record)
+                self.write_back(record)
             case Type.EVICT:
                 self.evict(record)
             case Type.LOAD:
                 self.load(record)
-            case Type.YIELD | Type.REASON | Type.PROVIDE:
+            case Type.YIELD | Type.REASON | Type.PREALLOCATE:
                 return                  # it was done at once, is for people, or will never be done
             case Type.LIMITS:
                 self.limits = record
@@ -201,15 +201,15 @@ class Hook:
         flags = Flag.NO_MEMORY if moved < surplus else Flag(0)
         self.say(Type.MOVED, flags=flags, number=order.number, moved=moved)
 
-    def presave(self, order: OrderRecord) -> None:
+    def write_back(self, order: OrderRecord) -> None:
         """Copies what would leave, as far as host memory is allowed."""
         memory = self.memory
         swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
-        presaved = min(order.presaved, memory.resident, max(0, allowed - swapped))
-        self.memory = replace(memory, host=max(memory.host, swapped + presaved))
-        short = presaved < min(order.presaved, memory.resident)
+        written_back = min(order.writeback, memory.resident, max(0, allowed - swapped))
+        self.memory = replace(memory, host=max(memory.host, swapped + written_back))
+        short = written_back < min(order.writeback, memory.resident)
         flags = Flag.NO_MEMORY if short else Flag(0)
-        self.say(Type.MOVED, flags=flags, number=order.number, moved=presaved)
+        self.say(Type.MOVED, flags=flags, number=order.number, moved=written_back)
 
     def load(self, order: OrderRecord) -> None:
         """Brings in what there is room for, and gives host memory back."""

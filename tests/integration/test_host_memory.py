@@ -93,7 +93,7 @@ def counted(site: Site) -> list[int]:
 
 def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
     """The same part of it leaves each time, and has kept its place in the host's memory."""
-    site.start("--tq", "1", "--presave", "off", "--trace", str(site.folder / "trace"))
+    site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, WRITTEN)
     held = []
     for _ in range(3):
@@ -263,7 +263,7 @@ def test_host_memory_is_registered_anew_in_another_context(
 ) -> None:
     """If it is refused that, copies are slower, and as right."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
-    site.start("--tq", "1", "--presave", "off", "--trace", str(site.folder / "trace"))
+    site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, f"both = {both}\n" + KEPT + OUTLIVES)
     for _ in range(3):
         assert program.hears() == "away"

@@ -11,7 +11,7 @@ from tests.integration.test_bus_sharing import MOVES, Daemon, ahead
 from tests.integration.test_own_memory import Program
 
 
-def test_memory_presaved_in_parts_is_examined_once_for_many_orders(site: Site) -> None:
+def test_memory_written_back_in_parts_is_examined_once_for_many_orders(site: Site) -> None:
     """Each look takes the card from whoever runs: parts of all four, then the whole of them.
 
     The kernel fails from its sixth launch on: the first is to try it, two are for the first way

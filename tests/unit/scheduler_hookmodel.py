@@ -21,10 +21,10 @@ from nvshared.scheduler.actions import (
     Load,
     MoveOrder,
     Order,
-    Presave,
-    Provide,
+    Preallocate,
     Run,
     Stop,
+    Writeback,
     Yield,
 )
 from nvshared.scheduler.events import (
@@ -396,7 +396,7 @@ class Hook:
                 self._run(order)
             elif isinstance(order, Stop):
                 self._stop()
-            elif isinstance(order, Provide):
+            elif isinstance(order, Preallocate):
                 self.early = order.host
                 moves.make(self)
             elif isinstance(order, Evict):
@@ -405,9 +405,9 @@ class Hook:
             elif isinstance(order, Load):
                 self.room = order.room
                 moves.load(self, order)
-            elif isinstance(order, Presave):
+            elif isinstance(order, Writeback):
                 assert not self.granted, "what may change is copied"
-                moves.presave(self, order)
+                moves.write_back(self, order)
 
     def done(self) -> None:
         """An order has been carried out: the next one."""

@@ -6,8 +6,8 @@ Each is re-entered as a block has arrived where it goes.
 
 from typing import TYPE_CHECKING
 
-from nvshared.scheduler.actions import Evict, Load, Presave
-from nvshared.scheduler.events import Evicted, Loaded, Presaved
+from nvshared.scheduler.actions import Evict, Load, Writeback
+from nvshared.scheduler.events import Evicted, Loaded, WrittenBack
 from tests.unit.scheduler_arena import Block, Place, Slab
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
     evict(hook, order, moved)
 
 
-def presave(hook: "Hook", order: Presave, no_host: bool = False, failed: bool = False) -> None:
+def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bool = False) -> None:
     """One block after the other, as they would leave."""
     resident = [b for b in reversed(hook.blocks) if b.place is Place.RESIDENT]
     ready = sum(b.size for b in resident if b.saved)
@@ -69,19 +69,19 @@ def presave(hook: "Hook", order: Presave, no_host: bool = False, failed: bool = 
             took = max(1, block.size // hook.world.bus)
             hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
             return
-    hook.say(Presaved(
+    hook.say(WrittenBack(
         hook.id, hook.memory, order.number, ready, no_memory=no_host,
         driver_error=failed, yielded=more and order.number in hook.cut,
     ))
     hook.done()
 
 
-def _copied(hook: "Hook", block: Block, order: Presave) -> None:
+def _copied(hook: "Hook", block: Block, order: Writeback) -> None:
     hook.put(block, Place.RESIDENT)
     block.saved = True
     if block.doomed:
         hook.forget(block)
-    presave(hook, order)
+    write_back(hook, order)
 
 
 def make(hook: "Hook") -> None:

@@ -14,10 +14,10 @@ from nvshared.scheduler.actions import (
     Evict,
     Limits,
     Load,
-    Presave,
-    Provide,
+    Preallocate,
     Run,
     Stop,
+    Writeback,
     Yield,
 )
 from nvshared.scheduler.domains import Domains
@@ -31,12 +31,12 @@ from nvshared.scheduler.events import (
     Loaded,
     Memory,
     MemoryChanged,
-    Presaved,
     Reopened,
     Stopped,
     TermsChanged,
     Tick,
     WentIdle,
+    WrittenBack,
 )
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import ClientView
@@ -60,7 +60,7 @@ class Talk:
         self.now = 0
         self.settings = Settings(
             capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
-            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), presave=False,
+            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), writeback=False,
             stuck_after=int(stuck_after * SECOND),
         )
         self.scheduler = Scheduler(self.settings, 0, domains)
@@ -187,7 +187,9 @@ class Talk:
         self.memory[client] = replace(memory, resident=resident, room=order.room, host=host)
         return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
 
-    def presaved(self, order: Presave, ready: float | None = None, **flags: Any) -> list[Action]:
+    def written_back(
+        self, order: Writeback, ready: float | None = None, **flags: Any
+    ) -> list[Action]:
         """MOVED: kept, with all the host allows for, or so many GiB."""
         client, memory = order.client, self.memory[order.client]
         swapped = self.swapped.get(client, 0)
@@ -197,7 +199,7 @@ class Talk:
             flags = {"no_memory": True}
         host = max(memory.host, swapped + has)
         self.memory[client] = replace(memory, host=host)
-        return self.tell(Presaved(client, self.memory[client], order.number, has, **flags))
+        return self.tell(WrittenBack(client, self.memory[client], order.number, has, **flags))
 
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
         """Answers EVICT and LOAD, and what follows from the answers. Returns all actions."""
@@ -263,14 +265,14 @@ def loads(actions: list[Action]) -> list[tuple[int, float]]:
     return [(a.client, a.room / GIB) for a in actions if isinstance(a, Load)]
 
 
-def presaves(actions: list[Action]) -> list[Presave]:
+def writebacks(actions: list[Action]) -> list[Writeback]:
     """What is to be copied and to stay."""
-    return [action for action in actions if isinstance(action, Presave)]
+    return [action for action in actions if isinstance(action, Writeback)]
 
 
-def provides(actions: list[Action]) -> list[Provide]:
+def preallocations(actions: list[Action]) -> list[Preallocate]:
     """Who is to make host memory."""
-    return [action for action in actions if isinstance(action, Provide)]
+    return [action for action in actions if isinstance(action, Preallocate)]
 
 
 def yields(actions: list[Action]) -> list[int]:

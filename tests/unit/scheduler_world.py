@@ -24,8 +24,7 @@ from nvshared.scheduler.actions import (
     Limits,
     Load,
     Order,
-    Presave,
-    Provide,
+    Preallocate,
     Report,
     Run,
     Stop,
@@ -33,6 +32,7 @@ from nvshared.scheduler.actions import (
     Tell,
     TurnEnded,
     TurnStarted,
+    Writeback,
     Yield,
 )
 from nvshared.scheduler.client import Goal
@@ -54,7 +54,7 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Presave, Provide, Limits, Yield)
+OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Writeback, Preallocate, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -315,7 +315,7 @@ class World:
             case Stuck():
                 self.stuck.append(action)
             case (
-                Run() | Stop() | Evict() | Load() | Presave() | Provide() | Yield() | Limits()
+                Run() | Stop() | Evict() | Load() | Writeback() | Preallocate() | Yield() | Limits()
                 | Tell() | Heed()
             ):
                 self._to_hook(action)
@@ -377,7 +377,7 @@ class World:
             view = views[action.client]
             assert view.memory.resident == view.memory.allocated, "it runs, and is not whole"
             assert view.memory.need <= view.room
-        if isinstance(action, Presave):
+        if isinstance(action, Writeback):
             self._saves.add(action.number)
             states = {view.state for view in views.values()}
             assert states <= {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
@@ -415,7 +415,7 @@ class World:
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
-                elif isinstance(order, Evict | Presave | Provide):
+                elif isinstance(order, Evict | Writeback | Preallocate):
                     hosts.append(order.host)
             room += max(mine)
             host += max(hosts)

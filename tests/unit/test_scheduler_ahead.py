@@ -14,18 +14,27 @@ from nvshared.scheduler.actions import (
     Action,
     Evict,
     Load,
-    Presave,
-    Provide,
+    Preallocate,
     Run,
     TurnEnd,
     TurnEnded,
+    Writeback,
 )
 from nvshared.scheduler.card import BURST
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import SettingsChanged, TermsChanged
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
-from tests.unit.scheduler_talk import Talk, evicts, loads, presaves, provides, runs, stops, yields
+from tests.unit.scheduler_talk import (
+    Talk,
+    evicts,
+    loads,
+    preallocations,
+    runs,
+    stops,
+    writebacks,
+    yields,
+)
 from tests.unit.scheduler_world import World
 
 A, B, C = 1, 2, 3
@@ -38,7 +47,7 @@ def talking(
 ) -> Talk:
     """With writeback, which other stories have off."""
     talk = Talk(capacity=capacity, host=host, step=step)
-    talk.settings = replace(talk.settings, presave=True)
+    talk.settings = replace(talk.settings, writeback=True)
     talk.scheduler = Scheduler(talk.settings, 0, domains)
     return talk
 
@@ -76,7 +85,7 @@ def ask(talk: Talk, client: int) -> float:
     return missing
 
 
-def sizes(orders: list[Presave]) -> list[tuple[int, float]]:
+def sizes(orders: list[Writeback]) -> list[tuple[int, float]]:
     """Who is to have how much ready, in GiB."""
     return [(order.client, order.size / GIB) for order in orders]
 
@@ -108,21 +117,21 @@ def test_writeback_of_an_idle_client_follows_its_stop_after_half_a_second() -> N
     assert stops(talk.idle(B)) == [B]
     told_of_the_end = talk.stopped(B, wants=False)
     assert [end.reason for end in told_of_the_end if isinstance(end, TurnEnded)] == [TurnEnd.IDLE]
-    assert not presaves(told_of_the_end)
+    assert not writebacks(told_of_the_end)
     # A lacks 20 GiB, and not before half a second has passed.
-    assert not presaves(talk.wait(0.4))
-    (order,) = presaves(talk.wait(0.2))
+    assert not writebacks(talk.wait(0.4))
+    (order,) = writebacks(talk.wait(0.2))
     assert sizes([order]) == [(B, 20)]
     assert order.host >= 20 * GIB
-    assert not presaves(talk.presaved(order))
-    assert not presaves(talk.wait(100))
+    assert not writebacks(talk.written_back(order))
+    assert not writebacks(talk.wait(100))
 
 
 def test_writeback_that_is_done_leaves_only_an_evict_for_the_next_client() -> None:
     talk = talking()
     at_rest(talk)
-    (order,) = presaves(talk.wait(1))
-    talk.presaved(order)
+    (order,) = writebacks(talk.wait(1))
+    talk.written_back(order)
     said = talk.want(A)
     assert evicts(said) == [(B, 40)]
     assert not yields(said)
@@ -132,26 +141,26 @@ def test_writeback_that_is_done_leaves_only_an_evict_for_the_next_client() -> No
 def test_writeback_is_cut_short_when_its_client_wants_the_card() -> None:
     talk = talking()
     at_rest(talk)
-    (order,) = presaves(talk.wait(1))
+    (order,) = writebacks(talk.wait(1))
     said = talk.want(B)
     # Before it may run, or the hook would hear of it too late.
     assert yields(said) == [B]
     assert runs(said) == [B]
     assert [type(action).__name__ for action in said][:1] == ["Yield"]
-    said = talk.presaved(order, 5, yielded=True)
-    assert not presaves(said)
+    said = talk.written_back(order, 5, yielded=True)
+    assert not writebacks(said)
     assert not runs(said)
 
 
 def test_writeback_is_cut_short_when_another_client_wants_the_card() -> None:
     talk = talking()
     at_rest(talk)
-    (order,) = presaves(talk.wait(1))
+    (order,) = writebacks(talk.wait(1))
     said = talk.want(A)
     assert yields(said) == [B]
     assert [type(action).__name__ for action in said][:1] == ["Yield"]
     talk.obey(said)
-    talk.presaved(order, 5, yielded=True)
+    talk.written_back(order, 5, yielded=True)
     assert A in talk.granted
 
 
@@ -159,7 +168,7 @@ def test_writeback_is_cut_short_behind_a_stop_of_the_same_moment() -> None:
     talk = talking()
     at_rest(talk)
     talk.run(C, 5)
-    presaves(talk.wait(1))
+    writebacks(talk.wait(1))
     said = talk.idle(C)
     assert stops(said) == [C]
     assert yields(said) == [B]
@@ -169,17 +178,17 @@ def test_writeback_is_cut_short_behind_a_stop_of_the_same_moment() -> None:
 def test_writeback_proceeds_in_steps() -> None:
     talk = talking(step=8)
     at_rest(talk)
-    orders, ready = presaves(talk.wait(1)), []
+    orders, ready = writebacks(talk.wait(1)), []
     while orders:
         ready += sizes(orders)
-        orders = presaves(talk.presaved(orders[0]))
+        orders = writebacks(talk.written_back(orders[0]))
     assert ready == [(B, 8), (B, 16), (B, 20)]
 
 
 def test_writeback_is_cut_short_by_a_question_for_memory() -> None:
     talk = talking()
     at_rest(talk)
-    presaves(talk.wait(1))
+    writebacks(talk.wait(1))
     said = talk.ask(A, 1, 70)
     assert [type(action).__name__ for action in said][:1] == ["Yield"]
 
@@ -189,15 +198,15 @@ def test_writeback_that_was_wasted_doubles_the_pause_until_one_is_used() -> None
     at_rest(talk)
     pause = 0.5
     for _ in range(3):
-        (order,) = presaves(talk.wait(pause + 0.01))
-        talk.presaved(order)
+        (order,) = writebacks(talk.wait(pause + 0.01))
+        talk.written_back(order)
         talk.want(B)
         pause = 2 * pause
         talk.idle(B)
         talk.stopped(B, wants=False)
-        assert not presaves(talk.wait(pause - 0.01))
-    (order,) = presaves(talk.wait(0.02))
-    talk.presaved(order)
+        assert not writebacks(talk.wait(pause - 0.01))
+    (order,) = writebacks(talk.wait(0.02))
+    talk.written_back(order)
     # Somebody comes for it: that was right.
     talk.obey(talk.want(A))
     talk.obey(talk.want(B))
@@ -205,7 +214,7 @@ def test_writeback_that_was_wasted_doubles_the_pause_until_one_is_used() -> None
     talk.obey(talk.stopped(A, wants=False))
     talk.idle(B)
     talk.stopped(B, wants=False)
-    assert presaves(talk.wait(0.51))
+    assert writebacks(talk.wait(0.51))
 
 
 def test_writeback_where_all_clients_fit_does_nothing() -> None:
@@ -215,14 +224,14 @@ def test_writeback_where_all_clients_fit_does_nothing() -> None:
     assert not any(action.report_idle for action in talk.said if isinstance(action, Run))
     talk.idle(A)
     assert not stops(talk.said)
-    assert not presaves(talk.wait(10))
+    assert not writebacks(talk.wait(10))
 
 
 def test_writeback_that_is_turned_off_does_nothing() -> None:
     talk = talking()
     at_rest(talk)
-    talk.tell(SettingsChanged(replace(talk.settings, presave=False)))
-    assert not presaves(talk.wait(10))
+    talk.tell(SettingsChanged(replace(talk.settings, writeback=False)))
+    assert not writebacks(talk.wait(10))
 
 
 def test_writeback_begins_with_the_client_that_is_idle_longest() -> None:
@@ -235,26 +244,26 @@ def test_writeback_begins_with_the_client_that_is_idle_longest() -> None:
         talk.obey(talk.stopped(client, wants=False))
     # A lacks 40 GiB, and of those B has 30; also while C runs.
     assert C in talk.granted
-    (order,) = presaves(talk.wait(1))
+    (order,) = writebacks(talk.wait(1))
     assert sizes([order]) == [(B, 30)]
-    talk.presaved(order)
+    talk.written_back(order)
     talk.idle(C)
     talk.stopped(C, wants=False)
-    (order,) = presaves(talk.wait(1))
+    (order,) = writebacks(talk.wait(1))
     assert sizes([order]) == [(C, 10)]
-    assert not presaves(talk.presaved(order))
+    assert not writebacks(talk.written_back(order))
 
 
 def test_writeback_without_host_memory_is_not_tried_again_before_the_next_turn() -> None:
     talk = talking()
     at_rest(talk)
-    (order,) = presaves(talk.wait(1))
-    assert not presaves(talk.presaved(order, 3, no_memory=True))
-    assert not presaves(talk.wait(100))
+    (order,) = writebacks(talk.wait(1))
+    assert not writebacks(talk.written_back(order, 3, no_memory=True))
+    assert not writebacks(talk.wait(100))
     talk.want(B)                        # and after a turn it is
     talk.idle(B)
     talk.stopped(B, wants=False)
-    assert presaves(talk.wait(1.01))
+    assert writebacks(talk.wait(1.01))
 
 
 def test_writeback_leaves_half_of_the_free_host_memory() -> None:
@@ -266,18 +275,18 @@ def test_writeback_leaves_half_of_the_free_host_memory() -> None:
     talk.idle(B)
     talk.stopped(B, wants=False)
     left = talk.scheduler.snapshot().host_free
-    (order,) = presaves(talk.wait(1))
-    assert order.host - provides(talk.said)[-1].host == left // 2
+    (order,) = writebacks(talk.wait(1))
+    assert order.host - preallocations(talk.said)[-1].host == left // 2
 
 
 def test_writeback_of_a_client_that_is_suspended_is_cut_short() -> None:
     talk = talking()
     at_rest(talk)
-    (order,) = presaves(talk.wait(1))
+    (order,) = writebacks(talk.wait(1))
     said = talk.tell(TermsChanged(B, Terms(suspended=True)))
     assert yields(said) == [B]
-    talk.obey(talk.presaved(order, 1, yielded=True))
-    assert not presaves(talk.wait(10))
+    talk.obey(talk.written_back(order, 1, yielded=True))
+    assert not writebacks(talk.wait(10))
 
 
 @pytest.mark.parametrize("outward", [True, False])
@@ -290,19 +299,19 @@ def test_writeback_gives_way_to_a_program_that_copies_to_the_host(outward: bool)
     talk.idle(B)
     talk.stopped(B, wants=False)
     talk.run(C, 10)                     # fits beside either
-    (order,) = presaves(talk.wait(1))
+    (order,) = writebacks(talk.wait(1))
     said = talk.copying(C, inward=not outward, outward=outward)
     assert yields(said) == ([B] if outward else [])
-    said = talk.presaved(order, 1, yielded=True)
-    assert sizes(presaves(said)) == ([] if outward else sizes([order]))
+    said = talk.written_back(order, 1, yielded=True)
+    assert sizes(writebacks(said)) == ([] if outward else sizes([order]))
     if outward:
-        assert sizes(presaves(talk.copying(C))) == sizes([order])
+        assert sizes(writebacks(talk.copying(C))) == sizes([order])
     assert not loads(said)
 
 
 def made(actions: list[Action]) -> list[tuple[int, int]]:
     """Which clients are to have how many GiB of host memory, about."""
-    return [(order.client, order.host // GIB) for order in provides(actions)]
+    return [(order.client, order.host // GIB) for order in preallocations(actions)]
 
 
 def test_preallocate_gives_a_running_client_what_will_be_evicted_from_it() -> None:
@@ -310,8 +319,8 @@ def test_preallocate_gives_a_running_client_what_will_be_evicted_from_it() -> No
     talk.run(A, 60)
     # B is not there yet, and would lack 20 GiB; that it does not want to run does not matter.
     assert made(talk.join(B, 60)) == [(A, 20)]
-    assert not provides(talk.changed(A, host=20.25))
-    assert not provides(talk.obey(talk.want(B)))
+    assert not preallocations(talk.changed(A, host=20.25))
+    assert not preallocations(talk.obey(talk.want(B)))
     talk.obey(talk.wait(30))
     assert stops(talk.said) == [A]
     # B has 60 now, and A lacks 20: B makes as much in its turn, before that is over.
@@ -323,11 +332,11 @@ def test_preallocate_where_all_fit_or_the_setting_is_off_does_nothing() -> None:
     talk.run(A, 60)
     talk.run(B, 40)
     talk.wait(100)
-    assert not provides(talk.said)
-    talk.settings = replace(talk.settings, presave=False)
+    assert not preallocations(talk.said)
+    talk.settings = replace(talk.settings, writeback=False)
     talk.tell(SettingsChanged(talk.settings))
     talk.obey(talk.join(C, 60))
-    assert not provides(talk.said)
+    assert not preallocations(talk.said)
 
 
 def test_preallocate_leaves_out_what_clients_without_a_turn_give() -> None:
@@ -346,22 +355,22 @@ def test_preallocate_leaves_out_what_clients_without_a_turn_give() -> None:
     talk.obey(talk.want(A))
     # Now A lacks 20; C, which lacks more, waits behind it.
     assert made(talk.said) == [(A, 20), (B, 20)]
-    assert not provides(talk.run(C, 90))
+    assert not preallocations(talk.run(C, 90))
 
 
 def test_preallocate_proceeds_in_steps_and_leaves_as_much_free() -> None:
     talk = talking(step=8)
     talk.run(A, 60)
     assert made(talk.join(B, 60)) == [(A, 8)]
-    assert not provides(talk.changed(A, host=3))
+    assert not preallocations(talk.changed(A, host=3))
     assert made(talk.changed(A, host=5)) == [(A, 16)]
     assert made(talk.changed(A, host=13)) == [(A, 20)]
-    assert not provides(talk.changed(A, host=20))
+    assert not preallocations(talk.changed(A, host=20))
 
     talk = talking(host=24)
     talk.run(A, 60)
     assert made(talk.join(B, 60)) == [(A, 12)]
-    assert not provides(talk.changed(A, host=12))
+    assert not preallocations(talk.changed(A, host=12))
 
 
 def test_preallocate_leaves_as_much_free_in_a_domain() -> None:
@@ -374,13 +383,13 @@ def test_preallocate_leaves_as_much_free_in_a_domain() -> None:
     domains.resize("box", 59 * GIB)
     talk.obey(talk.changed(A, host=31))
     assert talk.memory[A].host < 31 * GIB
-    assert len(provides(talk.said)) == 1
+    assert len(preallocations(talk.said)) == 1
 
 
 def test_preallocated_host_memory_counts_until_the_next_move() -> None:
     talk = talking(host=100)
     talk.run(A, 60)
-    (order,) = provides(talk.join(B, 60))
+    (order,) = preallocations(talk.join(B, 60))
     assert talk.scheduler.snapshot().host_free == 100 * GIB - order.host
     talk.changed(A, host=5)
     assert talk.scheduler.snapshot().host_free == 100 * GIB - order.host
@@ -395,7 +404,7 @@ def test_preallocated_host_memory_counts_until_the_next_move() -> None:
 def test_load_does_not_take_back_what_is_being_preallocated() -> None:
     talk = talking()
     talk.run(A, 60)
-    (order,) = provides(talk.join(B, 60))
+    (order,) = preallocations(talk.join(B, 60))
     said = talk.need_room(A, allocated=70)
     (load,) = (order for order in said if isinstance(order, Load))
     assert load.host == order.host
@@ -422,7 +431,7 @@ def test_preallocated_host_memory_goes_back_first_when_it_is_short() -> None:
 
 def test_preallocate_in_random_worlds_keeps_all_invariants() -> None:
     """No budget is exceeded, and nothing is ordered and taken back: World looks."""
-    assert sum(len(_play(seed).orders_of(Provide)) for seed in range(20)) > 20
+    assert sum(len(_play(seed).orders_of(Preallocate)) for seed in range(20)) > 20
 
 
 def _play(seed: int) -> World:

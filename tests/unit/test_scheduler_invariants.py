@@ -55,7 +55,7 @@ class Tenants(RuleBasedStateMachine):
         self.resized = False
         settings = Settings(
             capacity=capacity, total=capacity, host_budget=capacity * host // 2, step=step,
-            tq=tq, anti_thrash=mode, gather=5 * SECOND, presave=saves,
+            tq=tq, anti_thrash=mode, gather=5 * SECOND, writeback=saves,
             prefetch=fetches,
         )
         block = settings.block * halves // 2

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Evict, Limits, Load, MoveOrder, Presave, Run, Stop
+from nvshared.scheduler.actions import Action, Evict, Limits, Load, MoveOrder, Run, Stop, Writeback
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
     CapacityChanged,
@@ -22,13 +22,13 @@ from nvshared.scheduler.events import (
     Loaded,
     Memory,
     MemoryChanged,
-    Presaved,
     Reopened,
     Seen,
     Stays,
     Stopped,
     TermsChanged,
     Tick,
+    WrittenBack,
 )
 from nvshared.scheduler.settings import Settings, Terms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
@@ -551,7 +551,7 @@ def test_domain_whose_limit_changes_bounds_random_programs(seed: int) -> None:
     world = World(
         Settings(
             capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND // 4,
-            presave=bool(seed % 2), stuck_after=600 * SECOND),
+            writeback=bool(seed % 2), stuck_after=600 * SECOND),
         seed,
     )
     world.resize(4 * GIB)
@@ -649,7 +649,7 @@ class Court:
         orders = self.owed[id]
         if orders and dice.random() < 0.5:
             order = orders.pop(0)
-            answer = {Load: Loaded, Evict: Evicted, Presave: Presaved}[type(order)]
+            answer = {Load: Loaded, Evict: Evicted, Writeback: WrittenBack}[type(order)]
             self.tell(answer(
                 id, memory, order.number, self.figure(), 1, dice.random() < 0.2,
                 dice.random() < 0.2))

@@ -71,7 +71,7 @@ def test_others_go_on_beside_it_and_it_does_too_in_the_end(seed: int) -> None:
         Settings(
             capacity=CARD, total=CARD, host_budget=8 * CARD, step=128 * MIB,
             tq=SECOND, anti_thrash=dice.choice([AntiThrash.AUTO, AntiThrash.ON]),
-            gather=0, presave=dice.random() < 0.5, stuck_after=STUCK_AFTER,
+            gather=0, writeback=dice.random() < 0.5, stuck_after=STUCK_AFTER,
         ), seed, bus=dice.choice([500, 50_000]),
     )
     hooks = [world.welcome(Stoppable(id, world)) for id in range(1, dice.randint(3, 5))]

@@ -24,10 +24,10 @@ from nvshared.scheduler.actions import (
     Load,
     MoveOrder,
     Order,
-    Presave,
     Run,
     Stop,
     Tell,
+    Writeback,
     Yield,
 )
 from nvshared.scheduler.events import Memory
@@ -161,7 +161,7 @@ def test_orders_become_records(hook: Hook) -> None:
         Run(1, 9, True, True, False, 6), Run(1), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
         Limits(1, 7, 1, 2, GIB, 3), Run(1, 9, True, True, True, 6),
         Evict(1, 8, GIB, 4, ahead=True), Load(1, 9, GIB, 6, ahead=True), Yield(1, 9),
-        Presave(1, 10, 7, 6, True, GIB), Run(1, 0, False, True, True, 7),
+        Writeback(1, 10, 7, 6, True, GIB), Run(1, 0, False, True, True, 7),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
@@ -177,7 +177,7 @@ def test_orders_become_records(hook: Hook) -> None:
         OrderRecord(Type.EVICT, Flag.AHEAD, number=8, room=GIB, host=4),
         OrderRecord(Type.LOAD, Flag.AHEAD, number=9, room=GIB, host=6),
         OrderRecord(Type.YIELD, number=9),
-        OrderRecord(Type.EVICT, Flag.AHEAD | Flag.KEEP, number=10, room=7, host=6, presaved=GIB),
+        OrderRecord(Type.EVICT, Flag.AHEAD | Flag.KEEP, number=10, room=7, host=6, writeback=GIB),
         OrderRecord(Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE, idle_window=7),
     ]
 
@@ -237,10 +237,10 @@ def moved(flags: Flag) -> ReportRecord:
      events.Evicted(1, FIGURES, 3, 8, 7, yielded=True)),
     (Load(1, 3, 0, 0, ahead=True), moved(Flag.YIELDED),
      events.Loaded(1, FIGURES, 3, 8, 7, yielded=True)),
-    (Presave(1, 3, 0, 0), moved(Flag.YIELDED),
-     events.Presaved(1, FIGURES, 3, 8, 7, yielded=True)),
-    (Presave(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
-     events.Presaved(1, FIGURES, 3, 8, 7, True, True)),
+    (Writeback(1, 3, 0, 0), moved(Flag.YIELDED),
+     events.WrittenBack(1, FIGURES, 3, 8, 7, yielded=True)),
+    (Writeback(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
+     events.WrittenBack(1, FIGURES, 3, 8, 7, True, True)),
 ])
 def test_an_answer_is_taken_once_and_only_when_it_was_asked_for(
     hook: Hook, order: Stop | MoveOrder, record: ReportRecord, event: events.Event

@@ -65,7 +65,7 @@ enum nvshare_type {
     /* Have at most `room`: move blocks out until resident + pinned fits. Answered by
      * MOVED. A running client moves nothing: it gives up only the room it does not fill.
      * NVSHARE_KEEP in flags, to one whose gate is closed: nothing leaves and the room
-     * stays. Instead copy to the host what would leave first, until `presaved` bytes
+     * stays. Instead copy to the host what would leave first, until `writeback` bytes
      * could leave without a copy. */
     NVSHARE_EVICT = 5,
     /* Have `room`: bring in what is missing as far as that goes, then give host memory
@@ -97,7 +97,7 @@ enum nvshare_type {
     NVSHARE_HEED = 12,
     /* Make host memory until `host` is held, while the program goes on. The next EVICT or LOAD ends
      * that, and so does a new HELLO. Has no answer: MEMORY says what is held. */
-    NVSHARE_PROVIDE = 13,
+    NVSHARE_PREALLOCATE = 13,
 
     /* Reports, hook to daemon. */
 
@@ -236,9 +236,9 @@ struct nvshare_order {
     union {
         struct {
             uint64_t room;           /* EVICT, LOAD: bytes */
-            uint64_t host;           /* EVICT, LOAD, PROVIDE: bytes of host memory for swapped
+            uint64_t host;           /* EVICT, LOAD, PREALLOCATE: bytes of host memory for swapped
                                         blocks, in all */
-            uint64_t presaved;       /* EVICT with KEEP: bytes */
+            uint64_t writeback;      /* EVICT with KEEP: bytes */
             uint64_t quantum;        /* RUN: microseconds; 0: no end is planned; with STEP: a pause */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */
             struct nvshare_limits limits;    /* LIMITS */

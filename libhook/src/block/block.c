@@ -32,9 +32,9 @@ void block_set_state(struct block *block, enum block_state state)
     search_note(block);
 }
 
-bool block_presaved(const struct block *block)
+bool block_is_clean(const struct block *block)
 {
-    return block->right == block->client->turns;
+    return block->clean_as_of_turn == block->client->turns;
 }
 
 bool block_look_holds(const struct block *block)
@@ -44,12 +44,12 @@ bool block_look_holds(const struct block *block)
 
 bool block_ready(const struct block *block)
 {
-    return block_presaved(block) || (block_look_holds(block) && block->light);
+    return block_is_clean(block) || (block_look_holds(block) && block->light);
 }
 
-void block_note_presaved(struct block *block)
+void block_note_clean(struct block *block)
 {
-    block->right = block->client->granted ? 0 : block->client->turns;
+    block->clean_as_of_turn = block->client->granted ? 0 : block->client->turns;
     search_note(block);
 }
 
@@ -116,7 +116,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger) {
         if (kept->state != BLOCK_RESIDENT || kept->place.tier == NULL
-            || (block->presaving && block_presaved(kept)))
+            || (block->writing_back && block_is_clean(kept)))
             continue;                /* nothing is won by saving one instead of another */
         block_give_place(kept);
         if (take_place(block, allowance, false))
@@ -132,7 +132,7 @@ void block_give_place(struct block *block)
     block->place.tier->give(block->client, block->size, &block->place);
     block->place.tier = NULL;
     block->known = false;
-    block->right = 0;
+    block->clean_as_of_turn = 0;
     search_note(block);
 }
 

@@ -44,8 +44,8 @@ struct block {
     bool managed;                    /* the driver maps and unmaps it, and no kernel of ours reads it */
     struct place place;              /* may be kept while resident */
     CUmemGenericAllocationHandle handle;
-    uint64_t right;                  /* the client's turn before which its place held what it holds;
-                                        see block_presaved(). 0: never */
+    uint64_t clean_as_of_turn;       /* the place is current while the client's `turns` equals this;
+                                        0: never */
     struct look look;
     struct content part;             /* as it was when it left for the last time, if `parted` */
     struct content content;          /* of the place, if `known`; of what is leaving, if `looked` */
@@ -53,7 +53,7 @@ struct block {
     bool zero;                       /* swapped without a place: cleared when it comes back */
     bool seen, light;                /* looked at once; all zero when that was last done */
     bool restless;                   /* had changed when it left for the last time */
-    bool presaving;                  /* LEAVING only until it has been copied: it stays */
+    bool writing_back;               /* LEAVING only until it has been copied: it stays */
     struct block *older, *younger;
     size_t slot;                     /* search.c */
 };
@@ -61,14 +61,14 @@ struct block {
 void block_set_state(struct block *block, enum block_state state);
 /* It is on the card, and its place holds the same: the program has not run since they
  * were made equal. */
-bool block_presaved(const struct block *block);
+bool block_is_clean(const struct block *block);
 /* It was looked at since the program ran. */
 bool block_look_holds(const struct block *block);
 /* On the card, it needs no copy to leave: it was saved, or seen to be zero, and the program
  * has not run since. */
 bool block_ready(const struct block *block);
 /* They have just been made equal. What a running program has may change at once. */
-void block_note_presaved(struct block *block);
+void block_note_clean(struct block *block);
 /* It stays where it is for a while, or no longer. */
 void block_hold(struct block *block, bool held);
 /* A new block, empty, at the end of its client's list; counted as allocated. NULL: no memory. */

@@ -14,13 +14,13 @@
  * The first section says which blocks leave. Some need no copy: one that was never brought in holds nothing.
  * The others are looked at first (contents.c). One that is all zero just goes, and is cleared when
  * it comes back. One that is as it came in just goes too, as its place still has it. One that was
- * presaved or brought in since the program ran goes without a look.
+ * written back or brought in since the program ran goes without a look.
  *
  * A move ahead of time may have to leave the bus to a program that copies (bus_sharing.c). Then the
  * daemon sends YIELD. We look for it before each block and each piece of one (pipeline.h), and the
  * order ends there: what has not left stays.
  *
- * Presaving: copies blocks of an idle program to the host and leaves them on the card. If
+ * Writeback: copies blocks of an idle program to the host and leaves them on the card. If
  * somebody needs the room, they leave as fast as memory can be unmapped; if the program runs
  * again first, nothing is lost but the copy.
  *
@@ -28,7 +28,7 @@
  * (nvshared/scheduler/ahead.py).
  *
  * A copy is right until the program runs. A block notes the turn before which its place was made
- * equal to it (block_presaved()), and so does a block that was loaded. The next turn ends that,
+ * equal to it (block_is_clean()), and so does a block that was loaded. The next turn ends that,
  * whatever the program does in it. The blocks need no look: while the gate is shut and all has
  * drained, nobody writes.
  *
@@ -49,7 +49,7 @@
  * Chooses which blocks leave when not all of them must. Those that cost least go first:
  *
  *   1. what held only zeros when it was last looked at: it crosses the bus neither way;
- *   2. what came back once as it had left, and what was presaved or brought in since the program ran
+ *   2. what came back once as it had left, and what was written back or brought in since it ran
  *      (out.c): it needs no copy out;
  *   3. all the rest.
  *
@@ -174,7 +174,7 @@ static size_t unsaved(struct block *const *blocks, size_t count, struct block **
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++)
-        if (!blocks[i]->managed && !block_presaved(blocks[i]))
+        if (!blocks[i]->managed && !block_is_clean(blocks[i]))
             found[kept++] = blocks[i];
     return kept;
 }
@@ -234,7 +234,7 @@ static struct block *departure_next(struct departure *departure, uint64_t wanted
 
 static enum verdict departure_judge(struct departure *departure, struct block *block)
 {
-    if (block_presaved(block))
+    if (block_is_clean(block))
         return UNCHANGED;
     if (!departure->looked)
         return CHANGED;
@@ -253,11 +253,11 @@ static bool departure_copy(struct departure *departure, struct block *block)
     struct client *client = departure->client;
     const struct nvshare_order *order = departure->order;
     const struct look *look = &block->look;
-    block->presaving = departure->stays;
+    block->writing_back = departure->stays;
     bool has_place = block_take_place(block, order->host);
     block->restless = block->known;
     block->known = false;            /* the place is about to be overwritten */
-    block->right = 0;
+    block->clean_as_of_turn = 0;
     block->looked = departure->looked && look->whole;
     block->content = look->all;
     block->parted = departure->looked;
@@ -265,14 +265,14 @@ static bool departure_copy(struct departure *departure, struct block *block)
     if (!has_place)
         departure->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
-        block->presaving = false;
+        block->writing_back = false;
         victim_stays(block);
         return has_place;
     }
     enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
                                         order);
     if (started != STARTED) {
-        block->presaving = false;
+        block->writing_back = false;
         departure->progress.failed |= started == NOT_STARTED;
         departure->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
         victim_stays(block);
@@ -346,7 +346,7 @@ static bool leave(struct departure *departure, struct block *block)
         victim_stays(block);
         return true;
     }
-    bool saved = block_presaved(block), gone;
+    bool saved = block_is_clean(block), gone;
     enum verdict verdict = departure_judge(departure, block);
     if (verdict == CHANGED)
         return departure_copy(departure, block);
@@ -405,7 +405,7 @@ static bool save(struct departure *departure, struct block *block)
             return departure_copy(departure, block);
         case UNCHANGED:
             block->restless = false;
-            block_note_presaved(block);
+            block_note_clean(block);
             break;
         case EMPTY:
             break;
@@ -415,7 +415,7 @@ static bool save(struct departure *departure, struct block *block)
     return true;
 }
 
-uint64_t swap_presave(struct client *client, const struct nvshare_order *order, unsigned *flags)
+uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     struct departure departing = departure(client, order, true);
     bool more = swap_enter_context(client);
@@ -423,10 +423,10 @@ uint64_t swap_presave(struct client *client, const struct nvshare_order *order, 
     departing.progress.failed = !more;
     more = more && !client->granted;
     if (more)
-        victims_survey(client, order->presaved);
+        victims_survey(client, order->writeback);
     uint64_t ready = search_bytes(client, SEARCH_READY), held_since = 0;
-    while (more && ready < order->presaved) {
-        struct block *block = departure_next(&departing, order->presaved - ready);
+    while (more && ready < order->writeback) {
+        struct block *block = departure_next(&departing, order->writeback - ready);
         if (block == NULL)
             break;
         ready += block->size;

@@ -12,4 +12,4 @@ struct nvshare_order;
  * not. Without KEEP: returns bytes moved. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
 /* With KEEP: returns bytes that could leave without a copy now. */
-uint64_t swap_presave(struct client *client, const struct nvshare_order *order, unsigned *flags);
+uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);

@@ -128,7 +128,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         settle(block);
     pthread_mutex_lock(&memory_lock);
 
-    bool left = block->state == BLOCK_LEAVING, stays = block->presaving;
+    bool left = block->state == BLOCK_LEAVING, stays = block->writing_back;
     if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
         line->bytes += move.bytes;
         bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
@@ -136,14 +136,14 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     }
     if (!move.last)
         return;                      /* what has failed fails what comes after it, too */
-    block->presaving = false;
+    block->writing_back = false;
     if (left && !stays && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (result == CUDA_SUCCESS) {
         if (left)
             block->known = block->looked;
         if (block->place.tier != NULL && !block->zero)
-            block_note_presaved(block);
+            block_note_clean(block);
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;

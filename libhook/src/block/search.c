@@ -10,7 +10,7 @@
  * blocks are put at the end. When there is no slot left, those that became free are closed up, or
  * there are twice as many.
  *
- * What depends on the turn (block_presaved(), block_look_holds()) changes for all blocks at once
+ * What depends on the turn (block_is_clean(), block_look_holds()) changes for all blocks at once
  * when one begins. Then all leaves are made anew before the first search.
  */
 #include "block/search.h"
@@ -36,7 +36,7 @@ static enum rank rank_of(const struct block *block)
 {
     if (block->light)
         return RANK_ZERO;
-    return block_presaved(block) || (block->known && !block->restless) ? RANK_UNCHANGED
+    return block_is_clean(block) || (block->known && !block->restless) ? RANK_UNCHANGED
                                                                            : RANK_OTHER;
 }
 

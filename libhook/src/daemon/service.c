@@ -307,7 +307,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
     bool keeps = (order->flags & NVSHARE_KEEP) != 0;
     unsigned flags = 0;
     if (keeps) {
-        moved = swap_presave(client, order, &flags);
+        moved = swap_write_back(client, order, &flags);
     } else {
         yield_spare_memory(client, order);
         moved = swap_out(client, order, &flags);
@@ -338,7 +338,7 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
-    if (order->type == NVSHARE_PROVIDE)
+    if (order->type == NVSHARE_PREALLOCATE)
         host_preallocate(client, order->host);
     else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
         host_preallocated(client, order->host);
@@ -364,7 +364,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_LOAD:
         swap_in(client, order);
         break;
-    case NVSHARE_PROVIDE:
+    case NVSHARE_PREALLOCATE:
         break;                       /* above */
     case NVSHARE_YIELD:
         break;                       /* what it would have ended is answered already */

@@ -69,10 +69,10 @@ struct client {
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs that hold nothing */
     int node;                        /* NUMA node near this device; -1: any */
-    unsigned providers;              /* threads that are making host slabs now, */
-    unsigned early_providers;        /* and while the program runs; see host_threads.c */
+    unsigned allocators;             /* threads that are making host slabs now, */
+    unsigned preallocators;          /* and while the program runs; see host_threads.c */
     uint64_t host_most;              /* held by the last order; these keep no slab beyond it, */
-    bool provides_early;             /* and begin slabs up to it */
+    bool preallocates;               /* and begin slabs up to it */
 
     int socket;                      /* as connection.h has it; -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT */

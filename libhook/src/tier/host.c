@@ -15,7 +15,7 @@ static void room(struct client *client, uint64_t bytes)
     if (bytes > 0)
         host_expect(client, bytes);
     else
-        host_provided(client);
+        host_allocated(client);
 }
 
 static bool find(struct client *client, size_t size, uint64_t allowance, bool patient,
@@ -23,7 +23,7 @@ static bool find(struct client *client, size_t size, uint64_t allowance, bool pa
 {
     if (host_place(client, size, place))
         return true;
-    while (client->providers > 0 || (patient && client->early_providers > 0)) {
+    while (client->allocators > 0 || (patient && client->preallocators > 0)) {
         pthread_cond_wait(&memory_changed, &memory_lock);
         if (host_place(client, size, place))
             return true;
@@ -34,7 +34,7 @@ static bool find(struct client *client, size_t size, uint64_t allowance, bool pa
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
-    host_provide(client, allowance);
+    host_allocate(client, allowance);
     bool found = find(client, size, allowance, patient, place);
     if (found)
         host_placed(client, size);

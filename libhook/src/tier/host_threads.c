@@ -3,7 +3,7 @@
  * To take host memory from the kernel takes two to ten times as long as to copy into it. So several
  * threads make slabs, at two times.
  *
- * Blocks leave (host_provide()). While blocks are copied into what there is, the threads make the
+ * Blocks leave (host_allocate()). While blocks are copied into what there is, the threads make the
  * next slabs and register them with the driver; piece by piece, so that all of them work on the
  * slab that is needed first. First they register what was preallocated, as far as it is needed.
  *
@@ -34,7 +34,7 @@
 #define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
 #define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the order that comes next */
 #define REGISTRARS 4                 /* the driver may let in one at a time */
-#define PROVIDERS_MOST 8
+#define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* of the processors that the process may use */
 #define NICER 10
@@ -51,12 +51,12 @@ static struct work {
     char *memory;                    /* mapped for slabs, of which so many bytes are not taken */
     uint64_t mapped;
     unsigned count;
-    pthread_t threads[PROVIDERS_MOST];
-} providing[CLIENTS_MAX], preallocating[CLIENTS_MAX];
+    pthread_t threads[ALLOCATORS_MOST];
+} allocating[CLIENTS_MAX], preallocating[CLIENTS_MAX];
 
 static unsigned *running(const struct work *work)
 {
-    return work->early ? &work->client->early_providers : &work->client->providers;
+    return work->early ? &work->client->preallocators : &work->client->allocators;
 }
 
 /* The slab to which the threads turn next, of what was mapped for all of them as long as there is
@@ -67,7 +67,7 @@ static struct host_slab *begin(struct work *work)
     struct client *client = work->client;
     uint64_t target = work->target;
     if (work->early)
-        target = !client->provides_early ? 0
+        target = !client->preallocates ? 0
             : host_useful(client) < client->host_most ? host_useful(client) : client->host_most;
     uint64_t size = host_slab_size(client, PAGE, target);
     if (size == 0)
@@ -151,7 +151,7 @@ static void *make(void *argument)
 static unsigned threads_most(bool early)
 {
     cpu_set_t usable;
-    long online = sysconf(_SC_NPROCESSORS_ONLN), most = PROVIDERS_MOST;
+    long online = sysconf(_SC_NPROCESSORS_ONLN), most = ALLOCATORS_MOST;
     if (early) {
         online = sched_getaffinity(0, sizeof usable, &usable) == 0
             ? CPU_COUNT(&usable) / PREALLOCATORS_PART : 1;
@@ -162,10 +162,10 @@ static unsigned threads_most(bool early)
 
 void host_expect(struct client *client, uint64_t bytes)
 {
-    providing[client->index] = (struct work){ .client = client, .expects = true, .wanted = bytes };
+    allocating[client->index] = (struct work){ .client = client, .expects = true, .wanted = bytes };
 }
 
-static void begin_to_provide(struct client *client, struct work *work, uint64_t allowance)
+static void begin_to_allocate(struct client *client, struct work *work, uint64_t allowance)
 {
     uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
     if (host_free(client) >= work->wanted)
@@ -186,26 +186,26 @@ static void begin_to_provide(struct client *client, struct work *work, uint64_t 
     while (work->count < jobs && work->count < most
            && own_thread_start(&work->threads[work->count], make, work) == 0) {
         work->count++;
-        client->providers++;
+        client->allocators++;
     }
 }
 
-void host_provide(struct client *client, uint64_t allowance)
+void host_allocate(struct client *client, uint64_t allowance)
 {
-    struct work *work = &providing[client->index];
+    struct work *work = &allocating[client->index];
     if (work->expects && !work->begun)
-        begin_to_provide(client, work, allowance);
+        begin_to_allocate(client, work, allowance);
 }
 
 void host_placed(struct client *client, uint64_t size)
 {
-    struct work *work = &providing[client->index];
+    struct work *work = &allocating[client->index];
     work->wanted -= size < work->wanted ? size : work->wanted;
 }
 
-void host_provided(struct client *client)
+void host_allocated(struct client *client)
 {
-    struct work *work = &providing[client->index];
+    struct work *work = &allocating[client->index];
     pthread_mutex_unlock(&memory_lock);
     for (unsigned i = 0; i < work->count; i++)
         pthread_join(work->threads[i], NULL);
@@ -218,20 +218,20 @@ void host_provided(struct client *client)
 void host_preallocate(struct client *client, uint64_t most)
 {
     struct work *work = &preallocating[client->index];
-    if (client->early_providers == 0)        /* threads read it before they take the lock */
+    if (client->preallocators == 0)          /* threads read it before they take the lock */
         *work = (struct work){ .client = client, .early = true };
-    client->provides_early = true;
+    client->preallocates = true;
     client->host_most = most;
     pthread_t thread;
-    while (client->early_providers < threads_most(true)
+    while (client->preallocators < threads_most(true)
            && own_thread_start(&thread, make, work) == 0) {
         pthread_detach(thread);
-        client->early_providers++;
+        client->preallocators++;
     }
 }
 
 void host_preallocated(struct client *client, uint64_t most)
 {
-    client->provides_early = false;
+    client->preallocates = false;
     client->host_most = most;
 }

@@ -11,11 +11,11 @@
 void host_expect(struct client *client, uint64_t bytes);
 /* The first of these blocks needs a place: threads make memory for all of them, up to `allowance` in
  * all, unless there is enough; while the caller goes on. */
-void host_provide(struct client *client, uint64_t allowance);
+void host_allocate(struct client *client, uint64_t allowance);
 /* One of them has a place. */
 void host_placed(struct client *client, uint64_t size);
 /* No more are to leave: waits for these threads. Releases and retakes the lock. */
-void host_provided(struct client *client);
+void host_allocated(struct client *client);
 
 /* Makes memory while the program runs, before anything has to leave: until `most` is held in all, as
  * far as there may be use for it. */

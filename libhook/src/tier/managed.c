@@ -21,7 +21,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     if (allowance < size)
         return false;
     uint64_t most = allowance - size;
-    while (client->memory.host > most && client->providers > 0)
+    while (client->memory.host > most && client->allocators > 0)
         pthread_cond_wait(&memory_changed, &memory_lock);
     host_trim(client, most);
     if (client->memory.host > most)

@@ -161,9 +161,9 @@ bool host_memory_unregister(char *memory) { (void)memory; return true; }
 void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
 void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
 void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
-void host_provide(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
+void host_allocate(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
 void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
-void host_provided(struct client *client) { (void)client; }
+void host_allocated(struct client *client) { (void)client; }
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
@@ -249,7 +249,7 @@ SEEN void changes(unsigned index, bool to_zero)
 static struct nvshare_order order(unsigned blocks, unsigned host, bool ahead)
 {
     return (struct nvshare_order){
-        .room = blocks * SIZE, .presaved = blocks * SIZE, .host = host * SIZE,
+        .room = blocks * SIZE, .writeback = blocks * SIZE, .host = host * SIZE,
         .flags = ahead ? NVSHARE_AHEAD : 0,
     };
 }
@@ -299,11 +299,11 @@ SEEN unsigned looked_while(bool leaving, unsigned blocks)
     return looked;
 }
 
-SEEN void presave(unsigned blocks, unsigned host)
+SEEN void write_back(unsigned blocks, unsigned host)
 {
     unsigned flags;
     const struct nvshare_order saving = order(blocks, host, false);
-    swap_presave(&one, &saving, &flags);
+    swap_write_back(&one, &saving, &flags);
 }
 
 SEEN unsigned resident(void)

@@ -70,9 +70,9 @@ class Program:
     def leaves_at_once(self) -> None:
         self.c.leave(c_uint(0), c_uint(self._host(None)), c_bool(False))
 
-    def is_presaved(self) -> None:
+    def is_written_back(self) -> None:
         for ready in range(STEP, self.count + STEP, STEP):
-            self.c.presave(c_uint(ready), c_uint(self._host(None)))
+            self.c.write_back(c_uint(ready), c_uint(self._host(None)))
 
     def runs(self) -> None:
         self.c.runs()
@@ -135,8 +135,8 @@ CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program],
     "leaves again": (100, [leave_and_run], Program.leaves),
     "leaves unchanged": (100, [Program.leaves, Program.comes], Program.leaves),
     "leaves to the places of others": (100, [keep_half_of_the_places], leave_for_half),
-    "is presaved": (100, [Program.runs], Program.is_presaved),
-    "leaves presaved": (100, [Program.runs, Program.is_presaved], Program.leaves),
+    "is written back": (100, [Program.runs], Program.is_written_back),
+    "leaves written back": (100, [Program.runs, Program.is_written_back], Program.leaves),
     "frees": (100, [], Program.frees),
     "frees backwards": (100, [], Program.frees_backwards),
     "frees what is away": (100, [Program.leaves], Program.frees),
@@ -165,7 +165,7 @@ def test_others_have_the_lock_while_blocks_move_without_a_copy(
     program.allocates(FEW if leaving else 0)
     if leaving:
         program.runs()
-        program.is_presaved()
+        program.is_written_back()
     before = program.figure("waits")
     assert program.c.looked_while(c_bool(leaving), c_uint(FEW)) > 10
     assert program.figure("waits") == before
@@ -193,7 +193,7 @@ def test_a_search_finds_what_looking_at_all_blocks_finds(
             case 5:
                 c.come(c_uint(room), c_uint(host), ahead)
             case 6:
-                c.presave(c_uint(room), c_uint(host))
+                c.write_back(c_uint(room), c_uint(host))
             case _:
                 program.runs()
                 for changed in range(60):

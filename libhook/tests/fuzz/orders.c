@@ -31,7 +31,8 @@ static void order(struct input *input)
 {
     static const uint8_t types[] = {
         NVSHARE_RUN, NVSHARE_STOP, NVSHARE_EVICT, NVSHARE_LOAD, NVSHARE_LIMITS, NVSHARE_INTRODUCE,
-        NVSHARE_STOP, NVSHARE_YIELD, NVSHARE_EVICT, NVSHARE_QUEUED, NVSHARE_REASON, NVSHARE_PROVIDE,
+        NVSHARE_STOP, NVSHARE_YIELD, NVSHARE_EVICT, NVSHARE_QUEUED, NVSHARE_REASON,
+        NVSHARE_PREALLOCATE,
     };
     struct nvshare_order order = {
         .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,
@@ -45,7 +46,7 @@ static void order(struct input *input)
             .host_slab = figure(input),
         };
     else
-        order.idle_window = order.presaved = figure(input);
+        order.idle_window = order.writeback = figure(input);
     peer_send(&order, sizeof order);
 }
 

@@ -40,7 +40,7 @@ static void check(struct client *client)
         kept += block->place.tier != NULL ? block->size : 0;
         slabs += !block->managed && !lost ? block->size : 0;
         away += block->place.tier == &tier_managed ? block->size : 0;
-        MUST(!block->presaving && (!block_presaved(block) || block->place.tier != NULL),
+        MUST(!block->writing_back && (!block_is_clean(block) || block->place.tier != NULL),
              "a block is said to be on the host, and is not");
         MUST(block->state != BLOCK_LEAVING && block->state != BLOCK_COMING && !block->doomed,
              "a block is on the move without an order");

@@ -50,7 +50,7 @@ def told(site: Site, **what: object) -> list[dict[str, Any]]:
 
 def ready(site: Site) -> int:
     """Bytes that could leave without a copy."""
-    return max((line["bytes"] for line in told(site, event="presaved")), default=0)
+    return max((line["bytes"] for line in told(site, event="written-back")), default=0)
 
 
 def other(site: Site) -> Hook:
@@ -85,7 +85,7 @@ def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
 
 
 @pytest.mark.parametrize("examine", ["1", "0"])
-def test_presaved_memory_is_evicted_without_a_copy(
+def test_written_back_memory_is_evicted_without_a_copy(
     site: Site, eventually: Callable[[Callable[[], bool]], None], examine: str
 ) -> None:
     site.environment = {**site.environment, "NVSHARE_EXAMINE": examine}
@@ -93,7 +93,7 @@ def test_presaved_memory_is_evicted_without_a_copy(
     assert one.hears() == "there"
     lacks = THEIRS * MIB - hook.memory.resident
     eventually(lambda: ready(site) >= lacks)
-    saved = told(site, event="presaved")[-1]
+    saved = told(site, event="written-back")[-1]
     assert saved["memory"]["resident"] == saved["memory"]["allocated"] >= MINE * MIB
     assert saved["memory"]["host"] >= lacks
     hook.want()
@@ -106,7 +106,7 @@ def test_presaved_memory_is_evicted_without_a_copy(
     one.ends_well()
 
 
-def test_presaved_memory_that_changed_since_is_copied_again(
+def test_written_back_memory_that_changed_since_is_copied_again(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     hook, one = begin(site, RUNS_AGAIN)
@@ -114,24 +114,24 @@ def test_presaved_memory_that_changed_since_is_copied_again(
     eventually(lambda: ready(site) > 0)
     one.go_on()
     assert one.hears() == "changed"
-    in_vain = len(told(site, event="presaved"))
+    in_vain = len(told(site, event="written-back"))
     hook.want()
     pump([hook], lambda: hook.running)
     evicted = told(site, event="evicted", pid=one.popen.pid)
     # On a busy machine it may have been idle for long enough to be copied anew.
     assert sum(answer["bytes"] for answer in evicted) > 0 \
-        or len(told(site, event="presaved")) > in_vain
+        or len(told(site, event="written-back")) > in_vain
     hook.close()
     one.go_on()
     one.ends_well()
 
 
-def test_presave_off_copies_nothing_ahead(site: Site) -> None:
-    hook, one = begin(site, LEAVES, "--presave", "off")
+def test_writeback_off_copies_nothing_ahead(site: Site) -> None:
+    hook, one = begin(site, LEAVES, "--writeback", "off")
     assert one.hears() == "there"
     hook.want()
     pump([hook], lambda: hook.running)
-    assert not told(site, order="presave")
+    assert not told(site, order="writeback")
     evicted = told(site, event="evicted", pid=one.popen.pid)
     assert sum(answer["bytes"] for answer in evicted) >= THEIRS * MIB - 1024 * MIB + MINE * MIB
     hook.close()
@@ -159,12 +159,12 @@ def commander(site: Site) -> Iterator[Commander]:
 
 
 def move(
-    commander: Commander, kind: Type, room: int = 0, *, presaved: int = 0, host: int = 1 << 40
+    commander: Commander, kind: Type, room: int = 0, *, writeback: int = 0, host: int = 1 << 40
 ) -> ReportRecord:
     """Has the only program do so. Returns its answer."""
     (hook,) = commander.hooks
-    flags = Flag.KEEP if presaved else Flag(0)
-    commander.move(hook, OrderRecord(kind, flags, room=room, host=host, presaved=presaved))
+    flags = Flag.KEEP if writeback else Flag(0)
+    commander.move(hook, OrderRecord(kind, flags, room=room, host=host, writeback=writeback))
     while hook.moves:
         commander.receive(1)
     assert commander.heard is not None
@@ -245,7 +245,9 @@ for value, address in enumerate(made):
 '''
 
 
-def test_presave_ends_when_the_host_allowance_is_used_up(site: Site, commander: Commander) -> None:
+def test_writeback_ends_when_the_host_allowance_is_used_up(
+    site: Site, commander: Commander
+) -> None:
     """It does not save one in the place of another for ever."""
     one = Program(site, MANY)
     hook = until(commander, lambda hook: hook.wants)
@@ -254,14 +256,14 @@ def test_presave_ends_when_the_host_allowance_is_used_up(site: Site, commander: 
     commander.send(hook, OrderRecord(Type.RUN))
     assert hears(commander, one) == "there"
     stop(commander)
-    saved = move(commander, Type.EVICT, presaved=1 << 50, host=20 * MIB)
+    saved = move(commander, Type.EVICT, writeback=1 << 50, host=20 * MIB)
     assert saved.type is Type.MOVED
     assert saved.flags & Flag.NO_MEMORY
     assert 0 < saved.moved <= 20 * MIB
     assert saved.memory.host <= 20 * MIB
     assert saved.memory.resident >= 48 * MIB
     # All of it, and then it can all leave at once.
-    saved = move(commander, Type.EVICT, presaved=1 << 50)
+    saved = move(commander, Type.EVICT, writeback=1 << 50)
     assert saved.moved == saved.memory.resident
     evicted = move(commander, Type.EVICT)
     assert evicted.moved == evicted.memory.resident == 0
@@ -272,7 +274,7 @@ def test_presave_ends_when_the_host_allowance_is_used_up(site: Site, commander: 
     one.ends_well()
 
 
-def test_provide_order_preallocates_host_memory_up_to_its_allowance(
+def test_preallocate_order_preallocates_host_memory_up_to_its_allowance(
     site: Site, commander: Commander
 ) -> None:
     one = Program(site, MANY)
@@ -281,24 +283,24 @@ def test_provide_order_preallocates_host_memory_up_to_its_allowance(
     move(commander, Type.LOAD, 128 * MIB)
     commander.send(hook, OrderRecord(Type.RUN))
     assert hears(commander, one) == "there"
-    commander.send(hook, OrderRecord(Type.PROVIDE, host=20 * MIB))
+    commander.send(hook, OrderRecord(Type.PREALLOCATE, host=20 * MIB))
     until(commander, lambda hook: hook.memory.host >= 18 * MIB)
     assert hook.memory.host <= 20 * MIB
     # Never more than there is use for.
-    commander.send(hook, OrderRecord(Type.PROVIDE, host=1 << 40))
+    commander.send(hook, OrderRecord(Type.PREALLOCATE, host=1 << 40))
     until(commander, lambda hook: hook.memory.host == 48 * MIB)
     # Where others need it, it goes back, what is being made as soon as it is, and no more is made.
     move(commander, Type.LOAD, 128 * MIB, host=0)
     until(commander, lambda hook: hook.memory.host == 0)
     # A new daemon knows nothing of what an earlier one has ordered.
-    commander.send(hook, OrderRecord(Type.PROVIDE, host=1 << 40))
+    commander.send(hook, OrderRecord(Type.PREALLOCATE, host=1 << 40))
     commander.take_over()
     hook = commander.hooks[0]
     made = hook.memory.host             # what was begun may yet end, and counts already
     move(commander, Type.LOAD, 128 * MIB)
     assert hook.memory.host == made
     # It does not wait for what is being made.
-    commander.send(hook, OrderRecord(Type.PROVIDE, host=1 << 40))
+    commander.send(hook, OrderRecord(Type.PREALLOCATE, host=1 << 40))
     stop(commander)
     evicted = move(commander, Type.EVICT)
     assert evicted.moved == 48 * MIB

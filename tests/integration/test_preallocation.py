@@ -79,13 +79,13 @@ def test_evicted_memory_finds_preallocated_host_memory(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program = begin(site)
-    assert not told(site, order="provide")          # nobody else is there
+    assert not told(site, order="preallocate")          # nobody else is there
     hook = other(site)
     eventually(lambda: made(site, program) >= LACKS * MIB)
     # Its turn ends only where a busy machine has let its thread stand still, and a part is enough.
     assert len(told(site, order="stop")) <= len(told(site, event="went-idle"))
     assert not told(site, event="evicted")
-    most = told(site, order="provide", pid=program.popen.pid)[-1]["host"]
+    most = told(site, order="preallocate", pid=program.popen.pid)[-1]["host"]
     assert made(site, program) <= most < MINE * MIB
     assert comes_and_goes(site, hook, program) >= LACKS * MIB
     # That is where it went.
@@ -93,10 +93,10 @@ def test_evicted_memory_finds_preallocated_host_memory(
     assert max(line["memory"]["host"] for line in evicted) <= most
 
 
-def test_presave_off_preallocates_no_host_memory(site: Site) -> None:
-    program = begin(site, "--presave", "off")
+def test_writeback_off_preallocates_no_host_memory(site: Site) -> None:
+    program = begin(site, "--writeback", "off")
     assert comes_and_goes(site, other(site), program) >= LACKS * MIB
-    assert not told(site, order="provide")
+    assert not told(site, order="preallocate")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_program_killed_during_preallocation_frees_its_budget(
 ) -> None:
     program = begin(site)
     hook = other(site)
-    eventually(lambda: bool(told(site, order="provide")))
+    eventually(lambda: bool(told(site, order="preallocate")))
     program.popen.kill()
     program.popen.wait()
     hook.want()
@@ -145,7 +145,7 @@ def test_daemon_killed_during_preallocation_is_replaced_without_loss(
 ) -> None:
     program = begin(site)
     hook = other(site)
-    eventually(lambda: len(told(site, order="provide")) > step)
+    eventually(lambda: len(told(site, order="preallocate")) > step)
     daemon, = (one for one in site.started if one is not program.popen)
     daemon.kill()
     daemon.wait()
