@@ -5,7 +5,6 @@
  */
 #include "gate/client.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
 #include "flight/activity.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
@@ -23,8 +22,6 @@ SEEN int gaps = -1;                  /* and what the last one said */
 SEEN uint64_t sent_at;               /* us since the last turn began */
 SEEN uint64_t questions;             /* to the driver */
 static uint64_t began;
-
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The program goes as far as it can until now. */
 static void proceed(void)
@@ -59,29 +56,6 @@ uint64_t gate_passes(void)
 bool gate_has_waiters(void)
 {
     return waits;
-}
-
-bool telling_busy(const struct client *client)
-{
-    (void)client;
-    return false;
-}
-
-void telling_goes_on(struct client *client)
-{
-    (void)client;
-}
-
-bool telling_arm(struct client *client, uint64_t at)
-{
-    (void)client, (void)at;
-    return false;
-}
-
-bool telling_clear(struct client *client)
-{
-    (void)client;
-    return false;
 }
 
 void client_send(struct client *client, struct nvshare_report report)

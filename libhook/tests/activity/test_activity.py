@@ -2,23 +2,22 @@
 """Whether the library finds that a program has gaps, in figures alone: activity_double.c."""
 
 import ctypes
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
+from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
+
 MS = 1000                               # times are microseconds
 SECOND = 1000 * MS
 
 
 class Program:
-    """A fresh library, whose state is static: in a file of its own. It has a turn."""
+    """A program that has done nothing yet. It has a turn."""
 
-    def __init__(self, library: Path) -> None:
-        self.c = ctypes.CDLL(str(library))
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.c = load_fresh(library, folder)
         self.c.turn()
 
     def run(self, work: int, gap: int, duration: int, late: int = 0) -> None:
@@ -57,22 +56,12 @@ class Program:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("activity") / "activity.so"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "activity_double.c", SOURCE / "flight" / "activity.c", "-o", library, "-pthread"],
-        check=True)
-    return library
+    return compile_double("activity", ["flight/activity.c"], library, LIBRARY)
 
 
 @pytest.fixture(name="program")
 def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
-    def fresh() -> Program:
-        copy = tmp_path / f"activity-{len(list(tmp_path.iterdir()))}.so"
-        copy.write_bytes(built.read_bytes())
-        return Program(copy)
-
-    return fresh
+    return lambda: Program(built, tmp_path)
 
 
 @pytest.mark.parametrize(("work", "gap"), [

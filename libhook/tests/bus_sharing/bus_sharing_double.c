@@ -17,7 +17,6 @@ SEEN _Atomic uint64_t clock_us = 1000000;
 SEEN bool capturing;
 SEEN unsigned sent = 0, flags, woken; /* records, what the last one said, and wake-ups */
 static struct client one = { .index = 3 };
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 
 uint64_t now_microseconds(void)
 {

@@ -2,7 +2,6 @@
 """When copies of a program are said to load the bus: bus_sharing.c, with a clock of the test."""
 
 import ctypes
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,24 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libhook.tests.doubles import LIBRARY, compile_double, load_fresh, run_threads
 from nvshared.hook.protocol import Flag
 from nvshared.units import MIB
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
 IN, OUT = 0, 1
 INWARD, OUTWARD = int(Flag.INWARD), int(Flag.OUTWARD)
 LINGER, SPACING = 5000, 25_000          # us
-FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
-         f"-I{SOURCE.parent}/include", "-pthread"]
-SOURCES = [str(HERE / "bus_sharing_double.c"), str(SOURCE / "flight" / "bus_sharing.c")]
+SOURCES = ["flight/bus_sharing.c"]
 
 
 class Program:
-    """A program and its service thread; a fresh library, as its state is static."""
+    """A program and its service thread."""
 
-    def __init__(self, library: Path) -> None:
-        self.c = ctypes.CDLL(str(library))
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.c = library
         self.c.is_watched.restype = ctypes.c_bool
         self.clock = ctypes.c_uint64.in_dll(self.c, "clock_us")
 
@@ -55,17 +51,13 @@ class Program:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("bus_sharing") / "bus_sharing.so"
-    subprocess.run(["gcc", *FLAGS, "-fPIC", "-shared", "-fvisibility=hidden", *SOURCES,
-                    "-o", library], check=True)
-    return library
+    return compile_double("bus_sharing", SOURCES, library, LIBRARY)
 
 
 @pytest.fixture(name="fresh")
 def make_fresh(built: Path, tmp_path: Path) -> Callable[[], Program]:
     def fresh() -> Program:
-        copy = tmp_path / f"traffic-{len(list(tmp_path.iterdir()))}.so"
-        copy.write_bytes(built.read_bytes())
-        made = Program(copy)
+        made = Program(load_fresh(built, tmp_path))
         made.c.watch(True)
         return made
     return fresh
@@ -163,7 +155,7 @@ def test_what_is_being_captured_is_not_copied(fresh: Callable[[], Program]) -> N
     st.integers(0, 30_000), st.booleans()), max_size=60))
 def test_whatever_was_copied_it_is_over_in_the_end(
         built: Path, script: list[tuple[int, int, int, bool, int, bool]]) -> None:
-    program = Program(built)
+    program = Program(ctypes.CDLL(str(built)))
     program.c.watch(False)
     program.c.watch(True)
     under_way: set[int] = set()
@@ -184,8 +176,4 @@ def test_whatever_was_copied_it_is_over_in_the_end(
 
 
 def test_threads_copy_while_it_is_looked_and_nobody_races(tmp_path: Path) -> None:
-    program = tmp_path / "threads"
-    subprocess.run(["gcc", *FLAGS, "-fsanitize=thread", "-DTHREADS=4", *SOURCES, "-o", program],
-                   check=True)
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
+    run_threads("bus_sharing", SOURCES, tmp_path)

@@ -5,7 +5,6 @@
  */
 #include "gate/client.h"
 #include "gate/commit.h"
-#include "gate/gate.h"
 #include "driver/bell.h"
 #include "driver/log.h"
 
@@ -15,7 +14,6 @@
 
 #define SEEN __attribute__((visibility("default")))
 
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client one = { .socket = 1 };
 static uint64_t clock_us = 1;
 
@@ -39,37 +37,6 @@ void complain(const char *format, ...)
 SEEN const char *complained(void)
 {
     return complaints;
-}
-
-void client_changed(struct client *client)
-{
-    (void)client;
-}
-
-void client_wake(struct client *client)
-{
-    (void)client;
-}
-
-void client_send(struct client *client, struct nvshare_report report)
-{
-    (void)client, (void)report;
-}
-
-uint32_t gate_block(void)
-{
-    return 0;
-}
-
-void gate_unblock(const uint32_t *before)
-{
-    (void)before;
-}
-
-bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
-{
-    (void)client, (void)bytes, (void)until;
-    return false;
 }
 
 /* A thread asks to pin so much; it has taken it, or been refused, when it calls take(). */

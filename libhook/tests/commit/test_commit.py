@@ -2,7 +2,6 @@
 """What the library says of memory that it was granted to pin: commit.c on commit_double.c."""
 
 import ctypes
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 from nvshared.units import SECOND
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
 PATIENCE = 600                          # seconds; only a test that fails waits so long
 PLACES = 16                             # QUESTIONS_OPEN
 MUCH = 1 << 40
@@ -54,10 +52,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Process:
-    """A fresh library: its state is static, so each has a file of its own."""
+    """A process that has asked for nothing yet."""
 
-    def __init__(self, library: Path) -> None:
-        self.c = ctypes.CDLL(str(library))
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.c = load_fresh(library, folder)
         self.c.ask_to_pin.restype = ctypes.c_bool
         self.c.complained.restype = ctypes.c_char_p
         for function in (self.c.to_pin, self.c.asked_so_far):
@@ -91,19 +89,12 @@ class Process:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("commit") / "commit.so"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "commit_double.c",
-         SOURCE / "gate" / "commit.c", "-o", library, "-pthread"], check=True)
-    return library
+    return compile_double("commit", ["gate/commit.c"], library, LIBRARY)
 
 
 @pytest.fixture
 def process(built: Path, tmp_path: Path) -> Process:
-    copy = tmp_path / "commit.so"
-    copy.write_bytes(built.read_bytes())
-    return Process(copy)
+    return Process(built, tmp_path)
 
 
 def test_what_is_granted_counts_from_the_answer_until_it_is_taken(process: Process) -> None:

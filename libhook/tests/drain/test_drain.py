@@ -2,25 +2,17 @@
 """What a drain leaves behind while contexts come and go: drain.c on drain_double.c."""
 
 import ctypes
-import subprocess
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
-FILES = ["flight/drain.c", "gate/contexts.c"]
+from libhook.tests.doubles import LIBRARY, compile_double
 
 
 @pytest.fixture(name="c")
 def build(tmp_path: Path) -> ctypes.CDLL:
-    library = tmp_path / "drain.so"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "drain_double.c", *(SOURCE / file for file in FILES), "-o", library, "-pthread"],
-        check=True)
-    return ctypes.CDLL(str(library))
+    sources = ["flight/drain.c", "gate/contexts.c"]
+    return ctypes.CDLL(str(compile_double("drain", sources, tmp_path / "drain.so", LIBRARY)))
 
 
 def events(c: ctypes.CDLL) -> list[int]:

@@ -13,9 +13,7 @@
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "flight/pace.h"
-#include "driver/log.h"
 #include "driver/real.h"
-#include "driver/setting.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000
@@ -33,8 +31,6 @@ static uint64_t submitted, finished, ends_at, left;
 static bool capturing, wants;
 static struct client one;
 
-pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
-_Atomic(void *) real_functions[REAL_COUNT];
 
 static CUresult nothing(void)
 {
@@ -45,22 +41,6 @@ void *real_find(enum real_index index)
 {
     (void)index;
     return (void *)nothing;
-}
-
-CUresult real_absent(void)
-{
-    return CUDA_ERROR_NOT_FOUND;
-}
-
-const char *setting(const char *name)
-{
-    (void)name;
-    return NULL;
-}
-
-void complain(const char *format, ...)
-{
-    (void)format;
 }
 
 uint64_t now_microseconds(void)
@@ -78,11 +58,6 @@ bool telling_urgent_works(void)
 bool telling_heeds(void)
 {
     return urgent;
-}
-
-void client_wake(struct client *client)
-{
-    (void)client;
 }
 
 bool capture_going_on(void)

@@ -6,7 +6,6 @@ looks are simulated, so that nothing depends on the machine.
 """
 
 import ctypes
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
+from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
+
 MS = 1000                               # times are microseconds
 TARGET = 50 * MS
 CALL = 5                                # what a call takes the program: pace_double.c
 
 
 class Card:
-    """A fresh library: its state is static, so each has a file of its own."""
+    """A program on a card that has done nothing yet."""
 
-    def __init__(self, library: Path) -> None:
-        self.c = ctypes.CDLL(str(library))
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.c = load_fresh(library, folder)
         self.c.look.restype = ctypes.c_bool
 
     def run(self, lengths: Sequence[int], duration: int, others_wait: bool = True,
@@ -51,22 +50,12 @@ class Card:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("pace") / "pace.so"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include", HERE / "pace_double.c",
-         SOURCE / "flight" / "pace.c", "-o", library, "-pthread"], check=True)
-    return library
+    return compile_double("pace", ["flight/pace.c"], library, LIBRARY)
 
 
 @pytest.fixture(name="card")
 def new_card(built: Path, tmp_path: Path) -> Callable[[], Card]:
-    return lambda: fresh(built, tmp_path)
-
-
-def fresh(built: Path, folder: Path) -> Card:
-    copy = folder / f"pace-{len(list(folder.iterdir()))}.so"
-    copy.write_bytes(built.read_bytes())
-    return Card(copy)
+    return lambda: Card(built, tmp_path)
 
 
 @pytest.mark.parametrize("length", [10, 20, 200, 3 * MS, 30 * MS, 200 * MS])
@@ -108,7 +97,7 @@ steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1
 @given(step=steps)
 def test_any_mixture_has_short_drains_and_a_busy_card(
         built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
-    it = fresh(built, tmp_path_factory.mktemp("mixture"))
+    it = Card(built, tmp_path_factory.mktemp("mixture"))
     it.learns(*step)
     it.run(step, 3_000 * MS)
     assert it.figure("longest_drain") <= 4 * TARGET

@@ -7,31 +7,24 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "gate/client.h"
-#include "gate/contexts.h"
 #include "gate/gate.h"
 #include "gate/telling.h"
 #include "flight/activity.h"
-#include "flight/capture.h"
-#include "driver/log.h"
-#include "driver/real.h"
 
 #define SEEN __attribute__((visibility("default")))
 
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 SEEN _Atomic uint64_t clock_us;
 SEEN _Atomic unsigned woken;         /* how often the service thread was */
 static _Atomic uint64_t submitted, finished;
 static struct client one;
 static struct activity activity;
 struct client *clients[CLIENTS_MAX] = { &one };
-_Atomic(void *) real_functions[REAL_COUNT];
 
 uint64_t now_microseconds(void)
 {
@@ -42,63 +35,6 @@ void client_wake(struct client *client)
 {
     (void)client;
     woken++;
-}
-
-CUresult contexts_current(CUcontext *context)
-{
-    *context = NULL;
-    return CUDA_SUCCESS;
-}
-
-void *real_find(enum real_index index)
-{
-    (void)index;
-    return NULL;
-}
-
-CUresult real_absent(void)
-{
-    return CUDA_ERROR_NOT_FOUND;
-}
-
-void debug(const char *format, ...)
-{
-    (void)format;
-}
-
-_Noreturn void fatal(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    abort();
-}
-
-const char *error_text(int error_number)
-{
-    (void)error_number;
-    return "";
-}
-
-bool client_is_called_back(void)
-{
-    return false;
-}
-
-bool client_alone(void)
-{
-    return true;
-}
-
-bool capture_going_on(void)
-{
-    return false;
-}
-
-void client_send(struct client *client, struct nvshare_report report)
-{
-    (void)client, (void)report;
 }
 
 /* Covers what had been submitted when it began. */

@@ -4,28 +4,23 @@
 import ctypes
 import os
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from libhook.tests.doubles import LIBRARY, compile_double, load_fresh, run_threads
 from nvshared.sharing.word import Word
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
-FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
-         f"-I{SOURCE.parent}/include", "-pthread"]
-SOURCES = [str(HERE / "telling_double.c"), str(SOURCE / "gate" / "gate.c"),
-           str(SOURCE / "gate" / "telling.c"), str(SOURCE / "flight" / "activity.c")]
+SOURCES = ["gate/gate.c", "gate/telling.c", "flight/activity.c"]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 
 class Program:
-    """A fresh library: its state is static, so each has a file of its own."""
+    """A program that has done nothing yet."""
 
-    def __init__(self, library: Path) -> None:
-        self.c = ctypes.CDLL(str(library))
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.c = load_fresh(library, folder)
         self.c.may_pass.restype = self.c.must_count.restype = ctypes.c_bool
         self.c.look.restype = self.c.settle.restype = ctypes.c_uint64
         self.clock = ctypes.c_uint64.in_dll(self.c, "clock_us")
@@ -66,16 +61,12 @@ class Page:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("telling") / "telling.so"
-    subprocess.run(["gcc", *FLAGS, "-fPIC", "-shared", "-fvisibility=hidden", *SOURCES, "-o",
-                    library], check=True)
-    return library
+    return compile_double("telling", SOURCES, library, LIBRARY)
 
 
 @pytest.fixture
 def program(built: Path, tmp_path: Path) -> Program:
-    copy = tmp_path / "telling.so"
-    copy.write_bytes(built.read_bytes())
-    return Program(copy)
+    return Program(built, tmp_path)
 
 
 @pytest.fixture
@@ -218,8 +209,4 @@ def test_who_may_read_a_word_cannot_write_it_and_nobody_can_shorten_it(
 
 @pytest.mark.long                       # under a sanitizer
 def test_threads_launch_while_it_settles_and_their_work_is_always_told(tmp_path: Path) -> None:
-    program = tmp_path / "threads"
-    subprocess.run(["gcc", *FLAGS, "-fsanitize=thread", "-DTHREADS=4", *SOURCES, "-o", program],
-                   check=True)
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=1500)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
+    run_threads("telling", SOURCES, tmp_path)

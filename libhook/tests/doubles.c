@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What files of the library call that stand alone in a test: each function does nothing and answers
+ * what changes nothing. A double (*_double.c) defines those that its test is about, as these are weak.
+ */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+#include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
+#include "gate/telling.h"
+#include "flight/capture.h"
+#include "flight/capture_list.h"
+#include "flight/drain.h"
+#include "flight/streams.h"
+#include "driver/log.h"
+#include "driver/real.h"
+#include "driver/setting.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define WEAK __attribute__((weak))
+
+WEAK pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+WEAK pthread_mutex_t service_lock = PTHREAD_MUTEX_INITIALIZER;
+WEAK _Atomic(void *) real_functions[REAL_COUNT];
+WEAK struct client *clients[CLIENTS_MAX];
+
+WEAK void *real_find(enum real_index index) { return NULL; }
+WEAK CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }
+WEAK const char *setting(const char *name) { return NULL; }
+WEAK void complain(const char *format, ...) {}
+WEAK void debug(const char *format, ...) {}
+WEAK const char *error_text(int error_number) { return ""; }
+WEAK uint64_t now_microseconds(void) { return 0; }
+
+WEAK _Noreturn void fatal(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    abort();
+}
+
+WEAK bool client_alone(void) { return true; }
+WEAK void client_changed(struct client *client) {}
+WEAK bool client_is_called_back(void) { return false; }
+WEAK void client_send(struct client *client, struct nvshare_report report) {}
+WEAK void client_wake(struct client *client) {}
+WEAK CUresult contexts_current(CUcontext *context) { *context = NULL; return CUDA_SUCCESS; }
+WEAK bool reclaim(struct client *client, uint64_t bytes, uint64_t until) { return false; }
+
+WEAK uint32_t gate_block(void) { return 0; }
+WEAK void gate_unblock(const uint32_t *before) {}
+WEAK bool gate_empty(void) { return true; }
+WEAK bool gate_has_blocked(void) { return false; }
+WEAK bool gate_has_waiters(void) { return false; }
+WEAK bool telling_busy(const struct client *client) { return false; }
+WEAK void telling_goes_on(struct client *client) {}
+WEAK bool telling_arm(struct client *client, uint64_t at) { return false; }
+WEAK bool telling_clear(struct client *client) { return false; }
+
+WEAK bool capture_forbid(bool whatever) { return true; }
+WEAK void capture_allow(void) {}
+WEAK bool capture_alone(void) { return false; }
+WEAK bool capture_going_on(void) { return false; }
+WEAK uint64_t capture_oldest(void) { return 0; }
+WEAK void captures_end_abandoned(void) {}
+WEAK uint64_t streams_moment(void) { return 0; }
+WEAK CUresult streams_look(CUcontext context, uint64_t moment) { return CUDA_SUCCESS; }

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds files of the library on doubles of all that they call, for a test to load."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parent / "src"
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}",
+         f"-I{SOURCE.parent}/include", "-pthread"]
+LIBRARY = ["-fPIC", "-shared", "-fvisibility=hidden"]
+THREADS = ["-fsanitize=thread", "-DTHREADS=4"]
+
+
+def compile_double(name: str, sources: list[str], target: Path, flags: list[str]) -> Path:
+    """Compiles `sources` of the library with NAME/NAME_double.c, and returns `target`."""
+    files = [HERE / name / f"{name}_double.c", HERE / "doubles.c", *(SOURCE / s for s in sources)]
+    subprocess.run(["gcc", *FLAGS, *flags, *files, "-o", target], check=True)
+    return target
+
+
+def load_fresh(library: Path, folder: Path) -> ctypes.CDLL:
+    """Loads a copy of a library that no test has used: its state is static."""
+    copy = folder / f"{library.stem}-{len(list(folder.iterdir()))}.so"
+    copy.write_bytes(library.read_bytes())
+    return ctypes.CDLL(str(copy))
+
+
+def run_threads(name: str, sources: list[str], folder: Path) -> None:
+    """Runs the double's main() with four threads under a sanitizer: all must be well."""
+    program = compile_double(name, sources, folder / "threads", THREADS)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=1500)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
