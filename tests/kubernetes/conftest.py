@@ -106,9 +106,27 @@ def images(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_manifests(cluster: Cluster, there: str) -> str:
     """Puts packaging/kubernetes into a folder of the node."""
     for path in sorted(MANIFESTS.rglob("*")):
-        if path.is_file():
-            cluster.copy(path, f"{there}/{path.relative_to(MANIFESTS)}")
+        place = f"{there}/{path.relative_to(MANIFESTS)}"
+        if path.is_symlink():           # of the chart, to kustomize's files
+            cluster.run("mkdir", "-p", str(Path(place).parent))
+            cluster.run("ln", "-sfn", str(path.readlink()), place)
+        elif path.is_file():
+            cluster.copy(path, place)
     return there
+
+
+@pytest.fixture(scope="session")
+def imported(cluster: Cluster, images: Path) -> None:
+    """The node has the images."""
+    for path in sorted(images.glob("*.tar")):
+        cluster.import_image(path)
+
+
+@pytest.fixture(scope="session")
+def helm() -> None:
+    """There is one."""
+    if "helm" not in programs.find():
+        pytest.skip("there is no helm")
 
 
 @pytest.fixture(scope="session")

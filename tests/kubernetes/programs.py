@@ -14,11 +14,13 @@ NAMES = (
     "kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "etcd", "kubectl",
 )
 
+BESIDES = ("helm",)                     # tests of it are left out where there is none
+
 
 def find() -> dict[str, Path]:
     """Those that there are, in the folder or in PATH."""
     path = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
-    found = {name: shutil.which(name, path=path) for name in NAMES}
+    found = {name: shutil.which(name, path=path) for name in (*NAMES, *BESIDES)}
     return {name: Path(place).resolve() for name, place in found.items() if place}
 
 
@@ -38,7 +40,8 @@ def missing() -> str:
 
 def version(program: Path) -> str:
     """What it calls itself."""
-    given = ["version", "--client"] if program.name == "kubectl" else ["--version"]
+    given = {"kubectl": ["version", "--client"], "helm": ["version"]}.get(
+        program.name, ["--version"])
     said = subprocess.run([program, *given], capture_output=True, text=True, check=True).stdout
     match = re.search(r"v?\d+\.\d+\.\d+\S*", said)
     assert match, said

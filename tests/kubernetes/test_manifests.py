@@ -4,7 +4,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,13 +78,6 @@ def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
         ],
         "patches": [{"patch": json.dumps(one)} for one in patches],
     })
-
-
-@pytest.fixture(scope="module")
-def imported(cluster: Cluster, images: Path) -> None:
-    """The node has the images."""
-    for path in sorted(images.glob("*.tar")):
-        cluster.import_image(path)
 
 
 @contextmanager

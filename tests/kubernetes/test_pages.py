@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kubernetes import programs
 from tests.kubernetes.cluster import Cluster, claim, deployment, pod
 from tests.kubernetes.conftest import ROOT, copy_manifests, prepared
 from tests.kubernetes.node import HERE, NAME
@@ -45,7 +46,8 @@ def there(
             made.copy(path, f"{WORK}/dist/{path.name}")
         made.run("mkdir", "-p", "/root/.kube")
         made.run("ln", "-sf", "/etc/kubernetes/admin.conf", "/root/.kube/config")
-        made.run("ln", "-s", f"{HERE}/kubectl", "/usr/local/bin/kubectl")
+        for name in ("kubectl", "helm"):
+            made.run("ln", "-s", f"{HERE}/{name}", f"/usr/local/bin/{name}")
         yield made
 
 
@@ -146,6 +148,20 @@ def test_daemon_set_takes_the_units_place_and_another_strategy_its_own(there: Cl
     there.kubectl("delete", f"--kustomize={WORK}/packaging/kubernetes/overlays/nvshared")
 
 
+@pytest.mark.usefixtures("helm")
+def test_chart_does_the_same_and_is_gone_again(there: Cluster) -> None:
+    install, upgrade, back, uninstall = sections("kubernetes.md")["With Helm"]
+    run(there, "kubernetes.md", install)
+    there.until(lambda: there.allocatable() == 10, "it offers shares")
+    run(there, "kubernetes.md", upgrade)
+    there.until(lambda: there.allocatable() == 4, "it offers fewer")
+    run(there, "kubernetes.md", back)
+    there.until(lambda: there.allocatable() == 10, "it offers as many as before")
+    run(there, "kubernetes.md", uninstall)
+    there.until(lambda: there.allocatable() == 0, "no share is left")
+    there.until(lambda: not there.get("pods", "--namespace=nvshare")["items"], "no pod is left")
+
+
 def strategies(cluster: Cluster) -> set[str]:
     """Of the DaemonSet's pods that run."""
     listed = cluster.get("pods", "--namespace=nvshare")["items"]
@@ -174,6 +190,8 @@ def test_claims_are_served_and_all_is_removed(there: Cluster) -> None:
 
 
 def test_every_command_of_the_pages_ran(there: Cluster) -> None:
+    if "helm" not in programs.find():
+        RAN.update(("kubernetes.md", command) for command in sections("kubernetes.md")["With Helm"])
     printed = {(page, command) for page in PAGES
                for commands in sections(page).values() for command in commands}
     assert {command for _, command in printed - RAN} == set()

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release of the Helm chart is installed, changed and taken back by the real helm, under pods."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kubernetes.cluster import Cluster, pod
+from tests.kubernetes.node import HERE
+from tests.kubernetes.test_device_plugin import first_process
+from tests.kubernetes.test_manifests import KINDS, SERVER, without
+
+SPACE = "--namespace=nvshare"
+VALUES = "/root/values.yaml"
+
+
+def run_helm(cluster: Cluster, *command: str) -> str:
+    """The real one, in the node."""
+    return cluster.output(
+        "env", "KUBECONFIG=/etc/kubernetes/admin.conf", f"{HERE}/helm", *command, SPACE)
+
+
+@pytest.fixture
+def release(
+    helm: None, cluster: Cluster, manifests: str, imported: None
+) -> Iterator[str]:
+    """A chart's folder, while the node has no unit that offers shares."""
+    cluster.write(VALUES, json.dumps({
+        "env": [{"name": key, "value": value} for key, value in SERVER.items()],
+        "priorityClasses": [{"class": "urgent", "priority": "high"}],
+        "foreignAnnotations": True,
+    }))
+    with without(cluster, manifests, "nvshare-kubelet"):
+        yield f"{manifests}/chart"
+
+
+def test_pods_go_on_through_upgrade_and_rollback_of_the_chart(
+    cluster: Cluster, release: str
+) -> None:
+    run_helm(cluster, "install", "it", release, "--create-namespace", "--values", VALUES)
+    cluster.until(lambda: cluster.allocatable() == 10, "ten shares are offered")
+    cluster.start_pods(pod("steady", annotations={"gpu-memory": "64"}))
+    cluster.until(lambda: cluster.terms("steady") == {"memory-limit": 64 << 20}, "it is heeded")
+    process = first_process(cluster, "steady")
+    run_helm(cluster, "upgrade", "it", release, "--values", VALUES, "--set", "replicas=4")
+    cluster.until(lambda: cluster.allocatable() == 4, "four shares are offered")
+    cluster.start_pods(pod("later"))
+    run_helm(cluster, "rollback", "it", "1")
+    cluster.until(lambda: cluster.allocatable() == 10, "ten shares are offered again")
+    cluster.start_pods(pod("latest"))
+    assert first_process(cluster, "steady") == process
+    assert cluster.terms("steady") == {"memory-limit": 64 << 20}
+    cluster.finish("steady", "later", "latest")
+    run_helm(cluster, "uninstall", "it", "--wait")
+    left = cluster.kubectl("get", KINDS, SPACE, "--output=name").split()
+    assert [one for one in left if "nvshare" in one or "gpu-sharing" in one] == [
+        "namespace/nvshare"]
+    cluster.kubectl("delete", "namespace", "nvshare")
+
+
+@pytest.mark.parametrize("values", [
+    ["daemon.enabled=true"], ["dra.enabled=true"],
+    ["policies.shares=true", "policies.nvidiaGPU=true", "image.repository=registry.example/it"],
+])
+def test_api_server_takes_the_chart(
+    cluster: Cluster, helm: None, manifests: str, values: list[str]
+) -> None:
+    options = [part for one in values for part in ("--set", one)]
+    made = run_helm(cluster, "template", "it", f"{manifests}/chart", *options)
+    cluster.kubectl("create", "namespace", "nvshare")
+    try:
+        taken = cluster.kubectl(
+            "create", "--dry-run=server", "--filename=-", "--output=name", given=made).split()
+    finally:
+        cluster.kubectl("delete", "namespace", "nvshare")
+    assert len(taken) == made.count("\nkind: ")
+    assert "daemonset.apps/gpu-sharing" in taken

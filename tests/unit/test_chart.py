@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Helm chart, as the real helm renders it, is what kustomize makes, but for what values say."""
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from nvshared import __version__
+from nvshared.kubelet import options
+from tests.unit.test_manifests import MANIFESTS, PLACES, built, documents, unknown, with_kustomize
+
+CHART = MANIFESTS / "chart"
+HELM = shutil.which("helm", path=PLACES)
+# What each strategy of kustomize is in the chart's values.
+SAME = {
+    "overlays/nvshared": "",
+    "overlays/nvshared-daemonset": "daemon.enabled=true",
+    "claims": "dra.enabled=true",
+}
+
+pytestmark = pytest.mark.skipif(not HELM, reason="there is no helm")
+
+
+def rendered(*values: str, namespace: str = "nvshare") -> dict[tuple[str, str], Any]:
+    """What a release of the chart is, by kind and name."""
+    done = helm("template", "it", str(CHART), f"--namespace={namespace}", *sets(values))
+    assert done.returncode == 0, done.stderr
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    made = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    assert len(made) == len(found)
+    return made
+
+
+def helm(*command: str) -> "subprocess.CompletedProcess[str]":
+    """The real one."""
+    assert HELM
+    return subprocess.run([HELM, *command], capture_output=True, text=True, check=False)
+
+
+def sets(values: tuple[str, ...]) -> list[str]:
+    """As options."""
+    return [part for one in values if one for part in ("--set", one)]
+
+
+def pod(objects: dict[tuple[str, str], Any]) -> dict[str, Any]:
+    """The DaemonSet's pod, with its containers and volumes by name, mounts in order."""
+    spec: dict[str, Any] = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
+    for one in spec["containers"]:
+        one["volumeMounts"].sort(key=lambda mount: mount["mountPath"])
+    return spec | {
+        key: {one["name"]: one for one in spec[key]} for key in ("containers", "volumes")}
+
+
+@with_kustomize
+@pytest.mark.parametrize("folder", SAME)
+def test_chart_is_what_kustomize_makes(folder: str) -> None:
+    ours, theirs = rendered(SAME[folder]), built(MANIFESTS / folder)
+    del theirs["Namespace", "nvshare"]      # helm makes it
+    if ("ConfigMap", "gpu-sharing") not in ours:
+        del theirs["ConfigMap", "gpu-sharing"]
+    assert ours.keys() == theirs.keys()
+    here, there = pod(ours), pod(theirs)
+    for name, one in here["containers"].items():
+        assert one.pop("imagePullPolicy") == "IfNotPresent"
+        if name == "nvshare-kubelet":
+            assert one["args"][-2:] == ["--replicas", "10"]
+            del one["args"][-2:]
+    assert here == there
+    for key in ours.keys() - {("DaemonSet", "gpu-sharing")}:
+        one, other = ours[key], theirs[key]
+        labels = [each["metadata"].pop("labels", {}) for each in (one, other)]
+        assert labels[0].items() >= labels[1].items()
+        for each in (one, other):
+            for text in each.get("data", {}):
+                each["data"][text] = each["data"][text].strip()
+        assert one == other
+    template = ours["DaemonSet", "gpu-sharing"]["spec"]["template"]
+    selector = ours["DaemonSet", "gpu-sharing"]["spec"]["selector"]["matchLabels"]
+    assert template["metadata"]["labels"].items() >= selector.items()
+    assert unknown(template) == []
+
+
+def test_chart_in_another_namespace_has_its_account_and_policies_there() -> None:
+    objects = rendered("dra.enabled=true", namespace="other")
+    text = yaml.safe_dump_all(objects.values())
+    assert "system:serviceaccount:other:nvshare-kubelet" in text
+    assert not re.search(r"namespace: nvshare\b|:nvshare:", text)
+
+
+def test_values_are_options_of_nvshare_kubelet() -> None:
+    objects = rendered(
+        "replicas=4", "priorityClasses[0].class=..-1", "priorityClasses[0].priority=background",
+        "priorityClasses[1].class=urgent", "priorityClasses[1].priority=high",
+        "foreignAnnotations=true", "kubeletRootDir=/data/kubelet",
+        "extraArgs={--replicas,1=0}", "image.repository=registry/it", "image.tag=v7",
+        "imagePullSecrets[0].name=key", "nodeSelector.gpu=yes", "updateStrategy.type=OnDelete",
+        "podAnnotations.a=b", "resources.limits.memory=1Gi")
+    spec = pod(objects)
+    container = spec["containers"]["nvshare-kubelet"]
+    given = options.parse(container["args"])
+    assert given.foreign
+    assert list(given.classes) == [(range(-(1 << 31), 0), 1), ("urgent", 3)]
+    assert (given.replicas.usual, given.replicas.own) == (4, (("1", 0),))
+    assert str(given.kubelet) == "/data/kubelet"
+    assert spec["volumes"]["registry"]["hostPath"]["path"] == "/data/kubelet/plugins_registry"
+    paths = [one["mountPath"] for one in container["volumeMounts"]]
+    assert "/data/kubelet/plugins_registry" in paths
+    assert not any(path.startswith("/var/lib/kubelet") for path in paths)
+    assert container["image"] == "registry/it:v7"
+    assert container["resources"] == {"limits": {"memory": "1Gi"}}
+    assert (spec["imagePullSecrets"], spec["nodeSelector"]) == ([{"name": "key"}], {"gpu": "yes"})
+    daemon_set = objects["DaemonSet", "gpu-sharing"]["spec"]
+    assert daemon_set["updateStrategy"] == {"type": "OnDelete"}
+    assert daemon_set["template"]["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_pod_is_made_anew_where_the_daemons_configuration_is_another() -> None:
+    one, other = (
+        rendered("daemon.enabled=true", f"daemon.config=[gpu]\ncapacity = {size}GiB\n")
+        for size in (40, 60))
+    assert "capacity = 40GiB" in one["ConfigMap", "gpu-sharing"]["data"]["nvshared.conf"]
+    hashes = {each["DaemonSet", "gpu-sharing"]["spec"]["template"]["metadata"]["annotations"][
+        "checksum/config"] for each in (one, other)}
+    assert len(hashes) == 2
+
+
+def test_policies_are_there_as_chosen() -> None:
+    names = {"annotations": "nvshare-annotations", "shares": "nvshare-shares",
+             "nvidiaGPU": "nvshare-nvidia-gpu"}
+    for chosen in names:
+        there = {name for _, name in rendered(
+            *(f"policies.{key}={str(key == chosen).lower()}" for key in names))}
+        assert there & set(names.values()) == {names[chosen]}
+
+
+@pytest.mark.parametrize("wrong", [
+    "replicas=-1", "replicas=1001", "replica=3", "image.pullPolicy=Sometimes", "dra=true",
+    "priorityClasses[0].class=it", "policies.nvidia=true", "kubeletRootDir=var",
+])
+def test_values_that_mean_nothing_are_refused(wrong: str) -> None:
+    done = helm("template", str(CHART), *sets((wrong,)))
+    assert done.returncode != 0
+    assert "don't meet the specifications of the schema" in done.stderr
+
+
+def test_lint_finds_nothing() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_chart_has_the_version_of_the_program() -> None:
+    (chart,) = documents(CHART / "Chart.yaml")
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
