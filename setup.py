@@ -53,7 +53,8 @@ class BuildLibhook(Command):
         compiled = Path(self.build_temp).absolute() / "libhook"
         jobs = os.cpu_count() or 1
         command = ["make", "-C", "libhook", f"BUILD={compiled}", "WERROR=", f"-j{jobs}"]
-        subprocess.run([*command, "hook", "simulator", "workload"], cwd=ROOT, check=True)
+        command += ["hook", "simulator", "workload", "checkpoint"]
+        subprocess.run(command, cwd=ROOT, check=True)
         for name, target in self._targets(Path(self.build_lib)).items():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(compiled / name, target)

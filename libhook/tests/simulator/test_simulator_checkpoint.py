@@ -74,16 +74,17 @@ def program(environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str]
         [sys.executable, "-c", PROGRAM], env=environment, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        questions, answers = process.stdin, process.stdout
+        assert questions is not None
+        assert answers is not None
 
         def ask(line: str) -> str:
-            print(line, file=process.stdin, flush=True)
-            return process.stdout.readline().strip()
+            print(line, file=questions, flush=True)
+            return answers.readline().strip()
 
-        assert process.stdout.readline() == "ready\n"
+        assert answers.readline() == "ready\n"
         yield process, ask
-        process.stdin.close()
+        questions.close()
 
 
 def helper(environment: dict[str, str], *words: object) -> list[list[str]]:
