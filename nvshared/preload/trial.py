@@ -88,7 +88,7 @@ def check(tree: Tree, library: Path) -> None:
     Raises Unloadable.
     """
     if _can_run(tree):
-        _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), complaints(tree))
+        _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), complaints(tree), library)
 
 
 def run(tree: Tree, library: Path, usual: frozenset[str]) -> tuple[Tried, ...]:
@@ -125,12 +125,12 @@ def _programs(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Trie
     if not _can_run(tree):
         yield Tried("every program", "only root can run programs of another system")
         return
-    _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), usual)
+    _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), usual, library)
     yield Tried(SIMPLE, "")
     python = Path(sys.executable if tree.running else "/usr/bin/python3")
     if tree.has(python):
         done = _run(_preloaded(tree, library, [str(python), "-I", "-c", PYTHON]))
-        _judge("Python", done, usual, mapped=tree.resolve(library))
+        _judge("Python", done, usual, library, tree.resolve(library))
         yield Tried("Python with threads and children", "")
     else:
         yield Tried("Python with threads and children", f"there is no {python}")
@@ -160,7 +160,7 @@ def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
     if not done.out.startswith(READY + "\n"):
         reason = done.err.strip().splitlines()
         return Tried(name, reason[-1] if reason else f"its surroundings failed with {done.code}")
-    _judge(name, done, usual, mapped=tree.resolve(library))
+    _judge(name, done, usual, library, tree.resolve(library))
     return Tried(name, "")
 
 
@@ -189,14 +189,15 @@ def _run(command: Sequence[str]) -> _Ended:
 
 
 def _judge(
-    name: str, ended: _Ended, usual: frozenset[str], mapped: Path | None = None
+    name: str, ended: _Ended, usual: frozenset[str], library: Path | str = "the library",
+    mapped: Path | None = None,
 ) -> None:
     complaints = [line for line in ended.err.splitlines() if line.strip() and line not in usual]
     if ended.code != 0 or complaints:
         how = f"ended with {ended.code}" if ended.code > 0 else f"died of signal {-ended.code}"
         said = f": {complaints[-1]}" if complaints else ""
         raise Unloadable(
-            f"with the library preloaded, {name} {how if ended.code else 'complains'}{said}",
+            f"with {library} preloaded, {name} {how if ended.code else 'complains'}{said}",
             f"{UNCHANGED}; install the library that was built for this system")
     if mapped is not None and ended.out and f" {mapped}\n" not in ended.out:
-        raise Unloadable(f"{name} ran without the library although it was preloaded", UNCHANGED)
+        raise Unloadable(f"{name} ran without {library} although it was preloaded", UNCHANGED)
