@@ -135,6 +135,21 @@ def test_commands_of_administrators_in_readme_succeed(machine: Machine) -> None:
     assert client["suspended"]
 
 
+@pytest.mark.parametrize("lines", [
+    pages.block("docs/engines.md", "nvsharectl run --name trainer"),
+    pages.block("docs/engines.md", "export PYTHONPATH"),
+])
+def test_commands_for_engines_start_programs_that_release(machine: Machine, lines: str) -> None:
+    for name in ("train", "rollout"):
+        saver = "from torch_memory_saver import torch_memory_saver as saver\nsaver.pause()\n"
+        released = "import nvshared.program\nassert nvshared.program.release()\n"
+        (machine.folder / f"{name}.py").write_text(
+            TRAIN + released + (saver if "adapters" in lines else ""))
+    here = lines.replace("/usr/lib/nvshared", str(ROOT))
+    said = machine.run("; ".join(line.partition(" #")[0] for line in here.splitlines()))
+    assert said.count("trained") == lines.count("nvsharectl run")
+
+
 @pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
 def test_busctl_command_in_readme_sets_the_quantum(machine: Machine) -> None:
     machine.run(pages.block("README.md", "busctl call"))
@@ -144,6 +159,9 @@ def test_busctl_command_in_readme_sets_the_quantum(machine: Machine) -> None:
 @pytest.mark.parametrize("lines", [
     pages.block("docs/lab-server.md", "nvsharectl clients"),
     pages.block("docs/lab-server.md", "nvsharectl tenants"),
+    pages.block("docs/idle-notebooks.md", "nvsharectl clients"),
+    pages.block("docs/idle-notebooks.md", "nvsharectl priority user:alice background"),
+    pages.block("docs/engines.md", "nvsharectl limit 4711 --compute 70"),
 ])
 def test_commands_of_the_lab_server_succeed(machine: Machine, lines: str) -> None:
     for line in lines.splitlines():
@@ -169,6 +187,8 @@ def test_kernel_by_nvsharectl_run_keeps_the_library_beside_its_own_preload(
 @pytest.mark.parametrize("text", [
     pages.block("docs/lab-server.md", "[tenant group:students]"),
     pages.block("docs/monitoring.md", "[nvshared]"),
+    pages.block("docs/idle-notebooks.md", "[tenant unit:jupyter-*.service]"),
+    pages.block("docs/idle-notebooks.md", "[tenant unit:batch-*.service]"),
 ])
 def test_settings_in_docs_are_accepted(machine: Machine, text: str) -> None:
     (machine.folder / "page.conf").write_text(text)

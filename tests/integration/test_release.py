@@ -13,6 +13,7 @@ import pytest
 from nvshared import library
 from nvshared.hook.protocol import ReportRecord, Type, decode_report
 from nvshared.units import MIB
+from tests import pages
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_caches import Daemon
@@ -113,6 +114,34 @@ except KeyError:
     assert program.hears() == "outer"
     daemon.hear(Type.IDLE)
     program.go_on()
+    program.ends_well()
+
+
+def test_turn_in_the_page_on_engines_releases_after_each_batch(
+        site: Site, daemon: Daemon) -> None:
+    loop = pages.block("docs/engines.md", "import nvshared.program")
+    program = start(site, daemon, f"""
+said("ready")
+def given():
+    for batch in range(2):
+        yield batch
+        said("done")
+def train(batch):
+    work()
+batches = given()
+{loop}
+""")
+    assert program.hears() == "ready"
+    daemon.run(contended=True)
+    assert Type.IDLE not in heard(daemon)
+    program.go_on()
+    for _ in range(2):
+        assert program.hears() == "done"
+        daemon.hear(Type.IDLE)
+        daemon.stop()
+        daemon.load()
+        daemon.run(contended=True)
+        program.go_on()
     program.ends_well()
 
 
