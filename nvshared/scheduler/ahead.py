@@ -85,10 +85,13 @@ def interrupt(decision: Decision) -> None:
                 decision.cut(client, move)
 
 
-def plan(decision: Decision, head: ScheduledClient | None) -> None:
-    """Orders the next speculative moves, once the moves that clients wait for are ordered."""
+def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
+    """Orders the next speculative moves, once the moves that clients wait for are ordered.
+
+    `lasts`: microseconds of a turn, if it ends for the head of the queue.
+    """
     card = decision.card
-    _share_bus(decision, head)
+    _share_bus(decision, head, lasts)
     interrupt(decision)
     if head is not None and not any(c.lacks_room for c in card.groups.group("lacking")):
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
@@ -135,11 +138,11 @@ def _copying(card: Card) -> frozenset[Way]:
     return ways
 
 
-def _share_bus(decision: Decision, head: ScheduledClient | None) -> None:
+def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
     """Decides in which directions moves for the head wait."""
     card = decision.card
     copying = _copying(card)
-    early = head is not None and bool(copying) and _is_early(decision, head)
+    early = head is not None and bool(copying) and _is_early(decision, head, lasts)
     for way in Way:
         patience = card.patience[way].until(decision.now)
         asked = early and way in copying
@@ -152,7 +155,7 @@ def _share_bus(decision: Decision, head: ScheduledClient | None) -> None:
         card.patience[way] = patience
 
 
-def _is_early(decision: Decision, head: ScheduledClient) -> bool:
+def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
     """There is something to move ahead, and time enough for it after a wait."""
     card = decision.card
     room = card.beside(card.holders) - head.memory.resident
@@ -163,7 +166,7 @@ def _is_early(decision: Decision, head: ScheduledClient) -> bool:
         return True                     # no turn has a planned end
     started = min(
         (c.its_turn.counted for c in card.in_phase(Phase.RUNNING)), default=decision.now)
-    return not decision.due(started + card.quantum - quantum.moving(card, head, ahead))
+    return not decision.due(started + lasts - quantum.moving(card, head, ahead))
 
 
 def _bring_in(

@@ -8,7 +8,8 @@ from itertools import count
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from nvshared.scheduler.client import PACE, Average, Conduct, Phase, ScheduledClient, Way
+from nvshared.scheduler.actions import Run
+from nvshared.scheduler.client import PACE, Average, Phase, ScheduledClient, Way
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
@@ -313,8 +314,7 @@ class Card:
     foreseen: list[Node] = field(default_factory=list)      # those with turns that are not over
     contended: bool = False             # someone waits for another's turn to end
     head: int | None = None             # who that is, or was when last looked
-    quantum: int = 0                    # after which turns may end at this moment,
-    shown_quantum: int = field(init=False)      # and as it is told where it is auto
+    shown_quantum: int = field(init=False)      # as it is told where it is auto
     # Of hand-overs; us. A latency that was measured once may be any, so the start counts as one.
     latency: Average = Average(1000, 1000, 1)
     pace: Average = PACE
@@ -325,7 +325,7 @@ class Card:
     untold: set[int] = field(default_factory=set)   # who is yet to hear of that,
     tell_next: int = 0                  # and when the next of them do
     domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
-    conduct: Conduct | None = None      # see turns.py
+    told: Run | None = None             # how clients of no terms or gang run, see turns.py
     watched: bool = False               # whoever runs is, see ahead.py
     telling: set[int] = field(default_factory=set)  # who keeps a word, see background.py,
     heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose

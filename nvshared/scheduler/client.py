@@ -8,7 +8,7 @@ what is on its way, promises.py the promises.
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
-from nvshared.scheduler.actions import ClientState, Load, MoveOrder, TurnEnd
+from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Ganged, Memory, Standing, Stopped
 from nvshared.scheduler.settings import Priority, Terms
@@ -103,19 +103,6 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Conduct:
-    """What a client is to do while it runs."""
-
-    pace: bool                          # others wait
-    tq: int                             # us; 0: no end is planned
-    window: int                         # us of idleness after which to say so
-    report_idle: bool
-    report_copies: bool
-    report_busy: bool = False
-    pause: int | None = None            # us after each launch, where it steps (see gang.py)
-
-
-@dataclass(frozen=True, slots=True)
 class Pin:
     """What a COMMIT was allowed to pin, until the client has heard that, and counts it itself."""
 
@@ -143,7 +130,7 @@ class Turn:
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when it was over, and would have been the next
     idle: bool = False                  # the hook says so, since it was told of contention
-    conduct: Conduct | None = None      # what it was told last
+    told: Run | None = None             # how to run, last; its quantum is that of the whole turn
     copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
     busy: int | None = None             # since when it says that it has work at all times
     lacked: int | None = None           # bytes, when chosen; None: it had not waited for room

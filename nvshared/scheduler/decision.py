@@ -6,7 +6,7 @@ All orders are written here, so that what is on its way is noted in one place.
 
 from nvshared.scheduler import actions
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Conduct, Goal, Move, Phase, ScheduledClient
+from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient
 
 # Two orders to a client at a time: the next is there when one is done.
 DEPTH = 2
@@ -45,12 +45,6 @@ class Decision:
     def order(self, order: actions.Order) -> None:
         """One of which nothing is noted here."""
         self.actions.append(order)
-
-    def run(self, client: ScheduledClient, quantum: int, conduct: Conduct) -> None:
-        """Opens a gate, or tells an open one what has changed; `quantum` is left of its turn."""
-        self.actions.append(actions.Run(
-            client.id, quantum, conduct.pace, conduct.report_idle, conduct.report_copies,
-            conduct.window, conduct.report_busy, conduct.pause is not None))
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """Asks a running client to drain."""

@@ -138,7 +138,7 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
         return IDLE_USUAL
     costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
     window = min(max(costs, IDLE_LEAST), IDLE_MOST)
-    before = 0 if card.conduct is None else card.conduct.window
+    before = 0 if card.told is None else card.told.idle_window
     return before if before < NEWS * window and window < NEWS * before else window
 
 
@@ -149,8 +149,8 @@ def patience(client: ScheduledClient, window: int) -> int:
 
 def rests(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Its turn is over. If that was for idleness, its pause will teach."""
-    told = card.conduct if turn.ending is TurnEnd.IDLE and turn.conduct is not None else None
-    client.rests = None if told is None else told.window if told.pace else IDLE_WATCHED
+    told = card.told if turn.ending is TurnEnd.IDLE and turn.told is not None else None
+    client.rests = None if told is None else told.idle_window if told.pace else IDLE_WATCHED
 
 
 def came_back(client: ScheduledClient, now: int) -> None:

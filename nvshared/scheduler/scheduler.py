@@ -285,9 +285,9 @@ def _plan(decision: Decision) -> None:
     ahead.interrupt(decision)
     promises.plan(decision)
     terms.plan(decision)
-    blocked = turns.plan(decision)
+    blocked, lasts = turns.plan(decision)
     moves.plan(decision)
-    ahead.plan(decision, blocked)
+    ahead.plan(decision, blocked, lasts)
     background.plan(decision)
     promises.tell(decision)
     turns.report_stuck(decision)        # again, for when to look after what was ordered now

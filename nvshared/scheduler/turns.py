@@ -46,11 +46,12 @@ priority than the others is not put into turns by this, nor is any beside it.
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from nvshared.scheduler import ahead, gang, quantum, queue
-from nvshared.scheduler.actions import Stuck, TurnEnd, TurnStarted
+from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import BusyTurns, Card, crowd
-from nvshared.scheduler.client import Conduct, Phase, ScheduledClient, Turn, Way
+from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
 from nvshared.scheduler.settings import AntiThrash, Priority
@@ -108,15 +109,15 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
     """How its program uses its turn. Counts only while it is to report that: if it was not asked
     to, the report is old."""
     turn = client.turn
-    if turn is None or turn.conduct is None or client.phase is not Phase.RUNNING:
+    if turn is None or turn.told is None or client.phase is not Phase.RUNNING:
         return
     match said:
         case WentIdle():
-            turn.idle = turn.idle or turn.conduct.report_idle
-        case Copies() if turn.conduct.report_copies:
+            turn.idle = turn.idle or turn.told.report_idle
+        case Copies() if turn.told.report_copies:
             ways = ((Way.IN, said.inward), (Way.OUT, said.outward))
             turn.copying = frozenset(way for way, loaded in ways if loaded)
-        case Busy() if turn.conduct.report_busy:
+        case Busy() if turn.told.report_busy:
             turn.busy = None if said.gaps else card.now
             if said.gaps and client.id in card.busy.members:
                 _end_busy_turns(card, client)
@@ -167,7 +168,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
 def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Its turn does, after a drain that did not end, or that of another in its gang."""
     turn.resumed = turn.resumed or turn.parked is not None
-    turn.parked = turn.ending = turn.conduct = turn.busy = None     # the hook may have forgotten
+    turn.parked = turn.ending = turn.told = turn.busy = None     # the hook may have forgotten
     turn.idle = False
     turn.copying = frozenset()
     client.enter(Phase.RUNNING, card.now)
@@ -218,52 +219,59 @@ def report_stuck(decision: Decision) -> None:
             card.count(stuck=1)
 
 
-def plan(decision: Decision) -> ScheduledClient | None:
-    """Chooses and stops clients. Returns the next one that does not fit, if there is one."""
+class Admission(NamedTuple):
+    """What the queue comes to at a moment."""
+
+    blocked: ScheduledClient | None     # the next client that does not fit
+    lasts: int                          # us after which turns may end
+
+
+def plan(decision: Decision) -> Admission:
+    """Chooses and stops clients. Returns whom others' turns end for, and after how long."""
     _invite(decision)
     _suspend(decision)
     gang.plan(decision)
     _give_way(decision)
     _repair(decision)
     _review_busy(decision)              # a client that waits for others may not need to any more
-    blocked = _let_run(decision)
+    blocked, lasts = _let_run(decision)
     while _review_busy(decision):
-        blocked = _let_run(decision)
+        blocked, lasts = _let_run(decision)
     blocked = blocked or gang.claim(decision.card)
     decision.card.contended = blocked is not None or _crowded(decision.card)
     decision.card.head = None if blocked is None else blocked.id
     _rest(decision)
-    _announce(decision, blocked)
-    return blocked
+    _announce(decision, blocked, lasts)
+    return Admission(blocked, lasts)
 
 
-def _let_run(decision: Decision) -> ScheduledClient | None:
-    blocked = _settle(decision)
+def _let_run(decision: Decision) -> Admission:
+    found = _settle(decision)
     while _start(decision):             # what that took may have changed the quantum
-        blocked = _settle(decision)
-    return blocked
+        found = _settle(decision)
+    return found
 
 
-def _settle(decision: Decision) -> ScheduledClient | None:
+def _settle(decision: Decision) -> Admission:
     """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
-    blocked = _admit_all(decision)
+    found = _admit_all(decision)
     if _crowded(decision.card):
-        _stop_enough(decision, None, lambda staying: crowd(staying) <= 1)
-    while blocked is not None and _stop_enough(
-        decision, blocked, _fits_with(decision.card, blocked)
+        _stop_enough(decision, None, found.lasts, lambda staying: crowd(staying) <= 1)
+    while found.blocked is not None and _stop_enough(
+        decision, found.blocked, found.lasts, _fits_with(decision.card, found.blocked)
     ):
-        blocked = _admit_all(decision)  # who was put back may stand before it
-    return blocked
+        found = _admit_all(decision)    # a client that was put back may stand before it
+    return found
 
 
-def _admit_all(decision: Decision) -> ScheduledClient | None:
+def _admit_all(decision: Decision) -> Admission:
     """Once more while some are chosen: their turns, foreseen, may put another in front."""
     groups = decision.card.groups
     while True:
         before = groups.size("holding")
-        blocked = _admit(decision)
-        if blocked is None or groups.size("holding") == before:
-            return blocked
+        found = _admit(decision)
+        if found.blocked is None or groups.size("holding") == before:
+            return found
 
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
@@ -364,7 +372,7 @@ def _repair(decision: Decision) -> None:
             decision.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
 
 
-def _admit(decision: Decision) -> ScheduledClient | None:
+def _admit(decision: Decision) -> Admission:
     card = decision.card
     one_at_a_time = card.one_at_a_time
     _let_in(decision)
@@ -374,7 +382,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
     draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
     beside = alone - (card.groups.sums.holders_take - draining)
     least = card.groups.least_take()
-    card.quantum = quantum.now(card, None)
+    lasts = quantum.now(card, None)
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
@@ -397,14 +405,18 @@ def _admit(decision: Decision) -> ScheduledClient | None:
             continue
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
-            card.quantum = quantum.now(card, blocked)
+            lasts = quantum.now(card, blocked)
             # Nobody else fits either, or nobody may overtake: no need to ask each of them.
-            if beside < least or one_at_a_time or not _may_overtake(decision, blocked, overtaken):
+            if beside < least or one_at_a_time or not _may_overtake(
+                decision, blocked, overtaken, lasts
+            ):
                 break
             continue
         if blocked is not None and client.priority is Priority.BACKGROUND < blocked.priority:
             break                       # the background has what nobody else wants
-        if blocked is not None and not (fits and _may_overtake(decision, blocked, overtaken)):
+        if blocked is not None and not (
+            fits and _may_overtake(decision, blocked, overtaken, lasts)
+        ):
             continue
         serials = [holder.its_turn.serial for holder in overtaken]
         _choose(decision, client, frozenset(serials))
@@ -412,7 +424,7 @@ def _admit(decision: Decision) -> ScheduledClient | None:
             overtaken.append(client)    # the youngest turn, so they are in order still
         beside -= client.takes
         number += 1
-    return blocked
+    return Admission(blocked, lasts)
 
 
 def _let_in(decision: Decision) -> None:
@@ -423,13 +435,12 @@ def _let_in(decision: Decision) -> None:
 
 
 def _may_overtake(
-    decision: Decision, blocked: ScheduledClient, holders: list[ScheduledClient]
+    decision: Decision, blocked: ScheduledClient, holders: list[ScheduledClient], lasts: int
 ) -> bool:
-    """Beside the present holders, until the first of their turns ends."""
-    tq = decision.card.quantum
+    """Beside the present holders, until the first of their turns ends, `lasts` after it began."""
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
-    ended = _ended(decision, blocked, holders)
+    ended = _ended(decision, blocked, holders, lasts)
     heard = [h for h in holders if not h.mute and not h.settled]
     soonest = min(
         (h.its_turn.counted for h in heard if h.its_turn.started is not None),
@@ -437,16 +448,16 @@ def _may_overtake(
     )
     return (
         not any(h.phase is Phase.DRAINING or h.id in ended for h in heard)
-        and soonest + tq >= decision.now + tq // WORTHWHILE
+        and soonest + lasts >= decision.now + lasts // WORTHWHILE
     )
 
 
 def _ended(
-    decision: Decision, head: ScheduledClient | None, holders: list[ScheduledClient]
+    decision: Decision, head: ScheduledClient | None, holders: list[ScheduledClient], usual: int
 ) -> dict[int, TurnEnd]:
-    """Whose turns may end now, for the one that waits first, and why.
+    """Whose turns may end now, for the client that waits first, and why.
 
-    Takes note of when the next will be over.
+    `usual`: microseconds that a turn lasts. Takes note of when the next will be over.
     """
     settings = decision.card.settings
     lasting: set[int] = set()
@@ -466,7 +477,6 @@ def _ended(
         yields = holder.priority is Priority.BACKGROUND < rank
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
-            usual = decision.card.quantum
             lasts = min(usual, quantum.LEAST) if yields else usual
             again = head is not None and queue.stays_first(decision.card, holder, head)
             if not over and again and decision.due(turn.counted + lasts):
@@ -486,7 +496,7 @@ def _ended(
 
 
 def _stop_enough(
-    decision: Decision, head: ScheduledClient | None,
+    decision: Decision, head: ScheduledClient | None, lasts: int,
     enough: Callable[[list[ScheduledClient]], bool],
 ) -> bool:
     """Ends turns that may end: as few as are enough, and none if all together are not enough.
@@ -497,7 +507,7 @@ def _stop_enough(
     claims = head is not None and head.standing is Standing.CLAIMS
     if enough(staying):
         return claims and gang.gets_ready(head)     # as soon as the others have drained
-    ended = _ended(decision, head, decision.card.holders)
+    ended = _ended(decision, head, decision.card.holders, lasts)
     leaving: list[ScheduledClient] = []
     may_leave = [c for c in staying if c.id in ended and decision.due(c.its_turn.stop_after)]
     for client in sorted(may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)):
@@ -554,55 +564,56 @@ def _rest(decision: Decision) -> None:
             decision.stop(client, TurnEnd.IDLE)
 
 
-def _announce(decision: Decision, blocked: ScheduledClient | None) -> None:
+def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -> None:
     """Tells running clients for how long and how to run, when that has changed."""
     card = decision.card
     running = card.in_phase(Phase.RUNNING)
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
-    tq = 0 if endless else quantum.shown(card, blocked)
-    idle_window = quantum.idle_window(card, blocked)
     watched = not card.contended and ahead.pauses_matter(card)
-    paced = card.contended or bool(card.busy.members)
     moves = card.contended and not card.busy.members    # memory does, between turns
-    copies = (moves or ahead.writeback_pays(card)) and card.settings.bus_sharing
-    busies = _busy_matters(card)
     hinders = _awaits_idle(card)
-    conduct = Conduct(paced, tq, idle_window, moves or watched or hinders, copies, busies)
+    common = Run(
+        0, quantum=0 if endless else quantum.shown(card, blocked),
+        pace=card.contended or bool(card.busy.members),
+        report_idle=moves or watched or hinders,
+        report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
+        idle_window=quantum.idle_window(card, blocked), report_busy=_busy_matters(card))
     changed = card.groups.news("turns")
-    if not endless or card.conduct != conduct or card.watched != watched:
-        changed = card.in_phase(Phase.RUNNING)
-    card.conduct, card.watched = conduct, watched
+    if not endless or card.told != common or card.watched != watched:
+        changed = running
+    card.told, card.watched = common, watched
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
             continue
         if not endless:
             # A gate that opened just now will shut then.
-            decision.due(turn.counted + card.quantum)
-        pace = paced or client.rationed or client.membership.paced
-        rests = moves or client.rationed
+            decision.due(turn.counted + lasts)
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
-        if rests:
-            window = quantum.patience(client, idle_window) if card.contended else idle_window
+        if moves or client.rationed:
+            window = common.idle_window
+            window = quantum.patience(client, window) if card.contended else window
         elif hinders and turn.busy is None and not window:
             window = BUSY_OTHERS_IDLE
-        news = Conduct(pace, tq, window, window > 0, copies, busies)
-        if client.settled and not client.rationed:
-            news = Conduct(False, 0, 0, False, copies)      # nobody waits for its end
+        told = replace(
+            common, client=client.id, idle_window=window, report_idle=window > 0,
+            pace=common.pace or client.rationed or client.membership.paced)
+        if client.settled and not client.rationed:      # nobody waits for its end
+            told = Run(client.id, report_copies=common.report_copies)
         if client.standing is Standing.STEPS:
-            news = Conduct(True, 0, 0, False, False, pause=client.membership.pause)
-        if turn.conduct == news:
+            told = Run(client.id, client.membership.pause, pace=True, step=True)
+        if turn.told == told:
             continue
-        if not copies:
+        if not common.report_copies:
             turn.copying = frozenset()
-        if not news.report_idle:
+        if not told.report_idle:
             turn.idle = False           # when it is asked again to say so, it says it anew
-        if not news.report_busy:
+        if not told.report_busy:
             turn.busy = None
-        turn.conduct = news
-        left = max(1, turn.counted + tq - decision.now) if news.tq else 0
-        decision.run(client, left if news.pause is None else news.pause, news)
+        turn.told = told
+        left = max(1, turn.counted + told.quantum - decision.now)
+        decision.order(told if told.step or not told.quantum else replace(told, quantum=left))
 
 
 def _busy_matters(card: Card) -> bool:
