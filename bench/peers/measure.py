@@ -18,6 +18,7 @@ from bench.peers import others
 from bench.shares import load
 from bench.shares.rows import LARGE, MILLISECOND, SMALL, TRAINING, alone
 from nvshared import library
+from nvshared.errors import NvshareError
 
 EACH = 0.6                              # of the card
 CHUNK = 256 << 20
@@ -61,9 +62,13 @@ def together(card: Card) -> Iterator[Result]:
             both = run(programs, daemon.environment, limit)
         yield told(f"nvshared, quantum {quantum} s", both, _last(both), serial, steps)
     for name, way in others.there().items():
-        with way(card, None) as environment:
-            both = run(programs, dict(environment), limit)
-        yield told(name, both, _last(both), serial, steps)
+        try:
+            with way(card, None) as environment:
+                both = run(programs, dict(environment), limit)
+        except NvshareError as error:
+            yield failed("together", name, error)
+        else:
+            yield told(name, both, _last(both), serial, steps)
 
 
 def told(name: str, ended: Sequence[Ended], seconds: float, serial: float, steps: int) -> Result:
@@ -91,16 +96,31 @@ def limits(card: Card) -> Iterator[Result]:
     for shape in (MILLISECOND, LARGE, SMALL, TRAINING):
         program = load.Program(shape, {"compute-limit": f"{LIMIT}%"})
         lasts = card.seconds / 3
-        found = {"nvshared": load.together(card, lasts, [program], ())[0]}
+        yield had("nvshared", card, shape, load.together(card, lasts, [program], ())[0], lasts)
         for name, way in others.there().items():
-            if name not in WITHOUT_LIMITS:
+            if name in WITHOUT_LIMITS:
+                continue
+            try:
                 with way(card, LIMIT) as environment:
-                    found[name] = load.work(card, [program], environment, lasts, apart=False)[0]
-        for name, work in found.items():
-            had = 100 * work.rate(min(2.0, lasts / 2)) / alone(card, shape).rate()
-            goal = Goal(f"work of alone, with a limit of {LIMIT} %", had, "%")
-            yield Result("limits", f"{name}, {shape.name}", (goal,), {"had": had},
-                         () if work.right else ("wrong words",))
+                    work = load.work(card, [program], environment, lasts, apart=False)[0]
+            except NvshareError as error:
+                yield failed("limits", f"{name}, {shape.name}", error)
+            else:
+                yield had(name, card, shape, work, lasts)
+
+
+def had(name: str, card: Card, shape: load.Shape, work: load.Work, lasts: float) -> Result:
+    """Its work beside that alone without a limit, once it has settled."""
+    part = 100 * work.rate(min(2.0, lasts / 2)) / alone(card, shape).rate()
+    goal = Goal(f"work of alone, with a limit of {LIMIT} %", part, "%")
+    return Result("limits", f"{name}, {shape.name}", (goal,), {"had": part},
+                  () if work.right else ("wrong words",))
+
+
+def failed(variant: str, name: str, error: NvshareError) -> Result:
+    """Another project that does not work here; the others are measured nevertheless."""
+    print(f"{name}: {error}", file=sys.stderr)
+    return Result(variant, f"{name}: {error}", (), {"error": str(error)}, ())
 
 
 def _last(ended: Sequence[Ended]) -> float:

@@ -78,13 +78,17 @@ def _mps(card: Card, limit: int | None) -> Iterator[Mapping[str, str]]:
     place.mkdir(exist_ok=True)
     where = {"CUDA_MPS_PIPE_DIRECTORY": str(place), "CUDA_MPS_LOG_DIRECTORY": str(place)}
     control = ["nvidia-cuda-mps-control"]
-    subprocess.run([*control, "-d"], env={**os.environ, **where}, check=True)
+    started = subprocess.run(
+        [*control, "-d"], env={**os.environ, **where}, capture_output=True, text=True, check=False)
+    if started.returncode != 0:
+        raise NvshareError("MPS does not start here", started.stderr.strip() or "it says nothing")
     try:
         _await((place / "control").exists, "MPS")
         share = {} if limit is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(limit)}
         yield {**_plain(card), **where, **share}
     finally:
-        subprocess.run(control, input="quit\n", text=True, env={**os.environ, **where}, check=True)
+        subprocess.run(
+            control, input="quit\n", text=True, env={**os.environ, **where}, check=False)
 
 
 def _plain(card: Card) -> Mapping[str, str]:
