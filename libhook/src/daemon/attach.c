@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attaching to the daemon, when a program makes its first context on a GPU.
- * Whatever goes wrong here, the program runs, unshared, and is told why.
+ * Attaches to the daemon when a program creates its first context on a GPU. Whatever goes wrong
+ * here, the program runs, unshared, and is told why.
  */
 #define _GNU_SOURCE
 #include "daemon/attach.h"
@@ -40,11 +40,11 @@
 #include "pool/pool.h"
 #include "tier/host_memory.h"
 
-/* How long a program waits for a daemon that is just being started. */
+/* us for which a program waits for a daemon that is being started */
 #define CONNECT_PATIENCE_US 1000000
 #define BUSY_PATIENCE_US 20000000
-/* One that hangs is replaced within half of that, by systemd's watchdog. Who has no place with it
- * uses what others have been promised. */
+/* systemd's watchdog replaces a daemon that hangs within half of that. A program that runs without
+ * being admitted would use memory promised to others. */
 #define WELCOME_PATIENCE_MS 60000
 #define WELCOME_SILENT_MS 5000
 #define DEFAULT_IDLE_WINDOW_US 50000
@@ -55,7 +55,7 @@ static reclaimer *const RECLAIMERS[] = {
     spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
 };
 
-/* Protects attaching: one thread at a time. memory_lock may be taken inside. */
+/* One thread attaches at a time. memory_lock may be taken while it is held. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int open_patiently(void)
@@ -63,8 +63,8 @@ static int open_patiently(void)
     uint64_t began = now_microseconds();
     for (;;) {
         int fd = connection_open();
-        /* A socket nobody listens on yet: a daemon that is being restarted. One
-         * whose queue is full (EAGAIN, after seconds): a daemon that is busy. */
+        /* A socket that no process listens on: the daemon is being restarted. A full queue (EAGAIN,
+         * after seconds): the daemon is busy. */
         uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
         if (fd >= 0 || errno == ENAMETOOLONG)
             return fd;
@@ -90,8 +90,8 @@ static const char *refusal_text(unsigned reason)
     }
 }
 
-/* HELLO and its answer, before there is a service thread. NULL, or what nvshared does instead of
- * sharing. */
+/* Sends HELLO and reads the answer, before there is a service thread. NULL, or what nvshared does
+ * instead of sharing. */
 static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
@@ -104,7 +104,7 @@ static const char *introduce(struct client *client)
         if (got == 0)
             waiting_for_answer();
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
-            /* The daemon has changed before it could answer. */
+            /* The daemon was replaced before it could answer. */
             client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO,
                                                          .number = answer.number });
             got = 0;
@@ -118,7 +118,7 @@ static const char *introduce(struct client *client)
                                                       : "does not answer";
 }
 
-/* True: it is welcome. */
+/* True: the daemon has admitted the client. */
 static bool introduce_patiently(struct client *client)
 {
     const char *trouble;
@@ -133,7 +133,7 @@ static bool introduce_patiently(struct client *client)
     return trouble == NULL;
 }
 
-/* clients[] has it only if there is a thread. That waits until then. */
+/* The client is in clients[] only if its thread exists; the thread waits for that. */
 static bool start_service(struct client *client)
 {
     LOCKED(memory_lock);
@@ -153,7 +153,7 @@ static void discard(struct client *client)
     free(client);
 }
 
-/* glibc before 2.34 has them in a library of their own; see glibc.h. */
+/* In a separate library before glibc 2.34; see glibc.h. */
 static bool can_start_threads(void)
 {
     if (pthread_create != NULL)
@@ -163,7 +163,7 @@ static bool can_start_threads(void)
     return false;
 }
 
-/* Memory that can leave and come back at the same address. */
+/* Whether memory can be mapped again at the same address. */
 static bool can_map(CUdevice device)
 {
     int supported = 0;
@@ -175,7 +175,7 @@ static bool can_map(CUdevice device)
     return false;
 }
 
-/* torchrun knows how many it has started. */
+/* torchrun sets the number of processes that it has started. */
 static void name_gang(struct client *client)
 {
     const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
@@ -210,7 +210,7 @@ static struct client *new_client(CUdevice device)
         free(client);
         return NULL;
     }
-    /* Only now: it says why, and where there is no daemon nobody wants to know. */
+    /* Only now, because these print a reason, which is useless without a daemon. */
     if (unknown_entry_forbids() || injection_forbids() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;
@@ -239,7 +239,7 @@ static void attach(CUdevice device)
     }
     gate_close(GATE_STOPPED(client));
     if (!start_service(client)) {
-        /* The gate is this device's alone, and nothing was allocated yet. */
+        /* Closed for this device only, and nothing was allocated yet. */
         gate_open(GATE_STOPPED(client));
         discard(client);
     } else if (clients_stays() != NVSHARE_STAYS_NOT) {
@@ -249,7 +249,7 @@ static void attach(CUdevice device)
 
 void client_attach(CUdevice device, CUcontext context)
 {
-    static uint32_t tried;           /* one try for each device, whatever came of it */
+    static uint32_t tried;           /* one attempt for each device, whatever its result */
     if (context != NULL)
         contexts_add(context, device, context);
     if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
@@ -278,7 +278,8 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
 }
 
 /*
- * What goes with a context: all memory that was taken in it, and what the service had there.
+ * Drops everything that ends with a context: all memory allocated in it, and the service thread's
+ * objects there.
  */
 
 void context_ends(CUcontext context)

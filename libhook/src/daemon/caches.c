@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says when a program should give back what its frameworks have cached. A thread of the
- * program waits for that in nvshare_trim_wait(), and has the frameworks do it.
+ * Tells a program when its frameworks should release their caches. A thread of the program waits
+ * for that in nvshare_trim_wait(), and calls the frameworks.
  *
- * PyTorch and CuPy do not give freed memory back to the driver but keep it for
- * the next allocation. To us it is memory like any other: it is copied to the
- * host when its program must leave the card, and back. A block of 32 MiB that is given
- * back and allocated again costs some 60 us; one that leaves and comes back costs 1.3 ms
- * of the bus, and host memory.
+ * PyTorch and CuPy do not return freed memory to the driver but keep it for the next allocation. To
+ * the library it is memory like any other: it is copied to the host when the program is evicted,
+ * and back. A block of 32 MiB that is released and allocated again costs some 60 us; one that is
+ * evicted and loaded costs 1.3 ms of the bus, and host memory.
  *
- * The thread is the Python module's, nvshared/program/nvshare_caches.py, which knows
- * the frameworks and whether asking them is of use. It is none of ours, because the
- * interpreter would have to know it. Without such a thread nobody is asked.
+ * The thread belongs to the Python module nvshared/program/nvshare_caches.py, which knows the
+ * frameworks and whether calling them is useful. It cannot be a thread of the library, because the
+ * interpreter would have to know it. Without such a thread no program is told.
  *
- * The program is asked only while others wait, and only if somebody needed its room after
- * its last turn; otherwise nothing leaves. It is asked once when its turn begins, or the
- * waiting does, since a cache may be left from long ago. It is asked once more when it has
- * had nothing to do on the card for half the time after which its turn is over: it is then
- * between two pieces of work and about to leave.
+ * The program is told only while others wait, and only if another client needed its room after its
+ * last turn; otherwise nothing is evicted. It is told once when its turn or the waiting begins,
+ * because a cache may be left from long ago, and once more when it has been idle on the card for
+ * half the time after which its turn ends: it is then between two pieces of work and about to be
+ * evicted.
  *
- * Nobody is asked while a stream is being captured: the memory may be in the graph. Should
- * a capture begin meanwhile, it is not disturbed: the thread is relaxed, and our own
- * cuMemFree() knows captures (memory.c).
+ * No program is told during a stream capture, because the memory may be in the graph. A capture
+ * that begins meanwhile is not disturbed: the thread is relaxed, and the library's cuMemFree()
+ * respects captures (memory.c).
  */
 #include "daemon/caches.h"
 
@@ -33,21 +32,21 @@ _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each
 
 static _Atomic uint64_t asked;       /* a bit for each answer of nvshare_trim_wait() */
 static _Atomic uint32_t asked_anew;  /* a bell */
-static _Atomic bool wanted;          /* somebody waits, or has waited */
+static _Atomic bool wanted;          /* a thread waits, or has waited */
 
-/* Each client's. Protected by memory_lock. */
+/* Indexed by client. Protected by memory_lock. */
 static struct caches {
-    /* Its last turn ended without anybody needing the room: nothing would leave. */
+    /* No other client needed the room after its last turn: nothing would be evicted. */
     bool needless;
-    bool past[CACHES_OCCASIONS];     /* it was asked in this turn */
-    uint64_t most;                   /* bytes that it had allocated when it was asked */
+    bool past[CACHES_OCCASIONS];     /* it was told in this turn */
+    uint64_t most;                   /* bytes allocated when it was told */
 } of_client[CLIENTS_MAX];
 
-/* Whether it may be now. If not, it is asked again later. */
+/* Whether it may be told now. If not, caches_ask() tries again later. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())
-        return false;                /* a forked child, and memory_lock may be nobody's any more */
+        return false;                /* a forked child, where memory_lock may never be released */
     pthread_mutex_lock(&memory_lock);
     bool capturing = capture_going_on();
     if (capturing)
@@ -111,7 +110,7 @@ void caches_room_ordered(struct client *client, uint64_t room)
 {
     const struct nvshare_memory *memory = &client->memory;
     struct caches *caches = &of_client[client->index];
-    /* What was given back would lie on the card as well, had nobody asked. */
+    /* The released bytes would still be on the card if the program had not been told. */
     uint64_t spared = caches->most > memory->allocated ? caches->most - memory->allocated : 0;
     if (room < memory->resident + memory->pinned + spared)
         caches->needless = false;

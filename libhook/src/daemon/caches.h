@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a program should give back what its frameworks have cached; caches.c.
+ * Tells a program when to release its frameworks' caches; caches.c.
  */
 #pragma once
 
@@ -8,26 +8,25 @@
 
 struct client;
 
-/* When a program is asked, once a turn each. */
+/* Occasions, each at most once in a turn. */
 enum caches_occasion {
     CACHES_TURN,                     /* it runs, and others wait */
-    CACHES_IDLE,                     /* it has had nothing to do for a while */
+    CACHES_IDLE,                     /* it has been idle for a while */
     CACHES_OCCASIONS,
 };
 
-/* For programs. Waits until frameworks should give back
- * what they have cached, and returns CACHES_OCCASIONS * device + occasion. Any thread, which
- * never disturbs a capture of the others from then on. */
+/* For programs. Waits until frameworks should release their caches, and returns CACHES_OCCASIONS *
+ * device + occasion. Any thread; from then on that thread never disturbs a capture. */
 __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 
-/* The following by service threads. */
+/* The following functions are for service threads. */
 
-/* This client competes and there is occasion; as often as one likes. */
+/* This client competes, and this is an occasion; may be called repeatedly. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
-/* It does not compete, or not any more. */
+/* This client does not compete (any more). */
 void caches_rest(struct client *client);
 
-/* With memory_lock held: the turn is over and nothing is in flight; */
+/* With memory_lock held: the turn is over and nothing is in flight. */
 void caches_turn_ended(struct client *client);
-/* then `room` is all that is left to it. Before anything leaves. */
+/* With memory_lock held: `room` is what the client may keep. Called before anything is evicted. */
 void caches_room_ordered(struct client *client, uint64_t room);

@@ -4,8 +4,8 @@
  * waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
  * daemon, instead of running unshared, and says so.
  *
- * What it waits for at the gate only the daemon knows, which is asked once in a wait
- * (NVSHARE_WAITING). It waits for memory as long as the daemon does not answer a COMMIT.
+ * Only the daemon knows the reason for a wait at the gate; it is asked once in each wait
+ * (NVSHARE_WAITING). A wait for memory lasts while the daemon does not answer a COMMIT.
  */
 #include "daemon/waiting.h"
 
@@ -21,11 +21,11 @@
 #define RETRY_MS 250
 #define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 
-/* Each is its service thread's alone. */
+/* Indexed by client; used by its service thread only. */
 static struct {
-    uint64_t since;                  /* 0: it does not wait */
+    uint64_t since;                  /* us; 0: it does not wait */
     bool asked, told;
-    uint64_t answered;               /* the last COMMIT */
+    uint64_t answered;               /* number of the last answered COMMIT */
 } waits[CLIENTS_MAX];
 
 static bool is_set(const char *name)
@@ -50,7 +50,7 @@ void waiting_begins(void)
             client_wake(clients[i]);
 }
 
-/* Asks the daemon what for, if it is time. */
+/* Asks the daemon for the reason, if it is time to. */
 static bool ask(struct client *client)
 {
     LOCKED(memory_lock);
@@ -66,7 +66,7 @@ static bool stands(const struct client *client)
     return (!client->granted || client->starved) && gate_has_waiters();
 }
 
-/* Since the last step, too. */
+/* At this step and at the last one. */
 static bool lacks_answer(const struct client *client)
 {
     uint64_t before = waits[client->index].answered;
@@ -133,7 +133,7 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
     }
 }
 
-static bool daemon_told;                 /* attaching is for one thread at a time */
+static bool daemon_told;                 /* only one thread attaches at a time */
 
 static void tell(const char *trouble, const char *otherwise)
 {

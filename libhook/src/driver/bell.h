@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A word to sleep on until somebody changes it (futex(2)).
+ * A futex word on which a thread sleeps until another thread changes it (futex(2)).
  *
- * What a thread of the program waits on for long. Unlike a condition variable
- * it knows nothing of who sleeps, so whoever is cancelled there, or jumps away
- * from a signal handler, leaves nothing behind. Sleeping is no cancellation
- * point. The sleeper reads the word, then looks whether there is anything to
- * wait for, then sleeps on what it has read.
+ * Threads of the program use it for long waits. Unlike a condition variable it keeps no record of
+ * sleeping threads, so a thread that is cancelled there, or leaves by siglongjmp() from a signal
+ * handler, leaves nothing behind. Sleeping is no cancellation point. The sleeping thread reads the
+ * word, then checks whether there is anything to wait for, then sleeps on the value that it has
+ * read.
  */
 #pragma once
 
@@ -19,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Returns when the word is another, or for no reason; at `until` (monotonic) at the latest. */
+/* Returns when the word differs from `value`, spuriously, or at `until` (monotonic) at the
+ * latest. */
 static inline void bell_sleep(_Atomic uint32_t *bell, uint32_t value, const struct timespec *until)
 {
     syscall(SYS_futex, bell, FUTEX_WAIT_BITSET_PRIVATE, value, until, NULL, FUTEX_BITSET_MATCH_ANY);

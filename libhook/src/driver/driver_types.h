@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The types and constants of the CUDA driver API that the library needs, the
- * same to the last bit as in NVIDIA's cuda.h (names, values and layouts were
- * taken from version 13.0, and hold for every version since 11.2). A test
- * compares each enumerator, macro and layout here with the real cuda.h.
- * What is only ever passed on by pointer stays an incomplete type.
+ * The types and constants of the CUDA driver API that the library needs, bit for bit as in NVIDIA's
+ * cuda.h (names, values and layouts are those of version 13.0, and hold for every version since
+ * 11.2). A test compares each enumerator, macro and layout here with the real cuda.h. Types that
+ * are only passed on by pointer stay incomplete.
  */
 #pragma once
 

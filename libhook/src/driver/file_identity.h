@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which open file is behind a descriptor's number. */
+/* Identifies the open file behind a descriptor. */
 #pragma once
 
 #include <errno.h>
@@ -14,10 +14,10 @@ struct file_identity {
     mode_t mode;
 };
 
-/* False: nothing is. */
+/* False: no file is open there. */
 static inline bool file_identify(int descriptor, struct file_identity *identity)
 {
-    struct stat status;              /* before glibc 2.33 its function has another name */
+    struct stat status;              /* stat() is not exported under this name before glibc 2.33 */
     int error = errno;
     bool open = syscall(SYS_fstat, descriptor, &status) == 0;
     errno = error;

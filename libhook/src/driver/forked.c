@@ -8,7 +8,8 @@
 
 #include "driver/own_file.h"
 
-/* UNFORKED takes as long as a call of the driver. One that never returns must not stop forks. */
+/* UNFORKED lasts as long as a driver call. A call that never returns must not block fork() for
+ * ever. */
 #define TRIES_MOST 10000
 #define TRY_NS 100000
 
@@ -18,8 +19,8 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* The linker's names for the variables that begin as zero. All of the library's do but for those
- * that are KEPT_IN_CHILD, and few that say why. */
+/* The linker's names for the zero-initialised variables. All variables of the library are among
+ * them, except those that are KEPT_IN_CHILD, and a few that say why. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
@@ -27,7 +28,7 @@ sigset_t unforked_begin(void)
 {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    /* a handler may fork */
+    pthread_sigmask(SIG_SETMASK, &all, &before);    /* a signal handler may fork */
     pthread_mutex_lock(&forked_lock);
     return before;
 }
@@ -54,7 +55,7 @@ static void in_parent(void)
         pthread_mutex_unlock(&forked_lock);
 }
 
-/* Word by word, and past the sanitizers, which keep room between variables. */
+/* Word by word and without the sanitizers' checks, which reserve space between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void begin_anew(void)
 {
     uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Forked children. CUDA works in no child of a process that has initialised it: the driver refuses
- * each call there. So the library does nothing there either. Another thread of the parent may have
- * held any lock and may have been changing any list, so a child finds all of the library's
- * variables as they were when it was loaded, and its wrappers pass each call on.
+ * each call there. The library therefore does nothing there, too. Another thread of the parent may
+ * have held any lock and may have been changing any list, so in a child all variables of the
+ * library are reset to their initial values, and its wrappers pass each call on.
  */
 #pragma once
 
@@ -16,14 +16,14 @@
 /* A variable that keeps its value in a child. */
 #define KEPT_IN_CHILD __attribute__((section(".data.kept_in_child")))
 
-/* From now on; later calls do nothing. In a child the functions are called in this order:
- * `release` while all is as it was, and `wake` last. */
+/* Registers the fork handlers; later calls do nothing. In a child the functions are called in this
+ * order: `release` before the variables are reset, and `wake` last. */
 void forks_watch(void (*release)(void), void (*wake)(void));
 
 bool is_forked_child(void);
 
-/* UNFORKED: until the end of the block no child is forked, as it would keep what has a descriptor
- * meanwhile. For moments only, and not nested: a thread that forks waits. */
+/* UNFORKED: until the end of the block no child is forked, because a child would keep a descriptor
+ * that is open meanwhile. Only for moments, and not nested: a thread that forks waits. */
 sigset_t unforked_begin(void);
 void unforked_end(const sigset_t *before);
 #define UNFORKED AT_END(unforked_end) const sigset_t signals_before = unforked_begin()

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C library's oldest versions of what it has moved about. Included before
- * everything else in each file (see the Makefile).
+ * Selects the oldest versions of functions that the C library has moved between its libraries.
+ * Included before everything else in each file (see the Makefile).
  *
- * A library that is linked today wants glibc 2.34 at least, since these
- * functions came from libpthread and libdl into libc then, with new versions.
- * The old ones are still there and are the same functions; with them the
- * library runs from glibc 2.17 on. Before 2.34 they are in libraries that not
- * every program has, and that a library preloaded everywhere must not bring
- * along: so they may be missing, which matters to none that does not use CUDA.
- * The driver itself needs both libraries.
+ * A library linked today requires glibc 2.34, because these functions moved from libpthread and
+ * libdl into libc in that release, with new versions. The old versions still exist and are the same
+ * functions; with them the library runs from glibc 2.17 on. Before 2.34 they are in libraries that
+ * not every program has loaded, and that a library preloaded everywhere must not load: the
+ * functions may be missing, which matters only to programs that do not use CUDA. The driver itself
+ * needs both libraries.
  *
  * Under a sanitizer the functions are the sanitizer's: NVSHARE_ANY_GLIBC.
  *
- * A program of musl loads the library too where LD_PRELOAD names it, and ends if a symbol is missing
- * that is not weak. musl ignores versions. No program of musl has a driver, so what it has not is
- * never called there.
+ * A program of musl loads the library, too, if LD_PRELOAD names it, and ends if a symbol is missing
+ * that is not weak. musl ignores versions. No program of musl has a driver, so functions that musl
+ * lacks are never called there.
  */
 #pragma once
 
@@ -52,8 +51,8 @@ OLDEST(pthread_setspecific, "GLIBC_2.2.5")
 OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
-/* What pthread_atfork() of libc_nonshared.a calls, with the library that may be unloaded, which this
- * one never is. musl does not have it. */
+/* Called by pthread_atfork() of libc_nonshared.a, with the library that may be unloaded; this
+ * library never is. musl does not have it. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 #define pthread_atfork(before, parent, child) \

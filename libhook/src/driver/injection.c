@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps programs unshared that a profiler or a checker watches. Such a tool stands between us and
- * the driver, and takes our calls for the program's:
+ * Keeps programs unshared that a profiler or checker watches. Such a tool stands between the
+ * library and the driver, and takes the library's calls for the program's:
  *
- *   - small allocations share a page, all of which is valid to it, so it misses what it is run for;
- *   - it saves and restores the card's memory around each kernel that it measures, with calls
- *     that no gate sees and memory that nobody has counted;
- *   - what it measures while others compute is not the program.
+ *   - small allocations share a page, all of which is valid to the tool, so it misses the errors
+ *     that it is run for;
+ *   - it saves and restores the card's memory around each kernel that it measures, with calls that
+ *     pass no gate and memory that is not counted;
+ *   - its measurements include the work of other programs.
  *
- * The driver loads what CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and others that use
- * CUPTI); ncu preloads its library instead.
+ * The driver loads the library that CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and other
+ * users of CUPTI); ncu preloads its library instead.
  */
 #define _GNU_SOURCE                  /* dl_iterate_phdr() */
 #include "driver/injection.h"

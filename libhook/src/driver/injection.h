@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tools that were put into the process to watch what it does with the driver.
+ * Tools that watch the process's use of the driver.
  */
 #pragma once
 
 #include <stdbool.h>
 
-/* True if there is one, and the program is not to be shared therefore: says so
- * on stderr the first time, so ask only if there is a daemon to attach to. */
+/* True if there is such a tool, so that the program must not be shared. The first call says so on
+ * stderr; call it only if there is a daemon to attach to. */
 bool injection_forbids(void);

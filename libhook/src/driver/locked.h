@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a block of code undoes at its end, however that is left.
+ * Blocks of code with an action at their end, however control leaves them.
  *
  *     UNCANCELLED;          the thread is not cancelled meanwhile: it would keep its locks
  *     LOCKED(mutex);        the mutex is locked; the block may release it for a while
@@ -19,7 +19,8 @@ static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
     return mutex;
 }
 
-/* The calling thread has locked it. glibc notes the owner of every mutex that is not shared. */
+/* Whether the calling thread has locked it. glibc records the owner of every mutex that is not
+ * shared. */
 static inline bool locked_here(const pthread_mutex_t *mutex)
 {
     static __thread pid_t self __attribute__((tls_model("initial-exec")));

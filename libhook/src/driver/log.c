@@ -26,8 +26,8 @@ const char *error_text(int error_number)
     return strerror_r(error_number, buffer, sizeof buffer);
 }
 
-/* Not into the file of the number 2 itself: whether writing to that waits is a property which the
- * program shares with others. */
+/* Not through descriptor 2 itself: O_NONBLOCK is a property of the open file, which other processes
+ * share. */
 static ssize_t write_anew(const char *text, size_t length)
 {
     int again = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -37,7 +37,8 @@ static ssize_t write_anew(const char *text, size_t length)
         written = write(again, text, length);
         close(again);
     } else if (poll(&ready, 1, 0) == 1 && ready.revents == POLLOUT) {
-        /* Another user's file, as after su. It has room until another process writes to it. */
+        /* A file of another user, for example after su. It has room until another process fills
+         * it. */
         written = write(STDERR_FILENO, text, length);
     }
     return written;
@@ -51,8 +52,9 @@ static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
                           : write_anew(text, length);
 }
 
-/* Signals stay away meanwhile: SIGPIPE (nobody reads), SIGXFSZ (the file may not grow) and SIGTTOU
- * (of a background job) would end or stop the program. Those that came of it are taken back. */
+/* Signals are blocked meanwhile: SIGPIPE (no reader), SIGXFSZ (the file may not grow) and
+ * SIGTTOU (of a background job) would end or stop the program. Signals caused by the write are
+ * discarded. */
 static void write_unharmed(mode_t mode, const char *text, size_t length)
 {
     const struct timespec none = { .tv_sec = 0 };
@@ -65,14 +67,14 @@ static void write_unharmed(mode_t mode, const char *text, size_t length)
         sigaddset(&ours, SIGPIPE);
     if (!sigismember(&pending, SIGXFSZ))
         sigaddset(&ours, SIGXFSZ);
-    /* Nothing can be done about a stderr that takes no line. */
+    /* A stderr that accepts no line is ignored. */
     if (write_unwaiting(mode, text, length) < 0 && (errno == EPIPE || errno == EFBIG))
         sigtimedwait(&ours, NULL, &none);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* One write, so that lines of several threads and processes stay whole. A number 2 that the program
- * has closed may be a file of its data by now, so only its stderr gets lines. */
+/* One write, so that lines of several threads and processes stay whole. If the program has closed
+ * descriptor 2, the number may belong to a data file, so lines go to the original stderr only. */
 static void line(const char *format, va_list arguments)
 {
     char text[512];
@@ -83,7 +85,7 @@ static void line(const char *format, va_list arguments)
     if (length > (int)sizeof text - 2)
         length = (int)sizeof text - 2;
     text[length++] = '\n';
-    /* A thread cancelled in write() would keep what it has locked. */
+    /* A thread cancelled in write() would keep its locks. */
     UNCANCELLED;
     if (process_has_stderr(&mode))
         write_unharmed(mode, text, (size_t)length);

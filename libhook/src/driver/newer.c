@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tells from its name what a function of a newer driver does. A new function is most often an old
- * one with more arguments, so it belongs to a family, and those that only ask or wait are known.
+ * Classifies functions of a newer driver by their names. A new function usually is an old one with
+ * more arguments, so it belongs to a family; the families that only query or wait are known.
  *
- * Whatever else has a variant for per-thread default streams takes a stream, and so submits work.
- * A wrong guess of that kind costs little: the call passes the gate for nothing. Of all functions
- * of the drivers that we know, none is guessed wrong (a test asks).
+ * Any other function with a variant for per-thread default streams takes a stream, and so submits
+ * work. A wrong guess of that kind costs little: the call passes the gate unnecessarily. All
+ * functions of the known drivers are classified right (a test checks that).
  */
 #include "driver/newer.h"
 
@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first that fits. */
+/* The first match counts. */
 static const struct { const char *pattern; enum newer_kind kind; } families[] = {
     { "cuLaunchHostFunc*", NEWER_OTHER },
     { "cuStream*Cig", NEWER_OTHER },
-    /* What a capture records, others may submit, and we do not see it end. */
+    /* The captured work may be submitted by other calls, and the end of the capture is not seen. */
     { "cuStreamBegin*", NEWER_KEEPS },
     { "cuStream*Value*", NEWER_SUBMITS },
     { "cuStream*MemOp*", NEWER_SUBMITS },
@@ -27,7 +27,7 @@ static const struct { const char *pattern; enum newer_kind kind; } families[] = 
     { "cuEvent*", NEWER_OTHER },
     { "cu*Event", NEWER_OTHER },
     { "cuGraphics*", NEWER_OTHER },
-    /* What a switch, a card or a process beside this one may write to from then on. */
+    /* An NVLink switch, another card or another process may write there from then on. */
     { "cu*Unbind*", NEWER_OTHER },
     { "cu*Bind*", NEWER_KEEPS },
     { "cuMemPoolExport*", NEWER_OTHER },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of a driver that is newer than we are, told by their names.
+ * Functions of a driver newer than this library, classified by their names.
  */
 #pragma once
 
@@ -9,12 +9,12 @@
 #define NEWER_MAX 128                /* functions of one driver that can be wrapped */
 
 enum newer_kind {
-    NEWER_OTHER,                     /* only asks, waits, orders, or calls the host */
+    NEWER_OTHER,                     /* only queries, waits, orders, or calls the host */
     NEWER_SUBMITS,                   /* submits work, or looks addresses up: it passes the gate */
-    NEWER_KEEPS,                     /* and what it was given must stay on the card afterwards */
+    NEWER_KEEPS,                     /* the same, and its memory must be pinned afterwards */
 };
 
-/* What the function `name` does, which is none of hooks.def. `takes_stream`: the driver has a
+/* The kind of the function `name`, which is not in hooks.def. `takes_stream`: the driver has a
  * variant of it for per-thread default streams. */
 enum newer_kind newer_kind(const char *name, bool takes_stream);
 

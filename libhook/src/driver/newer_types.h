@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Types that came after CUDA 13.0, as in NVIDIA's cuda.h: for a build without
- * it, and for one with a cuda.h that is older.
+ * Types newer than CUDA 13.0, as in NVIDIA's cuda.h: for a build without cuda.h, or with an older
+ * one.
  */
 #pragma once
 

@@ -54,8 +54,9 @@ static int find(struct dl_phdr_info *object, size_t size, void *data)
     return search->library != NULL;
 }
 
-/* Of a program that is linked with a library that has it. That is asked as a program does, so that
- * of several versions it is the present one: dlsym() tells other_found(). */
+/* For a program that is linked against such a library. Looked up as a program does, so that of
+ * several versions the default one is found; for programs that use dlsym(), other_found() records
+ * the function. */
 other_function *other_real(enum other other)
 {
     if (atomic_load(&functions[other]) == NULL) {

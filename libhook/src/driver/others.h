@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of other libraries than the driver that have wrappers: others.def. They are found as
- * the program finds them, by dlsym(), or linked.
+ * Functions of libraries other than the driver that have wrappers: others.def. The library finds
+ * them as the program does, by dlsym() or by linking.
  */
 #pragma once
 
@@ -20,10 +20,10 @@ typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t
 #include "driver/others.def"
 #undef OTHER
 
-/* The one of this name, or OTHER_COUNT. May run as early as dlsym(). */
+/* The function of this name, or OTHER_COUNT. May run as early as dlsym(). */
 enum other other_named(const char *name);
 const char *other_name(enum other other);
-/* A program has found the library's own function, which is to get its wrapper. */
+/* The program has found the library's own function, and will get its wrapper. */
 void other_found(enum other other, void *function);
 /* The library's own function; NULL if no library that is loaded has it. */
 other_function *other_real(enum other other);

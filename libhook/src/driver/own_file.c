@@ -7,7 +7,7 @@
 #include "driver/file_identity.h"
 #include "driver/forked.h"
 
-#define FILES_MOST 512               /* a socket and a pair for each GPU; peers of IPC */
+#define FILES_MOST 512               /* a socket and a pair for each GPU; IPC peers */
 
 static struct own_file {
     _Atomic bool taken, open;
@@ -65,8 +65,8 @@ static void close_file(struct own_file *file)
     file->taken = false;
 }
 
-/* fork() copies descriptors before memory. A child that is forked in between would have the
- * descriptor, and a table without it. */
+/* fork() copies descriptors before memory: a child forked in between would have the descriptor, and
+ * a table without it. */
 void own_file_close(int handle)
 {
     int error = errno;

@@ -20,5 +20,5 @@ int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 void own_thread_begins(const char *name)
 {
     process_reset_thread();
-    prctl(PR_SET_NAME, name);        /* last: who finds the name finds the rest done */
+    prctl(PR_SET_NAME, name);        /* last: a thread with this name is completely set up */
 }

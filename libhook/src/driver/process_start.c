@@ -19,9 +19,9 @@ static KEPT_IN_CHILD struct {
     cpu_set_t processors;
 } started = { .has_stderr = false };
 
-/* The only constructor. What stderr and the processors were at the start is known only before main(),
- * which may redirect the one and bind itself to one of the others. It runs in each program that the
- * library is preloaded into, so it only asks, by two system calls. */
+/* The only constructor. stderr and the allowed processors at the start are known only before
+ * main(), which may redirect the one and restrict the others. The constructor runs in each program
+ * with the library preloaded, so it only makes two system calls. */
 __attribute__((constructor)) static void note_start(void)
 {
     int error = errno;
@@ -31,9 +31,9 @@ __attribute__((constructor)) static void note_start(void)
     errno = error;
 }
 
-/* dup2() leaves open what it copies. So a pipe whose writing end has a second number was put at
- * number 2 on purpose: Jupyter's kernels show beneath the cell what comes out of it. A pipe that
- * got the number because it was free has no other. */
+/* dup2() leaves the source open. A pipe whose writing end has a second descriptor was therefore put
+ * at number 2 on purpose: Jupyter's kernels show its output beneath the cell. A pipe that got the
+ * number because it was free has no second descriptor. */
 static bool is_redirected(const struct file_identity *now)
 {
     struct file_identity other;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the process was started with, noted as the library is loaded. Later the program may close
- * its stderr and have the number for a file of data, or bind its threads to processors.
+ * The state of the process when the library was loaded. Later the program may close its stderr and
+ * get its number for a data file, or bind its threads to processors.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Whether file descriptor 2 is what it was at the start, or a pipe that the program redirected it
- * to; then *mode is that file's. */
+/* Whether file descriptor 2 is the original stderr, or a pipe to which the program has redirected
+ * it; *mode is then that file's. */
 bool process_has_stderr(mode_t *mode);
 
-/* Lets the calling thread run on each processor that the process was started on, in the default
- * way. */
+/* Lets the calling thread run on each processor that the process was started on, with default
+ * scheduling. */
 void process_reset_thread(void);

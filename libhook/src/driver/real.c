@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the driver's own functions are, and the list of our wrappers.
+ * Finds the driver's own functions, and lists the library's wrappers.
  *
- * All are looked up together when the first is needed. Several threads may do
- * it at once: they find the same values, so nothing is locked, and a fork at
- * any moment leaves nothing half done. Only the first stores: who comes late
- * may find our wrappers (rebind.c).
+ * All functions are looked up together when the first is needed. Several threads may do it at once:
+ * they find the same values, so no lock is needed, and a fork at any moment leaves nothing half
+ * done. Only the first thread stores its result: a later one may find the library's wrappers
+ * (rebind.c).
  */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/real.h"
@@ -46,7 +46,7 @@ CUresult real_absent(void)
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* The handle is kept, so that the driver stays where we found it. */
+/* The handle is never closed, so that the driver stays loaded at this address. */
 static bool find_all(void *handle)
 {
     struct link_map *object;
@@ -78,7 +78,7 @@ const struct link_map *real_driver(void)
 void *real_find(enum real_index index)
 {
     if (!real_driver_present() && !find_all(dlopen(DRIVER, RTLD_LAZY))) {
-        dlerror();                   /* the program asked for no library, so it hears of none */
+        dlerror();                   /* the program must not see an error of this dlopen() */
         return (void *)real_absent;
     }
     return atomic_load_explicit(&real_functions[index], memory_order_relaxed);
@@ -128,7 +128,7 @@ static bool takes_stream(const char *name)
     return false;
 }
 
-/* Two threads may take a place each for the same function, which does no harm. */
+/* Two threads may take an entry each for the same function, which is harmless. */
 static enum real_index take_place(const char *name, void *entry)
 {
     const char *kept = strdup(name);
@@ -151,7 +151,7 @@ enum real_index hook_for(const char *name, void *entry)
 
 enum real_index hook_named(const char *name)
 {
-    /* The driver's names go on with a capital letter, cudaMalloc and cublasCreate do not. */
+    /* The driver's names continue with a capital letter, cudaMalloc and cublasCreate do not. */
     if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
         return HOOK_COUNT;
     for (int index = 0; index < HOOKS_LISTED; index++)

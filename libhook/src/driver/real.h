@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's own functions. REAL(cuMemCreate)(...) calls the driver; if its
- * version has no such function the call returns CUDA_ERROR_NOT_FOUND, and
- * HAVE_REAL(cuMemCreate) says so beforehand. From any thread at any time,
- * before our or anybody's constructors too.
+ * The driver's own functions. REAL(cuMemCreate)(...) calls the driver; if its version has no such
+ * function the call returns CUDA_ERROR_NOT_FOUND, and HAVE_REAL(cuMemCreate) is false. From any
+ * thread at any time, even before all constructors.
  */
 #pragma once
 
@@ -13,8 +12,8 @@
 #include "driver/newer.h"
 #include "driver/others.h"
 
-/* Declared so that the compiler knows their types (and compares them with
- * cuda.h if that is included). Only those in hooks.def are ever defined. */
+/* Declared so that the compiler knows their types (and compares them with cuda.h if that is
+ * included). Only the functions in hooks.def are ever defined. */
 #define HOOK(name, parameters) CUresult name parameters;
 #define USE HOOK
 #include "driver/hooks.def"
@@ -39,9 +38,9 @@ struct link_map;
 
 extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet */
 
-/* Looks all of them up and returns the one asked for, never NULL. */
+/* Looks all of them up and returns the requested one, never NULL. */
 void *real_find(enum real_index index);
-CUresult real_absent(void);          /* stands for what this driver does not have */
+CUresult real_absent(void);          /* stands for a function that this driver lacks */
 
 static inline void *real_function(enum real_index index)
 {
@@ -52,17 +51,16 @@ static inline void *real_function(enum real_index index)
 #define REAL(name) ((__typeof__(&name))real_function(REAL_##name))
 #define HAVE_REAL(name) (real_function(REAL_##name) != (void *)real_absent)
 
-/* True if libcuda.so.1 is loaded; then everything is looked up too. Does not load it. */
+/* True if libcuda.so.1 is loaded; then everything is looked up, too. Does not load it. */
 bool real_driver_present(void);
-const struct link_map *real_driver(void);          /* if it is */
+const struct link_map *real_driver(void);          /* if it is loaded */
 
-/* The hook of the driver's function `entry`, known as `name`: one that is listed or, for a
- * function of a newer driver that needs one, a place that is taken for it now. HOOK_COUNT: it
- * needs none. */
+/* The hook of the driver's function `entry`, known as `name`: a listed one or, for a function of a
+ * newer driver that needs a hook, an entry allocated for it now. HOOK_COUNT: it needs none. */
 enum real_index hook_for(const char *name, void *entry);
 
-/* Our wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a
- * name or of a driver's entry point; HOOK_COUNT: not hooked. */
+/* The library's wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a name or of
+ * a driver's entry point; HOOK_COUNT: not hooked. */
 void *hook_wrapper(enum real_index index);
 void *other_wrapper(enum other other);
 const char *hook_name(enum real_index index);

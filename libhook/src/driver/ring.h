@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists that a member leaves in no time: a ring of links, closed by its head.
+ * Doubly linked rings, closed by their head: a member can be removed in constant time.
  */
 #pragma once
 
@@ -11,7 +11,7 @@ struct ring {
     struct ring *previous, *next;
 };
 
-/* What the link `ring` is the member `field` of. */
+/* The structure of which the link `ring` is the member `field`. */
 #define RING_MEMBER(ring, type, field) ((type *)(void *)((char *)(ring) - offsetof(type, field)))
 
 static inline void ring_clear(struct ring *head)

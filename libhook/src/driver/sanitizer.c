@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AddressSanitizer's runtime ends a program in which it is not the first library, which it is not
- * where this one is preloaded. It matters only to libraries that replace malloc() and the like; this
- * one does not. The runtime asks for its default options by this name, of which the program's own
- * definition comes first.
+ * AddressSanitizer's runtime ends a program in which it is not the first library, as when this one
+ * is preloaded. The order matters only for libraries that replace malloc() and the like, which this
+ * one does not. The runtime asks for its default options by this name; a definition in the program
+ * takes precedence.
  */
 #include "driver/sanitizer.h"
 

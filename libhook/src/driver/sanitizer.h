@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What AddressSanitizer asks any library for. */
+/* AddressSanitizer's hook for default options. */
 #pragma once
 
 #define EXPORT __attribute__((visibility("default")))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Environment variables that concern the library. All are copied when the program first
- * initialises CUDA, as the driver reads its own then. Later another thread may be changing the
- * environment, where secure_getenv() could read freed memory.
+ * Environment variables that concern the library. All are copied when the program first initialises
+ * CUDA, which is when the driver reads its own. Later another thread may be changing the
+ * environment, and secure_getenv() could read freed memory.
  */
 #pragma once
 
 void settings_read(void);            /* once; later calls do nothing */
 
-/* One of those listed in setting.c. NULL if it was unset or the program is setuid. */
+/* A variable listed in setting.c. NULL if it was unset or the program is setuid. */
 const char *setting(const char *name);

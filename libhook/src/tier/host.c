@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tier of page-locked host memory, in slabs. It keeps the bytes of a block that is on the card
- * again: if the block has not changed when it leaves, it is not copied again.
+ * The tier of page-locked host memory, in slabs. It keeps the bytes of a block that has been loaded
+ * again: if the block is unchanged at its next eviction, it is not copied again.
  */
 
 #include "driver/ops.h"
@@ -41,7 +41,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return found;
 }
 
-/* Either copies at once, or takes as long as the copy, with the lock released. */
+/* Either returns at once, or blocks for the duration of the copy with the lock released. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes memory of the host from the kernel, fills it and registers it with the driver.
- * It comes with huge pages, and from the node of the host that is nearest to the GPU.
+ * Allocates host memory from the kernel, populates it and registers it with the driver. The memory
+ * has huge pages, and comes from the NUMA node nearest to the GPU.
  *
- * A thread that maps, advises or unmaps takes the process's one lock for mappings alone;
- * threads that fill or register pages share it. When each of eight threads mapped and advised
- * its slab before it filled it, they were no faster than one: programs left an H200 for the
- * first time at 4 to 6 GB/s. So everything is mapped at once beforehand, and the filling threads
+ * A thread that maps, advises or unmaps takes the process's mmap lock exclusively; threads that
+ * populate or register pages share it. When each of eight threads mapped and advised its slab
+ * before it populated it, they were no faster than one: a program's first eviction on an H200 ran
+ * at 4 to 6 GB/s. Everything is therefore mapped at once beforehand, and the populating threads
  * only share the lock: 13 to 16 GB/s, with a slab for each thread (out_making_host_memory_gbps of
  * bench/handover). Memory that a virtual machine has never used before is slow all the same.
  *
- * On a host of several sockets a copy to a far node's memory crosses the link between them. That
- * link is slower than the bus, and everybody shares it. Where the near node is full, memory
- * comes from another.
+ * On a host with several sockets a copy to a far node's memory crosses the link between them. That
+ * link is slower than the bus, and all processors share it. If the near node is full, memory comes
+ * from another node.
  *
- * The memory is private to the process, its children do not inherit it, and core dumps leave it
- * out.
+ * The memory is private to the process, children do not inherit it, and core dumps leave it out.
  */
 #include "tier/host_memory.h"
 
@@ -33,7 +32,7 @@
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
 #endif
 
-#define NODES_MAX 1024               /* as many as kernels are built for, at most */
+#define NODES_MAX 1024               /* the largest number of nodes that kernels are built for */
 #define BITS (8 * (int)sizeof(unsigned long))
 
 /* Huge pages need an address that is a multiple of their size. */
@@ -58,14 +57,14 @@ int host_memory_nearest(CUdevice device)
                == CUDA_SUCCESS ? node : -1;
 }
 
-/* Has memory that was not touched yet come from this node, while it has any. */
+/* Sets the preferred node of memory that was not touched yet. */
 static void prefer(void *memory, size_t size, int node)
 {
     unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = { 0 };
     if (node < 0 || node >= NODES_MAX)
         return;
     nodes[node / BITS] = 1UL << node % BITS;
-    /* The kernel reads one bit less than it is told. Containers may forbid it. */
+    /* The kernel reads one bit less than it is told. Containers may forbid the call. */
     if (syscall(SYS_mbind, memory, size, MPOL_PREFERRED, nodes, NODES_MAX + 1UL, 0) != 0)
         debug("host memory may come from any node: %s", error_text(errno));
 }
@@ -86,7 +85,7 @@ void host_memory_fill(char *memory, size_t size)
 {
     if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
         return;
-    /* Older kernels: the same by hand. The memory is not shared yet. */
+    /* Older kernels: touch each page. No other thread uses the memory yet. */
     for (size_t offset = 0; offset < size; offset += 4096)
         ((volatile char *)memory)[offset] = 0;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps host memory for blocks that are away, in slabs of about a hundred MiB. A slab is taken with
+ * Keeps host memory for swapped blocks, in slabs of about a hundred MiB. A slab is allocated with
  * huge pages, registered with the driver once, and kept.
  *
- * A registration goes with the context it was made in, but the memory does not: it may hold what
- * outlives that context. So before a context ends its slabs are unregistered, and each is
- * registered anew when something is next copied to or from it. A slab that is not registered can be
- * given back without the driver, even when no context is left.
+ * A registration ends with the context in which it was made, but the memory does not: it may hold
+ * bytes that outlive that context. Before a context ends its slabs are therefore unregistered, and
+ * each is registered again before its next copy. A slab that is not registered can be released
+ * without the driver, even when no context is left.
  */
 #include "tier/host_slabs.h"
 
@@ -59,7 +59,7 @@ static bool place_in(struct host_slab *slab, struct client *client, size_t size,
     return false;
 }
 
-/* Slabs that are full are passed once. */
+/* Full slabs are skipped once. */
 bool host_place(struct client *client, size_t size, struct place *place)
 {
     struct host_slab **first = &client->host_room;
@@ -201,13 +201,14 @@ uint64_t host_useful(const struct client *client)
 
 void host_leave_context(struct client *client, bool drained)
 {
-    struct host_slab *first = client->host_slabs;   /* what is made from now on is not registered */
+    struct host_slab *first = client->host_slabs;   /* slabs made from now on are not registered */
     if (first == NULL)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
-    /* The driver may wait for what is in flight, and that for a thread at the gate, which opens
-     * under service_lock. Then, or if it refuses, this is left to the context's end. */
+    /* The driver may wait for work in flight, which may wait for a thread at the gate, and the gate
+     * opens under service_lock. In that case, or if the driver refuses, the context's end
+     * unregisters them. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
@@ -224,8 +225,8 @@ void host_leave_context(struct client *client, bool drained)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Gives the memory of an empty slab back. False: the driver keeps it, so it goes on
- * counting. Lock held, released meanwhile, in which time nobody else takes one away. */
+/* Releases the memory of an empty slab. False: the driver keeps it, so it stays counted.
+ * memory_lock is held, and released meanwhile; no other thread removes slabs then. */
 static bool let_go(struct client *client, struct host_slab *slab)
 {
     struct host_slab **link = &client->host_slabs;

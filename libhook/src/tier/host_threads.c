@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * To take host memory from the kernel takes two to ten times as long as to copy into it. So several
- * threads make slabs, at two times.
+ * Allocating host memory takes two to ten times as long as copying into it. Several threads
+ * therefore make slabs, on two occasions.
  *
- * Blocks leave (host_allocate()). While blocks are copied into what there is, the threads make the
- * next slabs and register them with the driver; piece by piece, so that all of them work on the
- * slab that is needed first. First they register what was preallocated, as far as it is needed.
+ * During an eviction (host_allocate()). While blocks are copied into existing slabs, the threads
+ * make the next slabs and register them with the driver; piece by piece, so that all of them work
+ * on the slab that is needed first. First they register preallocated slabs, as far as these are
+ * needed.
  *
- * The program runs (host_preallocate()). The daemon knows before that programs will not fit together
- * (nvshared/scheduler/ahead.py). The program is to notice nothing. These threads are few, and
- * others go first. They call nothing of the driver: its locks, contexts and captures are none of
- * their business, so a slab is registered when something is to leave, which takes a fraction of the
- * time. They take the lock of the process's mappings for one page at a time. Nobody waits for a
- * thread that others go before: what it has begun counts, and can be used or is given back when it
- * is done, however late that is; host.c waits for it last.
+ * While the program runs (host_preallocate()). The daemon knows in advance that programs will not
+ * fit together (nvshared/scheduler/ahead.py). The program must not be disturbed: these threads are
+ * few and have a low priority. They call no driver function, in order not to interfere with its
+ * locks, contexts and captures; a slab is registered at the next eviction, which takes a fraction
+ * of the time. They take the process's mmap lock for one page at a time. No thread waits for these
+ * low-priority threads: a slab that they have begun is counted, and is used or released once it is
+ * complete, however late; host.c waits for it last.
  */
 #define _GNU_SOURCE
 #include "tier/host_threads.h"
@@ -31,24 +32,24 @@
 #include "tier/host_slabs.h"
 #include "tier/tier.h"
 
-#define PIECE ((uint64_t)16 << 20)   /* that one thread fills at a time */
-#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the order that comes next */
-#define REGISTRARS 4                 /* the driver may let in one at a time */
+#define PIECE ((uint64_t)16 << 20)   /* populated by one thread at a time */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the next order */
+#define REGISTRARS 4                 /* the driver may admit one at a time */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* of the processors that the process may use */
 #define NICER 10
 
-/* Protected by memory_lock; `threads` is the service thread's. */
+/* Protected by memory_lock; `threads` belongs to the service thread. */
 static struct work {
     struct client *client;
     bool early;                      /* while the program runs */
-    struct host_slab *slab;          /* of which pieces are to be filled yet; NULL: none is begun */
-    uint64_t target;                 /* bytes of host memory in all; if early, host_most is */
-    uint64_t wanted;                 /* bytes that are to leave and have no place yet */
+    struct host_slab *slab;          /* with pieces still to be populated; NULL: none is begun */
+    uint64_t target;                 /* bytes of host memory in all; if early, host_most counts */
+    uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;
     CUcontext context;
-    char *memory;                    /* mapped for slabs, of which so many bytes are not taken */
+    char *memory;                    /* mapped for slabs; so many bytes of it are unused */
     uint64_t mapped;
     unsigned count;
     pthread_t threads[ALLOCATORS_MOST];
@@ -59,9 +60,9 @@ static unsigned *running(const struct work *work)
     return work->early ? &work->client->preallocators : &work->client->allocators;
 }
 
-/* The slab to which the threads turn next, of what was mapped for all of them as long as there is
- * any left. NULL: there are enough, or the machine has no more. Lock held. If early it is released
- * while the kernel maps the slab: the program may want it. */
+/* The slab on which the threads work next, from the common mapping while that lasts. NULL: there
+ * are enough, or the machine has no more memory. memory_lock is held. If early, it is released
+ * while the kernel maps the slab: the program may need it. */
 static struct host_slab *begin(struct work *work)
 {
     struct client *client = work->client;
@@ -88,7 +89,7 @@ static struct host_slab *begin(struct work *work)
     return slab;
 }
 
-/* False: no more can be made. Lock held, may be released meanwhile. */
+/* False: no more can be made. memory_lock is held, and may be released meanwhile. */
 static bool finish(const struct work *work, struct host_slab *slab)
 {
     struct client *client = work->client;

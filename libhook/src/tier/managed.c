@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tier of managed memory. The driver keeps its bytes, and a block of it comes and goes by being
- * prefetched; what is here only counts the host memory that it takes meanwhile.
+ * The tier of managed memory. The driver keeps its bytes, and a block is evicted and loaded by
+ * prefetches; this tier only counts the host memory used meanwhile.
  *
- * What is mostly read is not sent away by a prefetch, only copied. So that advice is taken back for
- * the time of its departure.
+ * Memory that is advised as read-mostly is not moved by a prefetch, only copied. That advice is
+ * therefore withdrawn for the time of the eviction.
  */
 
 #include "driver/log.h"
@@ -13,7 +13,7 @@
 #include "tier/host_slabs.h"
 #include "tier/tier.h"
 
-/* Slabs that nobody uses make place for it. */
+/* Empty slabs are released for it. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
@@ -68,7 +68,7 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
     return result;
 }
 
-/* The driver may be done with the bus when a prefetch returns. */
+/* The driver may have finished with the bus when a prefetch returns. */
 static CUresult out(struct place *place, CUdeviceptr address, size_t offset, size_t size,
                     CUstream stream)
 {
@@ -83,7 +83,7 @@ static CUresult out(struct place *place, CUdeviceptr address, size_t offset, siz
     return result;
 }
 
-/* What the program prefers on the host stays there. */
+/* Memory that the program prefers on the host stays there. */
 static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
                    CUstream stream)
 {
