@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from tests.integration.kubelet_node import Node
 
 ROOT = Path(__file__).parents[2]
-SIMULATOR = ROOT / "libhook" / "build" / "simulator"
+BUILD = ROOT / "libhook" / "build"
+SIMULATOR = BUILD / "simulator"
 
 CARD = 1024 * MIB
 CARDS = 2
@@ -125,6 +127,24 @@ class Site:
         )
         self.started.append(popen)
         return Process(popen)
+
+    def program(
+        self, command: Sequence[object], environment: Mapping[str, str] = MappingProxyType({}),
+        **options: Any
+    ) -> subprocess.Popen[str]:
+        """A program under the library, with pipes unless `options` of Popen say otherwise."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        popen = subprocess.Popen(
+            list(map(str, command)), cwd=ROOT, text=True, **pipes | options,
+            env={**self.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                 "NVSHARE_SOCKET": str(self.socket), **environment},
+        )
+        self.started.append(popen)
+        return popen
+
+    def workload(self, *options: str, **environment: str) -> subprocess.Popen[str]:
+        """nvshare-workload under the library."""
+        return self.program([BUILD / "nvshare-workload", *options], environment)
 
     def close(self) -> None:
         for hook in self.hooks:

@@ -31,9 +31,9 @@ from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS
 from tests.integration.busattacks import BUS_ATTACKS
-from tests.integration.conftest import ROOT, Process, Site
+from tests.integration.conftest import BUILD, ROOT, Process, Site
 from tests.integration.fakehook import PATIENCE, Hook
-from tests.integration.test_kills import BUILD, SETTINGS, finish, program
+from tests.integration.test_kills import SETTINGS, finish, program
 from tests.integration.test_start import free_port
 
 Eventually = Callable[[Callable[[], bool]], None]

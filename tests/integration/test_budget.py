@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 
 from nvshared.units import MIB
-from tests.integration.conftest import CARD, ROOT, Site
-from tests.integration.test_kills import BUILD, await_state, finish
+from tests.integration.conftest import CARD, Site
+from tests.integration.test_kills import await_state, finish
 from tests.integration.test_terms import ALLOCATOR
 
 WHOLE = 1280 * MIB
@@ -19,15 +19,7 @@ Allocate = Callable[[int], tuple[int, int]]
 
 def allocator(site: Site) -> Allocate:
     """A program that allocates so many bytes, and says what came of it and what is free then."""
-    popen = subprocess.Popen(
-        [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, cwd=ROOT, bufsize=1,
-        env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket),
-        },
-    )
-    site.started.append(popen)
+    popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
     said, answered = popen.stdin, popen.stdout
     assert said is not None
     assert answered is not None
@@ -60,17 +52,9 @@ def small(site: Site, free: int) -> None:
 
 def filler(site: Site, seed: int) -> subprocess.Popen[str]:
     """A program that uses a bit more than half of a card until it is told to end."""
-    process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "560MiB", "--chunk", "32MiB",
-         "--kernel-us", "20000", "--until-told", "--no-check", "--seed", str(seed)],
-        env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket),
-        },
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
-    site.started.append(process)
-    return process
+    return site.workload(
+        "--memory", "560MiB", "--chunk", "32MiB", "--kernel-us", "20000", "--until-told",
+        "--no-check", "--seed", str(seed))
 
 
 def test_host_memory_of_clients_counts_after_a_daemon_restart(

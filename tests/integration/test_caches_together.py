@@ -11,7 +11,7 @@ from nvshared import library
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.standin import READY, STAND_IN
-from tests.integration.test_kills import BUILD, finish
+from tests.integration.test_kills import finish
 from tests.integration.test_own_memory import Program
 
 WANTED = {"NVSHARE_TRIM_CACHES": "1", "PYTHONPATH": str(library.program())}
@@ -77,17 +77,9 @@ def test_program_without_trim_is_evicted_with_its_cache(site: Site, eventually: 
 
 def workload(site: Site, seed: int) -> subprocess.Popen[str]:
     """A program in C, of which two do not fit on the card together. Runs until finish()."""
-    process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "40MiB", "--chunk", "4MiB", "--until-told",
-         "--kernel-us", "2000", "--seed", str(seed), "--json"],
-        env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket), **WANTED,
-        },
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
-    site.started.append(process)
-    return process
+    return site.workload(
+        "--memory", "40MiB", "--chunk", "4MiB", "--until-told", "--kernel-us", "2000",
+        "--seed", str(seed), "--json", **WANTED)
 
 
 def test_program_in_c_is_unaffected_by_trim(

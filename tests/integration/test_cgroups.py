@@ -12,9 +12,8 @@ import pytest
 
 from nvshared.machine import cgroup
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import BUILD, Site
 from tests.integration.fakehook import PATIENCE, pump
-from tests.integration.test_kills import BUILD
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 LIMIT = 640 * MIB
@@ -105,17 +104,9 @@ def inside(box: Path, command: list[str]) -> list[str]:
 
 
 def workload(site: Site, box: Path, memory: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        inside(box, [
-            str(BUILD / "nvshare-workload"), "--json", "--memory", memory, "--chunk", "8MiB",
-            "--until-told", "--rounds", "1",
-        ]),
-        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-             "NVSHARE_SOCKET": str(site.socket)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
-    site.started.append(process)
-    return process
+    command = inside(box, [str(BUILD / "nvshare-workload"), "--json", "--memory", memory,
+                           "--chunk", "8MiB", "--until-told", "--rounds", "1"])
+    return site.program(command, stderr=subprocess.PIPE)
 
 
 def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box: Path) -> None:

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts cannot leave the card: thirty programs whose contexts nearly fill it."""
 
-import subprocess
 from collections.abc import Callable
 
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import BUILD, Site
 
-BUILD = ROOT / "libhook" / "build"
 PROGRAMS = 30                           # with a context of 8 MiB each, on 256 MiB
 OUT_OF_MEMORY = 3                       # exit status
 
@@ -17,14 +15,9 @@ class Workload:
     def __init__(self, site: Site, name: str, size: str) -> None:
         self.output = site.folder / name
         with self.output.open("w") as output:
-            self.popen = subprocess.Popen(
-                [str(BUILD / "nvshare-workload"), "--memory", size, "--chunk", "4MiB",
-                 "--rounds", "1", "--until-told", "--json"],
-                env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                     "NVSHARE_SOCKET": str(site.socket)},
-                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True,
-            )
-        site.started.append(self.popen)
+            self.popen = site.program(
+                [BUILD / "nvshare-workload", "--memory", size, "--chunk", "4MiB", "--rounds", 1,
+                 "--until-told", "--json"], stdout=output)
 
     def finish(self) -> int:
         """Its exit status, which its output confirms."""

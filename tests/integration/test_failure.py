@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Refusal, ReportRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import BUILD, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
-from tests.integration.test_kills import BUILD
 
 LARGE = 700 * MIB
 
@@ -294,15 +293,9 @@ def test_journal_names_the_unshared_program_that_a_client_waits_for(
 def test_program_waits_for_a_silent_daemon_and_says_so(site: Site) -> None:
     daemon = site.start()
     daemon.send_signal(signal.SIGSTOP)
-    program = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "8MiB", "--steps", "1"],
-        env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket),
-        },
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )
-    site.started.append(program)
+    program = site.program(
+        [BUILD / "nvshare-workload", "--memory", "8MiB", "--steps", "1"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert program.stderr is not None
     assert "waits for nvshared, which does not answer" in program.stderr.readline()
     daemon.send_signal(signal.SIGCONT)

@@ -8,8 +8,7 @@ from time import sleep
 
 import pytest
 
-from tests.integration.conftest import ROOT, Site
-from tests.integration.test_kills import BUILD
+from tests.integration.conftest import Site
 
 PATIENCE = 300
 SHAPES = [["0,1"], ["0", "1"]]
@@ -27,17 +26,12 @@ class Gang:
         size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8     # two do not fit a card
         number = str(sum(len(each.split(",")) for each in cards))
         self.ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.gangs", str(shared), card, number,
-                 str(steps), str(size), str(ahead)],
-                cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                     "NVSHARE_SOCKET": str(site.socket),
-                     **({"NVSHARE_GANG": f"{name}:2"} if len(cards) > 1 else {})},
-            )
+            site.program(
+                [sys.executable, "-m", "tests.integration.gangs", shared, card, number, steps,
+                 size, ahead],
+                {"NVSHARE_GANG": f"{name}:2"} if len(cards) > 1 else {}, stderr=None)
             for card in cards
         ]
-        site.started += self.ranks
 
     def begin(self) -> None:
         for rank in self.ranks:

@@ -20,8 +20,7 @@ import pytest
 from bench.trace import Line
 from nvshared.machine import cgroup
 from nvshared.machine.tenant import user
-from tests.integration.conftest import ROOT, Process, Site
-from tests.integration.test_kills import BUILD
+from tests.integration.conftest import BUILD, ROOT, Process, Site
 from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -122,14 +121,8 @@ def inside(
         "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups",
         "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--",
     ]
-    process = subprocess.Popen(
-        [*(become if uid else []), *command], preexec_fn=enter, text=True, cwd=ROOT,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-             "NVSHARE_SOCKET": str(site.socket), **environment},
-    )
-    site.started.append(process)
-    return process
+    return site.program(
+        [*(become if uid else []), *command], environment, preexec_fn=enter, stderr=None)
 
 
 def workload(

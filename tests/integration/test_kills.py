@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 
-BUILD = ROOT / "libhook" / "build"
 PROGRAMS = 3                            # of which any two fit together, but never all
 SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
@@ -40,21 +39,11 @@ def program(
 ) -> subprocess.Popen[str]:
     """One that takes so many steps; None: it goes on until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
-    process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", "24MiB", "--chunk", "2MiB", *length,
-         "--kernel-us", "2000", "--seed", str(seed), "--json"],
-        env={
-            **site.environment,
-            "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket),
-            # Slow enough that a load or an eviction is long under way when it is seen.
-            "NVSHARE_SIM_COPY_RATE": str(100 << 20),
-            **environment,
-        },
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
-    site.started.append(process)
-    return process
+    # Slow enough that a load or an eviction is long under way when it is seen.
+    slow = {"NVSHARE_SIM_COPY_RATE": str(100 << 20)}
+    return site.workload(
+        "--memory", "24MiB", "--chunk", "2MiB", *length, "--kernel-us", "2000",
+        "--seed", str(seed), "--json", **slow | environment)
 
 
 def follow(trace: Path) -> Iterator[dict[str, Any]]:

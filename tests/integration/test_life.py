@@ -13,10 +13,9 @@ import pytest
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import ROOT, SIMULATOR, Site
+from tests.integration.conftest import BUILD, SIMULATOR, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_kills import BUILD
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 SOURCE = Path(__file__).with_name("life.c")
@@ -47,13 +46,7 @@ class Life:
     ) -> None:
         self.daemon = site.start("--tq", tq)
         self.site = site
-        self.popen = subprocess.Popen(
-            list(map(str, command)), cwd=ROOT, text=True,
-            env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                 "NVSHARE_SOCKET": str(site.socket), **environment},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        site.started.append(self.popen)
+        self.popen = site.program(command, environment)
         self.lines: list[str] = []
 
     def says(self, word: str) -> None:
@@ -93,6 +86,14 @@ def until_it_waits(hook: Hook) -> None:
         if record.type is Type.STOP:
             return
         hook.obey(record)
+
+
+def comes_back(program: Life) -> str:
+    """Its memory leaves, it waits at the gate, has its memory again, and ends. What it has said."""
+    hook = taken(program)
+    until_it_waits(hook)
+    give_it_back(hook)
+    return program.ends()
 
 
 def until_wanted(hook: Hook) -> None:
@@ -151,31 +152,19 @@ print(child)
 
 @pytest.mark.parametrize("what", ["plain", "fork-first"])
 def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
-    program = Life(site, life, what)
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, life, what))
 
 
 def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
     """By a program that finds it as CUDA's runtime does."""
-    program = Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver")
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver"))
 
 
 def test_hook_opened_by_dlopen_may_be_closed(site: Site, tmp_path: Path) -> None:
     """A program that was not preloaded finds the library as if it were the driver."""
     library = BUILD / "libnvshare.so"
     closing = compiled(tmp_path, "-ldl", source=CLOSING)
-    program = Life(site, closing, "library", library, LD_PRELOAD="")
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, closing, "library", library, LD_PRELOAD=""))
 
 
 def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
@@ -186,11 +175,7 @@ def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fPIC", "-shared"]
     source = str(SOURCE.with_name("plugin.c"))
     subprocess.run([*command, "-o", str(plugin), source, *LINKED], check=True)
-    program = Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "plugin", plugin)
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "plugin", plugin))
 
 
 def test_threads_started_before_cuinit_may_use_the_card(site: Site, life: Path) -> None:
@@ -198,11 +183,7 @@ def test_threads_started_before_cuinit_may_use_the_card(site: Site, life: Path) 
 
 
 def test_signals_do_not_end_a_wait_at_the_gate(site: Site, life: Path) -> None:
-    program = Life(site, life, "interrupted")
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, life, "interrupted"))
 
 
 @pytest.mark.parametrize("what", ["jump", "jump-beside"])
@@ -264,11 +245,7 @@ def test_signal_handler_may_exit_during_a_waiting_call(
 
 def test_exit_handler_may_use_the_card(site: Site, life: Path) -> None:
     """In what runs at its end before the driver's own."""
-    program = Life(site, life, "late")
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, life, "late"))
 
 
 def test_program_may_be_killed_while_it_waits_at_the_gate(site: Site, life: Path) -> None:
@@ -386,10 +363,7 @@ def test_sanitized_program_is_evicted_and_loaded_without_a_report(
         site, compiled(tmp_path, f"-fsanitize={sanitizer}", *LINKED), "plain",
         ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0",
     )
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    assert "WARNING" not in program.ends()
+    assert "WARNING" not in comes_back(program)
 
 
 def tool(folder: Path, name: str) -> Path:
@@ -426,10 +400,7 @@ def test_program_under_a_profiler_is_shared_with_nvshare_profiled(
     program = Life(
         site, life, "plain", CUDA_INJECTION64_PATH=str(library), NVSHARE_PROFILED="1"
     )
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    assert program.ends().split() == ["away"]
+    assert comes_back(program).split() == ["away"]
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
@@ -438,10 +409,7 @@ def test_program_run_by_gdb_takes_turns_and_exits(site: Site, life: Path) -> Non
         site, "gdb", "-batch", "-ex", "set startup-with-shell off", "-ex", "run", "--args", life,
         "plain",
     )
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    assert "exited normally" in program.ends()
+    assert "exited normally" in comes_back(program)
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
@@ -460,8 +428,4 @@ def test_gdb_attaches_to_a_program_that_waits_at_the_gate(site: Site, life: Path
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind")
 def test_program_under_valgrind_takes_turns_without_a_fault(site: Site, life: Path) -> None:
-    program = Life(site, "valgrind", "-q", "--error-exitcode=9", life, "plain")
-    hook = taken(program)
-    until_it_waits(hook)
-    give_it_back(hook)
-    program.ends()
+    comes_back(Life(site, "valgrind", "-q", "--error-exitcode=9", life, "plain"))

@@ -6,7 +6,6 @@ import subprocess
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, pump
-from tests.integration.test_kills import BUILD
 from tests.integration.test_managed import CONTEXTS, on_the_card, program
 from tests.integration.test_own_memory import give_it_back
 
@@ -15,17 +14,8 @@ ALLOWED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 
 
 def workload(site: Site, size: str, **settings: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", size, "--chunk", "16MiB", "--steps", "3",
-         "--kernel-us", "2000", "--json"],
-        env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket), **settings,
-        },
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
-    site.started.append(process)
-    return process
+    return site.workload("--memory", size, "--chunk", "16MiB", "--steps", "3", "--kernel-us",
+                         "2000", "--json", **settings)
 
 
 def test_it_is_out_of_memory_as_without_the_setting(site: Site) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvshared.units import MIB
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
-from tests.integration.test_kills import BUILD
 
 PRELUDE = '''
 import ctypes, json, os, sys
@@ -76,13 +75,8 @@ class Program:
         self, site: Site, body: str, within: Sequence[str] = (), before: str = ""
     ) -> None:
         self.site = site
-        self.popen = subprocess.Popen(
-            [*within, sys.executable, "-c", before + PRELUDE + body], cwd=ROOT, text=True,
-            env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                 "NVSHARE_SOCKET": str(site.socket)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        site.started.append(self.popen)
+        self.popen = site.program(
+            [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE)
 
     def hears(self) -> Any:
         """What it says next."""

@@ -17,10 +17,9 @@ import pytest
 from conftest import no_bus
 from tests import pages
 from tests.bus.service import private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.test_own_memory import PRELUDE
 
-BUILD = ROOT / "libhook" / "build"
 PAGE_PID = "4711"
 # torchrun starts two such programs, one for each GPU; that they have their turns at once is for
 # test_gangs.py. This only sees that the command starts them, with the library.

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_kills import BUILD
 from tests.integration.test_life import LINKED, SOURCE, compiled
 from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 

@@ -17,10 +17,10 @@ import yaml
 
 from nvshared.units import MIB
 from tests.integration import prometheus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.prometheus import NoPrometheus
-from tests.integration.test_kills import BUILD, finish, program
+from tests.integration.test_kills import finish, program
 from tests.integration.test_start import free_port
 
 PACKAGING = ROOT / "packaging"
@@ -154,16 +154,9 @@ def another_users(site: Site) -> "subprocess.Popen[str]":
     somebody: dict[str, Any] = {}
     if os.geteuid() == 0:
         somebody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    process = subprocess.Popen(
-        [str(BUILD / "nvshare-workload"), "--memory", str(24 * MIB), "--chunk", str(2 * MIB),
-         "--until-told", "--kernel-us", "2000"],
-        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-             "NVSHARE_SOCKET": str(site.socket)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        **somebody,
-    )
-    site.started.append(process)
-    return process
+    return site.program(
+        [BUILD / "nvshare-workload", "--memory", 24 * MIB, "--chunk", 2 * MIB, "--until-told",
+         "--kernel-us", 2000], **somebody)
 
 
 DASHBOARD = json.loads((PACKAGING / "grafana" / "nvshare.json").read_text())

@@ -7,15 +7,13 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_kills import BUILD
 from tests.integration.test_life import LINKED, SOURCE, Life, compiled, taken, until_it_waits
 from tests.integration.test_own_memory import give_it_back
 
@@ -121,13 +119,7 @@ def test_stderr_that_the_program_redirects_to_a_pipe_gets_lines(
 def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | None = None) -> int:
     """How it ends with this stderr, into which the library wants to write."""
     site.start()
-    popen = subprocess.Popen(
-        [program, "plain"], cwd=ROOT, stderr=stderr, preexec_fn=prepare, restore_signals=True,
-        text=True,
-        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-             "NVSHARE_SOCKET": str(site.socket), **LINE},
-    )
-    site.started.append(popen)
+    popen = site.program([program, "plain"], LINE, stderr=stderr, preexec_fn=prepare)
     return popen.wait(timeout=PATIENCE)
 
 
@@ -179,11 +171,8 @@ def test_a_pipe_of_another_user_gets_lines(site: Site, resources: Path, tmp_path
     fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_NONBLOCK)
     limited = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")
     site.start()
-    subprocess.run(
-        [*limited, str(resources), "plain"], cwd=ROOT, stderr=write_end, check=True,
-        env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-             "NVSHARE_SOCKET": str(site.socket), **LINE}, timeout=PATIENCE,
-    )
+    popen = site.program([*limited, resources, "plain"], LINE, stderr=write_end)
+    assert popen.wait(timeout=PATIENCE) == 0
     assert SAID in os.read(read_end, 65536).decode()
     os.close(read_end)
     os.close(write_end)

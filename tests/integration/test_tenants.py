@@ -3,7 +3,6 @@
 
 import os
 import pwd
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
@@ -13,8 +12,8 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.units import GIB, MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import ROOT, Site
-from tests.integration.test_kills import BUILD, finish, program
+from tests.integration.conftest import Site
+from tests.integration.test_kills import finish, program
 from tests.integration.test_terms import ALLOCATOR, OUT_OF_MEMORY
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
@@ -119,15 +118,7 @@ class Allocator:
     """A program that allocates what it is told to."""
 
     def __init__(self, site: Site) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, cwd=ROOT, bufsize=1,
-            env={
-                **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                "NVSHARE_SOCKET": str(site.socket),
-            },
-        )
-        site.started.append(self.popen)
+        self.popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
 
     def allocate(self, size: int) -> int:
         """What the driver answers."""

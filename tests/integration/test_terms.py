@@ -17,7 +17,7 @@ from tests.bus.service import private_bus
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import pump
 from tests.integration.test_doctor import PROGRAM
-from tests.integration.test_kills import BUILD, await_state, finish, program
+from tests.integration.test_kills import await_state, finish, program
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
@@ -149,15 +149,7 @@ def test_the_heavier_program_is_done_first(
 
 def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., Control]) -> None:
     control = start()
-    popen = subprocess.Popen(
-        [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, cwd=ROOT, bufsize=1,
-        env={
-            **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-            "NVSHARE_SOCKET": str(site.socket),
-        },
-    )
-    site.started.append(popen)
+    popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
     said, answered = popen.stdin, popen.stdout
     assert said is not None
     assert answered is not None

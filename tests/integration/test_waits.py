@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from nvshared.hook.protocol import Flag, Type, decode_report
-from tests.integration.conftest import Site
+from tests.integration.conftest import BUILD, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_kills import BUILD
 from tests.integration.test_own_memory import Program as Own
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -29,16 +28,9 @@ class Program:
     def __init__(self, site: Site, memory: str, *options: str, **environment: str) -> None:
         self._said = Path(site.folder / f"said-{len(site.started)}")
         with self._said.open("w") as errors:
-            self.popen = subprocess.Popen(
-                [str(BUILD / "nvshare-workload"), "--memory", memory, "--used", "10%", "--json",
-                 *options],
-                env={
-                    **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                    "NVSHARE_SOCKET": str(site.socket), **environment,
-                },
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
-            )
-        site.started.append(self.popen)     # type: ignore[arg-type]
+            self.popen = site.program(
+                [BUILD / "nvshare-workload", "--memory", memory, "--used", "10%", "--json",
+                 *options], environment, stdout=subprocess.DEVNULL, stderr=errors)
 
     @property
     def said(self) -> list[str]:

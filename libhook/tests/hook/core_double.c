@@ -4,6 +4,8 @@
  * so that a test sees what they ask of it. The gate is always closed, and
  * opens for each thread that stands at it.
  */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,14 +74,10 @@ uint32_t gate_block(void)
     return 0;
 }
 
-void gate_unblock(const uint32_t *before)
-{
-    (void)before;
-}
+void gate_unblock(const uint32_t *before) {}
 
 void gate_wait(struct gate_thread *self, CUstream stream)
 {
-    (void)self;
     core_stream = (uint64_t)stream;
     core_entered++;
 }
@@ -121,7 +119,6 @@ void clients_watch_forks(void)
 
 void client_attach(CUdevice device, CUcontext context)
 {
-    (void)context;
     core_device_attached = device;
     core_contexts_attached++;
 }
@@ -142,11 +139,7 @@ void capture_ends(void)
 }
 
 /* As where nothing is captured. */
-bool capture_refuses(CUresult *result)
-{
-    (void)result;
-    return false;
-}
+bool capture_refuses(CUresult *result) { return false; }
 
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
 {
@@ -230,12 +223,7 @@ bool memory_total(CUdevice device, size_t *total_bytes)
     return core_attached;
 }
 
-bool client_awaits_context(CUdevice device, unsigned *tries)
-{
-    (void)device;
-    (void)tries;
-    return false;
-}
+bool client_awaits_context(CUdevice device, unsigned *tries) { return false; }
 
 static CUresult begin(CUdevice device, size_t bytes)
 {
@@ -254,7 +242,6 @@ CUresult pinned_begin(size_t bytes)
 
 CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits)
 {
-    (void)submits;
     return begin(device, bytes);
 }
 
@@ -276,11 +263,7 @@ bool memory_never_apart(void)
     return false;
 }
 
-CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
-{
-    (void)owner, (void)reader, (void)open;
-    return CUDA_SUCCESS;
-}
+CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open) { return CUDA_SUCCESS; }
 
 void pinned_end(size_t bytes_taken)
 {
@@ -318,72 +301,41 @@ void pinned_forget(uint64_t key)
 bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
                   const CUmemAllocationProp *properties, CUresult *result)
 {
-    (void)handle, (void)size, (void)properties, (void)result;
     return false;
 }
 
-bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
-{
-    (void)handle, (void)result;
-    return false;
-}
-
-bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
-{
-    (void)address, (void)handle;
-    return false;
-}
+bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result) { return false; }
+bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle) { return false; }
 
 bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
 {
-    (void)handle, (void)properties;
     return false;
 }
 
 bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
                CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
 {
-    (void)address, (void)size, (void)offset, (void)handle, (void)flags, (void)result;
     return false;
 }
 
-bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
-{
-    (void)address, (void)size, (void)result;
-    return false;
-}
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result) { return false; }
 
 bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                       size_t count, CUresult *result)
 {
-    (void)address, (void)size, (void)access, (void)count, (void)result;
     return false;
 }
 
-bool vmm_mapped_in(CUdeviceptr address, size_t size)
-{
-    (void)address, (void)size;
-    return core_mapped;
-}
+bool vmm_mapped_in(CUdeviceptr address, size_t size) { return core_mapped; }
 
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
                      unsigned long long *flags)
 {
-    (void)address, (void)location, (void)flags;
     return false;
 }
 
-bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
-{
-    (void)address, (void)base, (void)size;
-    return false;
-}
-
-void reservation_add(CUdeviceptr base, size_t size)
-{
-    (void)base;
-    core_reserved += size;
-}
+bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size) { return false; }
+void reservation_add(CUdeviceptr base, size_t size) { core_reserved += size; }
 
 CUresult reservation_free(CUdeviceptr base, size_t size)
 {
@@ -397,17 +349,8 @@ void reservation_is_mixed(CUdeviceptr address)
     core_mixed = address;
 }
 
-CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
-{
-    (void)handle;
-    return CUDA_SUCCESS;
-}
-
-CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
-{
-    (void)address, (void)size;
-    return CUDA_SUCCESS;
-}
+CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle) { return CUDA_SUCCESS; }
+CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size) { return CUDA_SUCCESS; }
 
 CUresult ipc_export_pin(CUdeviceptr address)
 {
@@ -415,29 +358,20 @@ CUresult ipc_export_pin(CUdeviceptr address)
     return memory_is_ours(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-void clients_stay(enum nvshare_stays reason)
-{
-    (void)reason;
-}
+void clients_stay(enum nvshare_stays reason) {}
 
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
-    (void)handle;
     *result = CUDA_ERROR_INVALID_VALUE;
     return memory_is_ours(address);
 }
 
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result)
 {
-    (void)handle, (void)address, (void)result;
     return false;
 }
 
-bool ipc_import_close(CUdeviceptr address, CUresult *result)
-{
-    (void)address, (void)result;
-    return false;
-}
+bool ipc_import_close(CUdeviceptr address, CUresult *result) { return false; }
 
 void context_ends(CUcontext context)
 {
@@ -445,20 +379,13 @@ void context_ends(CUcontext context)
     core_contexts_ended++;
 }
 
-void client_stay(struct client *client, enum nvshare_stays reason)
-{
-    (void)client, (void)reason;
-}
+void client_stay(struct client *client, enum nvshare_stays reason) {}
 
 void room_end(void)
 {
 }
 
-bool room_begin(struct room *room)
-{
-    (void)room;
-    return false;
-}
+bool room_begin(struct room *room) { return false; }
 
 void process_end_watch(void)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stands for the library's pools: of all pools, one is ours. What it gives is core_double.c's. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #include "driver/real.h"
 #include "memory/memory.h"
 #include "pool/ordered.h"
@@ -17,7 +19,6 @@ SEEN int core_pooled;                /* set by a test: our memory is from there 
 
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
 {
-    (void)device;
     core_pool_added = (uint64_t)handle;
     core_pool_most = most;
 }
@@ -64,11 +65,7 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
     return memory_free(address, result);
 }
 
-bool pool_free(CUdeviceptr address, CUresult *result)
-{
-    (void)address, (void)result;
-    return false;
-}
+bool pool_free(CUdeviceptr address, CUresult *result) { return false; }
 
 CUmemoryPool pool_of(CUdeviceptr address)
 {
