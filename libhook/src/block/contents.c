@@ -1,42 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out which blocks need not cross the bus when they leave. A kernel reads them on the card,
- * fifty times faster than the bus could carry them:
+ * Finds out which blocks need no copy over the bus when they are evicted. A kernel reads them on
+ * the card, fifty times faster than the bus could carry them:
  *
- *   all zero         nothing is copied; the block is cleared when it comes back
- *   as it came in    the copy that its place has kept is still right
+ *   all zero      nothing is copied; the block is cleared when it is loaded again
+ *   unchanged     the copy that its place has kept since it was loaded is still valid
  *
- * Programs allocate far more than they write, and much of what they have written they only read
- * from then on: the weights of an inference server never change.
+ * Programs allocate far more than they write, and much of the memory that they have written they
+ * only read from then on: the weights of an inference server never change.
  *
- * The digest. The kernel reads a block as 64-bit words of two halves each. It takes four sums
- * modulo 2^64 of products of the halves, each half added to a key of its place modulo 2^32 first.
- * That is the function NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and
- * Secure Message Authentication", 1999), in four passes whose keys are shifted against each other
- * by a word (their Toeplitz construction). With random keys, two different blocks of one size have
- * equal sums with a probability of at most 2^-32 in each pass and 2^-128 in all four. A generator
- * makes the keys from a seed that the kernel of this machine gives each process; no data knows it.
- * At a million comparisons a second for the age of the universe, the chance to overlook one
- * difference is about 10^-15.
+ * The digest. The kernel reads a block as 64-bit words of two halves each. It computes four sums
+ * modulo 2^64 of products of the halves, each half added to a key for its position modulo 2^32
+ * first. This is the function NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast
+ * and Secure Message Authentication", 1999), in four passes whose keys are shifted against each
+ * other by a word (their Toeplitz construction). With random keys, two different blocks of one size
+ * have equal sums with a probability of at most 2^-32 in each pass and 2^-128 in all four. A
+ * generator derives the keys from a random seed that the operating system gives each process,
+ * independent of all data. At a million comparisons a second for the age of the universe, the
+ * probability to miss one difference is about 10^-15.
  *
- * Zero is certain: all words are or-ed together.
+ * Zero is exact: all words are or-ed together.
  *
- * How much is read. While the kernel runs nobody else does, often a program whose turn it is. So of
- * a block that has left before, it first reads one word in 64. If their sums differ from the last
- * time, the block has changed for certain: it is copied, and the rest of it is not read. Only if
- * they are equal, or zero, the kernel reads all words, and equality and zero are judged by those.
- * So a block that changes all the time is read as a whole once, the first time. A block that
- * changes once and then no more is copied once more than necessary, as there were no sums to
- * compare with.
+ * How much is read. While the kernel runs, no other work runs on the card, often that of the
+ * holder. Of a block that was evicted before, the kernel therefore first reads one word in 64. If
+ * their sums differ from those of the last eviction, the block has changed for certain: it is
+ * copied, and the rest of it is not read. Only if they are equal, or zero, the kernel reads all
+ * words, and equality and zero are decided by those. A block that changes all the time is therefore
+ * read completely once, the first time. A block that changes once and then no more is copied once
+ * more than necessary, because there were no sums to compare.
  *
- * A finding holds while the program stands still: a block that was to leave and stayed is not read
- * twice. Changing to another program and back costs the running one more than reading such parts,
- * so one launch reads as many blocks as it can, those of later orders too (out.c). It reads
- * fewer whole blocks: a GiB takes a third of a millisecond, during which nobody else has the card.
+ * A result is valid until the program's next turn: a block that was read but not evicted is not
+ * read twice. A switch to another program's context and back costs the holder more than reading
+ * such parts, so one launch reads as many blocks as it can, including those of later orders
+ * (out.c). It reads fewer whole blocks: a GiB takes a third of a millisecond, during which no other
+ * work has the card.
  *
- * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; a running neighbour loses 1.6 ms by it.
+ * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; the holder loses 1.6 ms by it.
  *
- * NVSHARE_EXAMINE=0 in a program's environment turns all of it off.
+ * NVSHARE_EXAMINE=0 in a program's environment turns all of this off.
  */
 #include "block/contents.h"
 
@@ -50,27 +51,27 @@
 #include "flight/capture.h"
 #include "gate/client.h"
 
-#define GRID 264                     /* blocks of the kernel: two for each of an H200's 132 */
+#define GRID 264                     /* thread blocks: two for each SM of an H200 */
 #define THREADS 256
 #define TOGETHER 2                   /* as in examine.cu */
-#define PART 64                      /* one word of so many is looked at first */
+#define PART 64                      /* the first pass reads one word of so many */
 
-/* As examine.cu has it. */
+/* As in examine.cu. */
 struct target {
     CUdeviceptr address;
     uint64_t words;
 };
 
-/* Each client's, in copy_context. Protected by service_lock. */
+/* Indexed by client; objects of its copy_context. Protected by service_lock. */
 static struct examiner {
-    bool settled, usable;            /* whether is known, and whether */
+    bool settled, usable;            /* whether `usable` is known, and whether the kernel works */
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
-    CUdeviceptr table;               /* what is to be looked at, and what was found */
+    CUdeviceptr table;               /* the blocks to read, and the results */
 } examiners[CLIENTS_MAX];
 
-/* What is to be looked at in one launch. */
+/* The blocks that one launch reads. */
 struct looking {
     size_t count;
     struct target targets[LOOKS_MAX];
@@ -87,7 +88,7 @@ __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
 
 _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 
-/* The service threads of several devices share it. */
+/* One seed for the service threads of all devices. */
 static uint64_t seed(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -111,7 +112,7 @@ static void add(struct looking *looking, const struct block *block, struct conte
     looking->found[looking->count++] = found;
 }
 
-/* Starts to look at one word of `every`. */
+/* Starts to read one word in `every`. */
 static CUresult start(struct client *client, CUdeviceptr table, const struct looking *looking,
                       uint64_t every)
 {
@@ -132,7 +133,7 @@ static CUresult start(struct client *client, CUdeviceptr table, const struct loo
     return result;
 }
 
-/* Waits for it. */
+/* Waits for the end of start()'s work. */
 static CUresult finish(struct client *client, CUdeviceptr table, const struct looking *looking)
 {
     struct content contents[LOOKS_MAX];
@@ -148,7 +149,7 @@ static CUresult finish(struct client *client, CUdeviceptr table, const struct lo
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* The driver loads a kernel when it is first launched, at the latest. */
+/* The driver loads a kernel at its first launch at the latest. */
 static CUresult load(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
@@ -170,20 +171,20 @@ static CUresult load(struct client *client)
     return result;
 }
 
-/* Made once for each context that copies; what fails is not tried again there. */
+/* Loaded once for each copy context; a failure is not tried again there. */
 static bool ready(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
     if (own->settled)
         return own->usable;
     own->settled = turned_off() || seed() == 0;
-    /* Loading may synchronise the context, which no capture survives. */
+    /* Loading may synchronise the context, which would invalidate a capture. */
     if (own->settled || !capture_forbid(false))
         return false;
     CUresult result = load(client);
     capture_allow();
     own->usable = result == CUDA_SUCCESS;
-    /* On a card that is full there may be room another time. */
+    /* A full card may have room another time. */
     own->settled = result != CUDA_ERROR_OUT_OF_MEMORY;
     if (!own->usable)
         debug("blocks are not looked at before they leave: error %d", (int)result);
@@ -195,7 +196,7 @@ void content_leave_context(struct client *client)
     examiners[client->index] = (struct examiner){ .settled = false };
 }
 
-/* Looks at all words of what is new, and at a part of all. */
+/* Reads all words of new blocks, and a part of all other blocks. */
 static CUresult look_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct looking parts = { .count = 0 }, wholes = { .count = 0 };
@@ -214,8 +215,8 @@ static CUresult look_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* And at all of what may be as it was, or zero. Blocks of which that is too much go from
- * the list: they are for another time. */
+/* Reads all words of blocks that may be unchanged, or zero. Blocks beyond the limit are removed
+ * from the list, for another time. */
 static CUresult look_again(struct client *client, struct block **blocks, size_t *count)
 {
     struct looking wholes = { .count = 0 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out LOADs: brings blocks in; see out.c.
+ * Carries out LOADs: loads blocks; see out.c.
  *
- * A large program comes in by a row of LOADs, as room for it appears, and the bus should not pause
- * between them. If the next LOAD has arrived when all copies of one have been started, its copies
- * are started behind them. The first LOAD is answered when its own copies are done.
+ * A large program is loaded by a sequence of LOADs, as room for it becomes free, and the bus should
+ * not pause between them. If the next LOAD has arrived when all copies of one have been started,
+ * its copies are started after them. The first LOAD is answered when its own copies are done.
  */
 #include "block/in.h"
 
@@ -14,14 +14,14 @@
 #include "gate/client.h"
 #include "gate/connection.h"
 
-/* One order under way. */
+/* One LOAD in progress. */
 struct load {
     struct nvshare_order order;
     unsigned flags;                  /* of its answer */
     struct progress progress;
 };
 
-/* Takes back what was begun. */
+/* Undoes the begin of a load. */
 static void back_out(struct block *block)
 {
     block_unmap(block);
@@ -31,7 +31,7 @@ static void back_out(struct block *block)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Brings one block in. False: no more can come now. */
+/* Starts to load one block. False: no more can be loaded now. */
 static bool fetch(struct client *client, struct pipeline *line, struct load *load,
                   struct block *block)
 {
@@ -81,7 +81,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
     }
 }
 
-/* All its copies are done, and those of all before it. */
+/* Called when all its copies are done, and those of all LOADs before it. */
 static void answer(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -99,8 +99,8 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
     *since = now;
 }
 
-/* The next LOAD, if it is what comes next: an order that was set aside while YIELD
- * was looked for (service.c) came before it. */
+/* The next LOAD, if no other order comes first: order_yields() may have set an order aside
+ * (service.c). */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
     return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);

@@ -9,5 +9,6 @@ CUresult mapped_map(struct block *block);
 CUresult mapped_unmap(struct block *block);
 CUresult mapped_open(struct block *block, const CUmemAccessDesc *access);
 
-/* Who may reach a client's memory: fills at most CLIENTS_MAX entries and returns how many. */
+/* The access rights to a client's memory: fills at most CLIENTS_MAX entries and returns their
+ * number. */
 size_t mapped_access(const struct client *client, CUmemAccessDesc *access);

@@ -1,41 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out an EVICT: moves blocks from the card to the host. in.c has the way in, pipeline.c the
+ * Carries out an EVICT: moves blocks from the card to a tier. in.c loads them, pipeline.c has the
  * copies.
  *
- * Copies run on a stream of our own, a few blocks in flight, so that the bus never waits for a map
- * or an unmap: while one block is copied, the one before it is unmapped and released. A block
+ * Copies run on a stream of the library, a few blocks in flight, so that the bus never waits for a
+ * map or an unmap: while one block is copied, the previous one is unmapped and released. A block
  * counts as resident from the creation of its memory to its release. Its bytes exist in full in at
  * least one of the two places at every moment:
  *
- *   leaving   mapped until the copy has been seen to end; then its place has the only copy;
- *   coming    the place is kept until the copy has been seen to end.
+ *   evicting   mapped until the copy has been seen to end; then its place has the only copy;
+ *   loading    the place is kept until the copy has been seen to end.
  *
- * The first section says which blocks leave. Some need no copy: one that was never brought in holds nothing.
- * The others are looked at first (contents.c). One that is all zero just goes, and is cleared when
- * it comes back. One that is as it came in just goes too, as its place still has it. One that was
- * written back or brought in since the program ran goes without a look.
+ * The first section selects the blocks. Some need no copy: a block that was never loaded holds
+ * nothing. The others are read first (contents.c). A block of zeros is only released, and cleared
+ * when it is loaded again. A block that is unchanged since it was loaded is only released, too,
+ * because its place still has the bytes. A block that was written back or loaded since the program
+ * ran needs no reading.
  *
- * A move ahead of time may have to leave the bus to a program that copies (bus_sharing.c). Then the
- * daemon sends YIELD. We look for it before each block and each piece of one (pipeline.h), and the
- * order ends there: what has not left stays.
+ * A speculative move may have to leave the bus to a program that copies (bus_sharing.c). The daemon
+ * then sends YIELD. Each order checks for it before each block and each piece of one (pipeline.h),
+ * and ends there: blocks that have not been evicted stay.
  *
- * Writeback: copies blocks of an idle program to the host and leaves them on the card. If
- * somebody needs the room, they leave as fast as memory can be unmapped; if the program runs
- * again first, nothing is lost but the copy.
+ * Writeback: copies blocks of an idle program to their places and leaves them on the card. If
+ * another client needs the room, these blocks are evicted as fast as memory can be unmapped; if the
+ * program runs again first, only the copies are lost. The daemon orders writeback while both
+ * program and bus are idle (nvshared/scheduler/ahead.py).
  *
- * The daemon orders it while the program is idle and so is the bus
- * (nvshared/scheduler/ahead.py).
+ * A copy is valid until the program runs. A block records the turn for which its place is current
+ * (block_is_clean()), after a writeback and after a load. The next turn ends that, whatever the
+ * program does in it. The blocks need not be read: while the gate is closed and all work has
+ * drained, nothing writes.
  *
- * A copy is right until the program runs. A block notes the turn before which its place was made
- * equal to it (block_is_clean()), and so does a block that was loaded. The next turn ends that,
- * whatever the program does in it. The blocks need no look: while the gate is shut and all has
- * drained, nobody writes.
- *
- * Such an order is cut short by YIELD, like all that is done ahead of time, so a program that
- * wants to run again does not wait for it: hardly a millisecond, or, the first time, until one
- * slab of host memory is made. For that reason host memory is made slab by slab here and not by
- * several threads.
+ * Writeback is interrupted by YIELD, like all speculative moves, so a program that wants to run
+ * again waits for less than a millisecond, or, the first time, until one slab of host memory is
+ * made. For that reason host memory is made slab by slab here and not by several threads.
  */
 #include "block/out.h"
 
@@ -46,26 +44,26 @@
 #include "gate/client.h"
 
 /*
- * Chooses which blocks leave when not all of them must. Those that cost least go first:
+ * Chooses the blocks to evict when not all must be evicted. The cheapest go first:
  *
- *   1. what held only zeros when it was last looked at: it crosses the bus neither way;
- *   2. what came back once as it had left, and what was written back or brought in since it ran
- *      (out.c): it needs no copy out;
+ *   1. blocks that held only zeros when they were last read: no copy either way;
+ *   2. blocks that were unchanged at their last eviction, and blocks written back or loaded since
+ *      the program ran: no copy out;
  *   3. all the rest.
  *
- * Among equals the youngest go first, so always in the same order. When a little less than all must
- * go, the same old blocks stay each time, and so do the places that the others keep.
+ * Among equals the youngest go first, so always in the same order. When a little less than all
+ * blocks must be evicted, the same old blocks stay each time, and their places serve others.
  *
- * A program that has taken most of the card ahead of its needs has many blocks of zeros, but
- * somebody must look to know which. So where the known ones do not suffice, blocks that were never
- * looked at are looked at once, fifty times faster than the bus.
+ * A program that has allocated most of the card in advance has many blocks of zeros, but they must
+ * be read to know which. If the known ones do not suffice, blocks that were never read are read at
+ * once, fifty times faster than the bus.
  *
- * All of it is a guess about the order. Every block is looked at again when it leaves (out.c),
- * which decides what is copied.
+ * All of this only determines the order. Every block is read again when it is evicted, which
+ * decides whether it is copied.
  */
 
-/* The next block to leave, or with `unready` to be copied before it can. `rank` is 0 at
- * first, and kept between calls. NULL: there is none. */
+/* The next block to evict, or with `unready` to write back first. `rank` is 0 at first, and kept
+ * between calls. NULL: there is none. */
 static struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
 {
     struct block *block = NULL;
@@ -75,7 +73,7 @@ static struct block *victim_next(const struct client *client, unsigned *rank, bo
     return block;
 }
 
-/* A block that was to leave does not. */
+/* A block chosen for eviction stays. */
 static void victim_stays(struct block *block)
 {
     block_set_state(block, BLOCK_RESIDENT);
@@ -84,14 +82,14 @@ static void victim_stays(struct block *block)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* A block was looked at. */
+/* A block has been read. */
 static void victim_seen(struct block *block)
 {
     block->seen = true;
     block->light = block->look.whole && content_is_zero(&block->look.all);
 }
 
-/* From here on they do not disappear, even if they are freed. */
+/* From here on the blocks do not disappear, even if they are freed. */
 static size_t take_unseen(struct client *client, struct block **blocks)
 {
     struct block *block;
@@ -103,7 +101,7 @@ static size_t take_unseen(struct client *client, struct block **blocks)
     return count;
 }
 
-/* Finds out what is zero, if that may save copies of the `wanted` bytes that are to leave. Service
+/* Finds blocks of zeros, if that may save copies among the `wanted` bytes to be evicted. Service
  * thread, as content_look(); may release and retake memory_lock. */
 static void victims_survey(struct client *client, uint64_t wanted)
 {
@@ -125,23 +123,23 @@ static void victims_survey(struct client *client, uint64_t wanted)
     }
 }
 
-/* One order under way. */
+/* One EVICT in progress. */
 struct departure {
     struct client *client;
     const struct nvshare_order *order;
-    bool stays;                      /* what is copied stays on the card: KEEP */
+    bool stays;                      /* copied blocks stay on the card: KEEP */
     unsigned flags;                  /* of the answer */
     struct pipeline line;
     struct progress progress;
 
-    /* Blocks that were looked at together, and how many of them are through. */
+    /* Blocks that were read together, and how many of them are done. */
     struct block *blocks[WHOLES_MAX];
     bool looked;
     size_t limit, count, taken;
-    unsigned rank;                   /* of the victims so far */
+    unsigned rank;                   /* of the last victim */
 };
 
-/* What is known of a block by a look. */
+/* The result of reading a block. */
 enum verdict { CHANGED, UNCHANGED, EMPTY };
 
 static struct departure departure(struct client *client, const struct nvshare_order *order, bool stays)
@@ -151,8 +149,8 @@ static struct departure departure(struct client *client, const struct nvshare_or
     };
 }
 
-/* Takes victims until they fill `wanted` bytes, `most` at most: all of them such as can be
- * looked at, or none. From here on they do not disappear, even if they are freed. */
+/* Chooses blocks to evict until they hold `wanted` bytes, at most `most` blocks: either all of them
+ * readable, or none. From here on they do not disappear, even if they are freed. */
 static size_t take(const struct departure *departure, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
@@ -169,7 +167,7 @@ static size_t take(const struct departure *departure, unsigned *rank, struct blo
     return count;
 }
 
-/* Those that need a look: what has just been copied does not. */
+/* The blocks that need to be read: those written back just now do not. */
 static size_t unsaved(struct block *const *blocks, size_t count, struct block **found)
 {
     size_t kept = 0;
@@ -179,9 +177,9 @@ static size_t unsaved(struct block *const *blocks, size_t count, struct block **
     return kept;
 }
 
-/* However little is looked at, whoever runs loses the card for a part of a millisecond.
- * So where there is a look and no hurry, what would leave after these is looked at with
- * them, and the orders to come find it known. */
+/* However little is read, the holder loses the card for a part of a millisecond. If blocks are read
+ * and no client waits, the blocks that would be evicted next are read with them, and later orders
+ * find their results. */
 static void look(struct departure *departure, bool further)
 {
     struct client *client = departure->client;
@@ -208,8 +206,8 @@ static void look(struct departure *departure, bool further)
     }
 }
 
-/* If somebody waits for them, a few at first, so that the copies begin, and then more while
- * these go on. */
+/* If a client waits for the room, chooses a few blocks at first, so that the copies begin, and then
+ * more while these go on. */
 static void gather(struct departure *departure, uint64_t wanted)
 {
     bool hurry = !departure->stays && (departure->order->flags & NVSHARE_AHEAD) == 0
@@ -222,9 +220,9 @@ static void gather(struct departure *departure, uint64_t wanted)
     look(departure, !hurry);
 }
 
-/* The next block, which is LEAVING from now on and was looked at, of those that are to leave to make
- * `wanted` bytes of room, or ready for it. NULL: there is none. Lock held, may be released
- * meanwhile. */
+/* The next block, which is LEAVING from now on and has been read, of those to be evicted to make
+ * `wanted` bytes of room, or to be written back. NULL: there is none. memory_lock is held, and may
+ * be released meanwhile. */
 static struct block *departure_next(struct departure *departure, uint64_t wanted)
 {
     if (departure->taken == departure->count)
@@ -246,8 +244,8 @@ static enum verdict departure_judge(struct departure *departure, struct block *b
                                                                                       : CHANGED;
 }
 
-/* Starts to copy the block that came last. False: no more can go now. Lock held, may be released
- * meanwhile. */
+/* Starts to copy the last block chosen. False: no more can be evicted now. memory_lock is held, and
+ * may be released meanwhile. */
 static bool departure_copy(struct departure *departure, struct block *block)
 {
     struct client *client = departure->client;
@@ -283,7 +281,7 @@ static bool departure_copy(struct departure *departure, struct block *block)
     return true;
 }
 
-/* Nothing more is to go: all that was begun is brought to its end. */
+/* No more blocks are to be evicted: completes everything that was begun. */
 static void departure_end(struct departure *departure)
 {
     while (departure->taken < departure->count)
@@ -304,7 +302,7 @@ static uint64_t leaving(const struct pipeline *line)
     return bytes;
 }
 
-/* Bytes that must go still to leave no more than the order's room filled. */
+/* Bytes still to be evicted to meet the order's room. */
 static uint64_t surplus(const struct departure *departure)
 {
     const struct nvshare_memory *memory = &departure->client->memory;
@@ -312,7 +310,7 @@ static uint64_t surplus(const struct departure *departure)
     return filled > departure->order->room ? filled - departure->order->room : 0;
 }
 
-/* Leaves without a copy. */
+/* Evicts a block without a copy. */
 static bool vanish(struct block *block)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
@@ -324,7 +322,7 @@ static bool vanish(struct block *block)
     return true;
 }
 
-/* The same, after a look. */
+/* The same, after it was read. */
 static bool vanish_seen(struct block *block, bool zero)
 {
     if (!vanish(block))
@@ -338,8 +336,8 @@ static bool vanish_seen(struct block *block, bool zero)
     return true;
 }
 
-/* Sends one block on its way. False: no more can go now. Lock held, may be released
- * meanwhile. */
+/* Starts to evict one block. False: no more can be evicted now. memory_lock is held, and may be
+ * released meanwhile. */
 static bool leave(struct departure *departure, struct block *block)
 {
     if (block->doomed || departure->client->stays != NVSHARE_STAYS_NOT) {
@@ -363,7 +361,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     LOCKED(memory_lock);
     bool more = ready && client->stays == NVSHARE_STAYS_NOT;
     struct nvshare_memory *memory = &client->memory;
-    /* From here on the program's own allocations keep to the new room. */
+    /* From here on the program's own allocations respect the new room. */
     uint64_t before = memory->room;
     memory->room = room;
     departing.progress.failed = !ready;
@@ -386,17 +384,17 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     departure_end(&departing);
     if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
-    /* What could not leave still fills its room. */
+    /* Blocks that could not be evicted still fill the client's room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
     if (filled > before)
-        filled = before;             /* a wish is no room: nobody gave it any */
+        filled = before;             /* a request is no room: the daemon has not granted it */
     if (memory->room < filled)
         memory->room = filled;
     *flags = departing.flags;
     return departing.progress.bytes;
 }
 
-/* False: no more can be saved now. */
+/* False: no more can be written back now. */
 static bool save(struct departure *departure, struct block *block)
 {
     if (!block->doomed) {

@@ -8,8 +8,8 @@
 struct client;
 struct nvshare_order;
 
-/* Carry out an EVICT; `*flags` gets what went wrong. Service thread, service_lock held, memory_lock
- * not. Without KEEP: returns bytes moved. */
+/* Carry out an EVICT; `*flags` receives the errors. Service thread, service_lock held, memory_lock
+ * not. Without KEEP: returns the bytes moved. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* With KEEP: returns bytes that could leave without a copy now. */
+/* With KEEP: returns the bytes that could be evicted without a copy now. */
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stream on which blocks are copied, and what is under way on it; see out.c.
+ * The stream on which blocks are copied, and the copies in flight; see out.c.
  */
 #include "block/pipeline.h"
 
@@ -17,7 +17,7 @@
 
 #define HELD_MOST_US 2000
 
-/* Each client's, in copy_context: one for each copy in flight. Protected by service_lock. */
+/* Indexed by client, in copy_context: one for each copy in flight. Protected by service_lock. */
 static CUevent copied[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
 /* An EVICT may be followed by another one before its YIELD; that one is kept for later. */
@@ -31,8 +31,9 @@ bool order_yields(struct client *client, const struct nvshare_order *order)
     return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
-/* A mutex is not handed to who waits for it, but is whoever's comes first, and that is who has just
- * released it. So it stays free for as long as a thread takes to wake up, some 50 us. */
+/* A mutex is not handed to a waiting thread: the first to lock it gets it, usually the thread that
+ * has just released it. It therefore stays unlocked for the time that a thread takes to wake up,
+ * some 50 us. */
 void memory_lock_yields(uint64_t *held_since)
 {
     uint64_t now = now_microseconds();
@@ -46,8 +47,9 @@ void memory_lock_yields(uint64_t *held_since)
     *held_since = now_microseconds();
 }
 
-/* A context of the library's own. Physical memory outlives its program's contexts, and may have
- * to be copied while there is none; the primary one is the program's to look at and to reset. */
+/* A context of the library. Physical memory outlives the program's contexts, and may have to be
+ * copied while there is none; the primary context belongs to the program, which may query and reset
+ * it. */
 static CUcontext own_context(struct client *client)
 {
     CUcontext same;
@@ -61,7 +63,7 @@ static CUcontext own_context(struct client *client)
     return client->own_context;
 }
 
-/* The program has one again. */
+/* The program has a context again. */
 static void end_own_context(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);
@@ -98,7 +100,7 @@ bool swap_enter_context(struct client *client)
     return true;
 }
 
-/* The driver destroys what lives in a context with it. */
+/* The driver destroys a context's objects with it. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {
     if (client->copy_context != context)
@@ -135,7 +137,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
                          now_microseconds() - line->since);
     }
     if (!move.last)
-        return;                      /* what has failed fails what comes after it, too */
+        return;                      /* after a failure all later copies fail, too */
     block->writing_back = false;
     if (left && !stays && result == CUDA_SUCCESS)
         result = block_unmap(block);
@@ -151,7 +153,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
         if (!left && block->place.tier != NULL && !block->place.tier->keeps)
             block_give_place(block);
     } else {
-        /* Whichever way it was going, its bytes are still where it came from. */
+        /* In either direction, the bytes are still at the source. */
         move.progress->failed = true;
         if (!left)
             block_unmap(block);
@@ -162,7 +164,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Starts to copy `size` bytes of it from `offset` on. */
+/* Starts to copy `size` bytes of the block from `offset` on. */
 static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
 {
     CUstream stream = client->copy_stream;
@@ -194,8 +196,7 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
-/* Its pieces may be under way. Whichever way it was going, its bytes are still where it
- * came from. */
+/* Pieces of the block may be in flight. In either direction, its bytes are still at the source. */
 static void cut_short(struct client *client, struct pipeline *line, struct block *block)
 {
     while (line->count > 0)

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies under way between card and host, in the order of their completion.
- * All functions are called with memory_lock held.
+ * Copies in flight between card and tiers, in the order of their completion. All functions are
+ * called with memory_lock held.
  */
 #pragma once
 
 #include "block/block.h"
 
-/* What is moved ahead of time may have to leave the bus at once to a program that
- * copies. So it goes in pieces, one that is copied and one behind it: all that goes on
- * when nothing more is started, for less than a millisecond. */
+/* A speculative move may have to leave the bus at once to a program that copies. It therefore moves
+ * in pieces, one that is being copied and one behind it: when no more are started, the rest takes
+ * less than a millisecond. */
 #define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2
 #define PIECE_AHEAD ((size_t)16 << 20)
 
-/* This order, which is being carried out, is to end now (YIELD). Service thread. */
+/* Whether this order, which is being carried out, must end now (YIELD). Service thread. */
 bool order_yields(struct client *client, const struct nvshare_order *order);
-/* In a long loop with memory_lock held: now and then, lets others have it. `held_since`: 0 at
+/* For long loops with memory_lock held: regularly lets other threads have it. `held_since`: 0 at
  * first, and kept between calls. */
 void memory_lock_yields(uint64_t *held_since);
 
-/* What one order has done so far. */
+/* The progress of one order. */
 struct progress {
     uint64_t bytes;
     unsigned copies;                 /* in flight */
@@ -36,7 +36,7 @@ struct pipeline {
         bool last;                   /* of its block */
     } moves[COPIES_IN_FLIGHT];       /* a ring; one event each */
     unsigned first, count;
-    uint64_t since, bytes;           /* when it last was empty, and copied since */
+    uint64_t since, bytes;           /* us: when it was last empty; bytes copied since */
 };
 
 /* How many copies an order may have in flight. */
@@ -48,21 +48,21 @@ static inline unsigned pipeline_depth(const struct nvshare_order *order)
 enum start {
     STARTED,
     NOT_STARTED,                     /* the driver refuses */
-    YIELDED,                         /* cut short: nothing is in flight, and it has not moved */
+    YIELDED,                         /* interrupted: the block has not moved */
 };
 
-/* Starts to copy a block that is LEAVING or COMING. May release the lock meanwhile,
- * and wait for others before it. */
+/* Starts to copy a block that is LEAVING or COMING. May release the lock meanwhile, and wait for
+ * earlier copies. */
 enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                           struct progress *progress, const struct nvshare_order *order);
 
-/* Waits for the oldest copy, with the lock released, and completes its block's move if it
- * was the last of that. */
+/* Waits for the oldest copy, with the lock released, and completes its block's move if it was the
+ * last copy of that block. */
 void pipeline_complete(struct client *client, struct pipeline *line);
 
-/* Makes the context current in which copies run, with stream and events. Service thread, without
- * memory_lock. False: there is none, and nothing that could be copied. */
+/* Makes the copy context current, with its stream and events. Service thread, without memory_lock.
+ * False: there is none, so nothing can be copied. */
 bool swap_enter_context(struct client *client);
-/* What was made for that lives in `context`, which is about to go; nothing is in flight there if
- * it is `drained`. May release and retake memory_lock. */
+/* `context` is about to end; drops the objects in it if it is the copy context. `drained`: nothing
+ * is in flight there. May release and retake memory_lock. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained);

@@ -16,7 +16,7 @@ static CUdeviceptr behind_last_page(CUdeviceptr address, size_t size)
     return first_page(address + size + PAGE_OF_HOST - 1);
 }
 
-/* The number of runs that end at or before `address`. */
+/* The number of ranges that end at or before `address`. */
 static size_t runs_before(const struct prefetches *prefetches, CUdeviceptr address)
 {
     size_t low = 0, high = prefetches->count;
@@ -30,7 +30,7 @@ static size_t runs_before(const struct prefetches *prefetches, CUdeviceptr addre
     return low;
 }
 
-/* Room for two more: one run may be cut in two by another. */
+/* Makes space for two more ranges: one range may be split in two by another. */
 static bool grow(struct prefetches *prefetches)
 {
     if (prefetches->count + 2 <= prefetches->room)
@@ -59,7 +59,7 @@ static void erase(struct prefetches *prefetches, size_t at)
             (prefetches->count - at) * sizeof prefetches->runs[0]);
 }
 
-/* Nothing in [begin, end) was ever prefetched. */
+/* Forgets all prefetches in [begin, end). */
 static void cut_out(struct prefetches *prefetches, CUdeviceptr begin, CUdeviceptr end)
 {
     size_t at = runs_before(prefetches, begin);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the program itself has last prefetched each page of an allocation to.
- * The driver would name the place to which the library has sent it.
+ * The location to which the program itself last prefetched each page of an allocation. The driver
+ * would report the location of the library's own prefetches.
  *
  * All functions are called with memory_lock held.
  */
@@ -9,8 +9,8 @@
 
 #include "driver/driver.h"
 
-/* Runs of pages that lie side by side, by address, of which each was
- * prefetched to one place. What no run contains never was. */
+/* Ranges of adjacent pages, sorted by address, each prefetched to one location. Pages in no range
+ * were never prefetched. */
 struct prefetches {
     struct prefetch {
         CUdeviceptr begin, end;
@@ -19,10 +19,10 @@ struct prefetches {
     size_t count, room;
 };
 
-/* Without memory to remember it in, the range counts as never prefetched. */
+/* Without memory to record it, the range counts as never prefetched. */
 void prefetches_note(struct prefetches *prefetches, CUdeviceptr address, size_t size,
                      CUmemLocation place);
-/* The place of the whole range; one of type INVALID if there is none. */
+/* The location of the whole range; one of type INVALID if there is no single one. */
 CUmemLocation prefetches_last(const struct prefetches *prefetches, CUdeviceptr address,
                               size_t size);
 void prefetches_forget(struct prefetches *prefetches);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hands out pages of the address space that it has reserved. Free runs of pages are kept in lists
- * by the power of two of their length, and found from their neighbours through the page table
- * (boundary tags). So taking and giving cost the same with 20,000 allocations as with ten, and free
+ * Allocates pages of the reserved address space. Free runs of pages are in lists by the power of
+ * two of their length, and are found from their neighbours through the page table (boundary tags).
+ * Allocation and release therefore take constant time, with ten allocations or 20,000, and free
  * neighbours always form one run.
  */
 #include "block/region.h"
@@ -16,18 +16,18 @@
 #define REGION_SIZE ((size_t)1 << 40)
 #define BUCKETS 48
 
-/* A free run; lives in the table entries' targets, one malloc each. */
+/* A free run; the page table's entries point to it. */
 struct run {
     size_t first, pages;
     struct region *region;
     struct run *previous, *next;
 };
 
-/* What one page is: nothing yet taken/free run boundary (tagged), or in use. */
+/* One reserved range, with its page table: boundary of a free run, or owner. */
 struct region {
     CUdeviceptr base;
     size_t pages;
-    struct page_owner **owner;       /* one per page; mapped on demand by the kernel */
+    struct page_owner **owner;       /* one for each page; populated on demand by the kernel */
     struct run **boundary;           /* set for the first and the last page of a free run */
     struct region *next;
 };
@@ -98,8 +98,8 @@ static CUresult add_region(size_t size)
     return CUDA_SUCCESS;
 }
 
-/* The first of the runs that are long enough for certain, else the first long
- * enough in the bucket where only some are. */
+/* The first run of those certainly long enough, else the first long enough in the bucket where only
+ * some are. */
 static struct run *find(size_t pages)
 {
     unsigned exact = bucket_of(pages);
@@ -119,7 +119,7 @@ CUresult region_take(size_t size, CUdeviceptr *address)
     if (run == NULL) {
         CUresult result;
         size_t most = size > REGION_SIZE ? size : REGION_SIZE;
-        /* Less where so much is refused: RLIMIT_AS, processors with 39 bits of addresses. */
+        /* Less if that much is refused: RLIMIT_AS, processors with 39-bit addresses. */
         while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
             most = most / 2 > size ? most / 2 : size;
         if (result != CUDA_SUCCESS)
@@ -166,7 +166,7 @@ void region_give(CUdeviceptr address, size_t size)
             free(after);
     }
     if (run == NULL && (run = malloc(sizeof *run)) == NULL)
-        return;                      /* these addresses are lost, nothing else */
+        return;                      /* only these addresses are lost */
     *run = (struct run){ .first = first, .pages = pages, .region = region };
     insert(run);
 }

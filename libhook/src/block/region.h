@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device addresses. Large regions of address space are reserved from the
- * driver once and parcelled out here in pages of 2 MiB, the unit in which
- * the driver maps. An address belongs to whoever took it until it is given
- * back, mapped or not.
+ * Device addresses. Large regions of address space are reserved from the driver once and allocated
+ * here in pages of 2 MiB, the driver's mapping granularity. An address belongs to its owner until
+ * it is given back, mapped or not.
  *
- * All functions are called with the memory lock held.
+ * All functions are called with memory_lock held.
  */
 #pragma once
 
@@ -14,25 +13,25 @@
 struct block;
 struct client;
 
-/* What has a page begins with this. */
+/* The common head of all structures that own pages. */
 struct page_owner {
     const struct owner_operations *operations;     /* memory/allocation.h */
-    const struct owner_mappings *mappings;         /* NULL: its blocks are mapped at home alone */
-    const CUmemAllocationProp *properties;         /* of physical memory; NULL: nothing special */
-    struct client *client;           /* NULL: it is another process's memory */
-    CUcontext context;               /* with which it goes; NULL: with none */
+    const struct owner_mappings *mappings;         /* NULL: mapped at home only */
+    const CUmemAllocationProp *properties;         /* of physical memory; NULL: defaults */
+    struct client *client;           /* NULL: memory of another process */
+    CUcontext context;               /* whose end frees it; NULL: no context's end does */
 };
-/* Mapping and unmapping a block where it is mapped besides. */
+/* Maps and unmaps a block at its addresses other than home. */
 struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);
 };
 
-/* Takes `size` bytes (whole pages). The driver's error if it has no addresses. */
+/* Takes `size` bytes (whole pages). Returns the driver's error if no addresses are left. */
 CUresult region_take(size_t size, CUdeviceptr *address);
 void region_give(CUdeviceptr address, size_t size);
 
-/* Each page of taken addresses can have an owner. */
+/* Sets the owner of taken pages. */
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
-struct page_owner *region_owner(CUdeviceptr address); /* NULL: not ours, or not in use */
-bool region_contains(CUdeviceptr address);        /* reserved by us, in use or not */
+struct page_owner *region_owner(CUdeviceptr address); /* NULL: not the library's, or not in use */
+bool region_contains(CUdeviceptr address);        /* reserved by the library, in use or not */

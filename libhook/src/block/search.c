@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the oldest or the youngest block that is fit for a purpose. A program may have tens of
- * thousands of blocks, and all of them come in and leave one by one while memory_lock is held: so
- * nobody may look at all of them for each.
+ * Finds the oldest or the youngest block that satisfies a search. A program may have tens of
+ * thousands of blocks, and all of them are loaded and evicted one by one while memory_lock is held,
+ * so a linear scan for each is too slow.
  *
- * Each client has a row of slots, a block in each in the order of their ages, and a binary tree over
- * it. A leaf says of its block, with a bit for each search, for which it is fit; a node says it of
- * all blocks below it. So finding one and changing one take as many steps as the tree is high. New
- * blocks are put at the end. When there is no slot left, those that became free are closed up, or
- * there are twice as many.
+ * Each client has an array of slots, one block in each in the order of their ages, and a binary
+ * tree over it. A leaf has a bit for each search that its block satisfies; an inner node is the
+ * union of its children. Finding a block and changing one therefore take as many steps as the tree
+ * is high. New blocks are put at the end. When no slot is left, the free slots are removed, or the
+ * array is doubled.
  *
- * What depends on the turn (block_is_clean(), block_look_holds()) changes for all blocks at once
- * when one begins. Then all leaves are made anew before the first search.
+ * Conditions that depend on the turn (block_is_clean(), block_look_holds()) change for all blocks
+ * at once when a turn begins. All leaves are then recomputed before the first search.
  */
 #include "block/search.h"
 
@@ -20,14 +20,14 @@
 
 #define SLOTS_FIRST 64
 
-/* Each client's. Protected by memory_lock. */
+/* Indexed by client. Protected by memory_lock. */
 static struct searches {
     struct block **slots;            /* NULL: free */
     uint16_t *tree;                  /* the root is 1, the children of n are 2n and 2n + 1 */
     size_t room;                     /* slots; a power of two, or 0 */
-    size_t used, blocks;             /* slots up to the youngest, and blocks in them */
+    size_t used, blocks;             /* slots up to the youngest block; blocks in them */
     uint64_t bytes[SEARCHES];
-    uint64_t turn;                   /* for which the leaves are right */
+    uint64_t turn;                   /* for which the leaves are valid */
 } all[CLIENTS_MAX];
 
 _Static_assert(SEARCHES <= 16, "a bit for each");
@@ -40,7 +40,7 @@ static enum rank rank_of(const struct block *block)
                                                                            : RANK_OTHER;
 }
 
-/* A bit for each search that may find it. */
+/* A bit for each search that the block satisfies. */
 static uint16_t fitness(const struct block *block)
 {
     unsigned fits = 0;
@@ -79,7 +79,7 @@ static void set(struct searches *searches, const struct block *block, uint16_t f
     }
 }
 
-/* All leaves and nodes anew. */
+/* Recomputes all leaves and nodes. */
 static void plant(struct searches *searches)
 {
     memset(searches->tree, 0, 2 * searches->room * sizeof *searches->tree);
@@ -109,7 +109,7 @@ static void close_up(struct searches *searches)
     searches->used = kept;
 }
 
-/* For one more. False: no memory. */
+/* Makes space for one more block. False: out of memory. */
 static bool make_room(struct searches *searches)
 {
     if (searches->used < searches->room)
@@ -156,7 +156,7 @@ void search_leave(struct block *block)
     searches->blocks--;
 }
 
-/* `first`: the child that is asked first, 0 or 1. */
+/* `first`: the child that is searched first, 0 or 1. */
 static struct block *find(const struct client *client, enum search search, size_t first)
 {
     const struct searches *searches = searches_of(client);

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which block is the next to come in, to leave, or to give up its place. All functions are called
- * with memory_lock held.
+ * Finds the next block to load, to evict, or to give up its place. All functions are called with
+ * memory_lock held.
  */
 #pragma once
 
 #include "block/block.h"
 
-/* What it costs to let a block leave; out.c says why. */
+/* The cost of evicting a block; out.c says why. */
 enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 
 enum search {
-    SEARCH_ABSENT,                   /* to come in */
-    /* All others are on the card, and */
-    SEARCH_KEPT,                     /* keep their place elsewhere, */
-    SEARCH_UNSEEN,                   /* were never looked at, */
-    SEARCH_LIGHT,                    /* were zero when they last were, */
-    SEARCH_READY,                    /* may leave without a copy, */
-    SEARCH_VICTIM,                   /* add a rank: may leave, at no higher one, */
+    SEARCH_ABSENT,                   /* to be loaded */
+    /* All others are resident, and */
+    SEARCH_KEPT,                     /* have a place in a tier, */
+    SEARCH_UNSEEN,                   /* were never read, */
+    SEARCH_LIGHT,                    /* were zero when last read, */
+    SEARCH_READY,                    /* can be evicted without a copy, */
+    SEARCH_VICTIM,                   /* can be evicted, at most at the added rank, */
     SEARCH_UNREADY = SEARCH_VICTIM + RANKS, /* the same, but not without a copy */
     SEARCHES = SEARCH_UNREADY + RANKS,
 };
 
-/* The oldest or the youngest that there is. NULL: there is none. */
+/* The oldest or the youngest such block. NULL: there is none. */
 struct block *search_oldest(const struct client *client, enum search search);
 struct block *search_youngest(const struct client *client, enum search search);
-/* All of them together. */
+/* Bytes of all such blocks. */
 uint64_t search_bytes(const struct client *client, enum search search);
 
-/* A new block, the youngest. False: no memory. */
+/* Adds a new block, the youngest. False: out of memory. */
 bool search_enter(struct block *block);
-/* Something of it has changed that may matter to a search. */
+/* A property of the block has changed that may matter to a search. */
 void search_note(struct block *block);
-/* It is about to go. */
+/* The block is about to be freed. */
 void search_leave(struct block *block);
