@@ -9,6 +9,7 @@ and `sized` are the other way round.
 import re
 from typing import NamedTuple
 
+from nvshared.names import PRIORITIES
 from nvshared.units import GIB, KIB, MIB, MILLISECOND, SECOND
 
 UNITS = {
@@ -122,6 +123,13 @@ def weight(text: str) -> int:
     if not re.fullmatch(r"\d{1,4}", text, re.ASCII) or not 1 <= int(text) <= HEAVIEST:
         raise ValueError(f"give a whole number from 1 to {HEAVIEST}")
     return int(text)
+
+
+def priority(text: str) -> int:
+    """1 to 3, by its name."""
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    raise ValueError(f"give {', '.join(PRIORITIES)}")
 
 
 def quantum(text: str) -> int:

@@ -28,8 +28,7 @@ from typing import Any
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.cdi import replace
 from nvshared.kubelet.pod import Claimed, Pod
-from nvshared.names import PRIORITIES
-from nvshared.quantity import weight
+from nvshared.quantity import priority, weight
 
 DRIVER = "gpu.nvshare.com"
 # Of what is consumed, the term that it is.
@@ -144,13 +143,8 @@ def _weight(value: Any) -> int:
     raise ValueError("give a whole number")
 
 
-def _priority(value: Any) -> int:
-    if type(value) is str and value in PRIORITIES:
-        return PRIORITIES[value]
-    raise ValueError(f"give {', '.join(PRIORITIES)}")
-
-
-PARAMETERS: Mapping[str, Callable[[Any], int]] = {"weight": _weight, "priority": _priority}
+PARAMETERS: Mapping[str, Callable[[Any], int]] = {
+    "weight": _weight, "priority": lambda value: priority(str(value))}
 
 
 def parameters(said: Any) -> dict[str, int]:

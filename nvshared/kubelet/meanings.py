@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from nvshared.kubelet.claims import quantity
 from nvshared.kubelet.pod import CONTAINER, FRACTION, MEMORY, PREFIX
-from nvshared.names import PRIORITIES
 from nvshared.quantity import LARGEST, limit
+from nvshared.quantity import priority as priority_named
 from nvshared.units import MIB
 
 LIMIT = "memory-limit"                  # the term that foreign annotations set
@@ -61,19 +61,13 @@ def _memory(text: str) -> int:
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
 
-def _priority(text: str) -> int:
-    if text in PRIORITIES:
-        return PRIORITIES[text]
-    raise ValueError(f"give {', '.join(PRIORITIES)}")
-
-
 # The term that each sets, and how its text is read.
 MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
     f"{PREFIX}gpu-memory-limit": (LIMIT, _memory),
     f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
     f"{PREFIX}gpu-core-request": ("compute-request", _whole),
     f"{PREFIX}host-memory-limit": ("host-memory-limit", _memory),
-    f"{PREFIX}priority": ("priority", _priority),
+    f"{PREFIX}priority": ("priority", priority_named),
     f"{PREFIX}weight": ("weight", _whole),
 }
 

@@ -34,7 +34,7 @@ from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
-from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, share, switch, weight
+from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, priority, share, switch, weight
 from nvshared.scheduler.settings import UNLIMITED
 
 SECTION = "tenant"
@@ -74,12 +74,6 @@ def _host_memory(text: str) -> int:
     raise ValueError("give more than 0%")
 
 
-def _priority(text: str) -> int:
-    if text in PRIORITIES:
-        return PRIORITIES[text]
-    raise ValueError(f"give {', '.join(PRIORITIES)}")
-
-
 TERMS: Mapping[str, Term] = {
     "memory-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
     "host-memory-limit": Term(LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
@@ -89,7 +83,7 @@ TERMS: Mapping[str, Term] = {
         UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, 0)),
     "priority": Term(
         max(PRIORITIES.values()),
-        ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), _priority),
+        ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), priority),
     "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", weight),
     "suspended": Term(1, "1", lambda text: int(switch(text))),
 }
