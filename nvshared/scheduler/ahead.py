@@ -185,7 +185,8 @@ def _bring_in(
         # What a holder has freed, it may need again, but hardly all of it soon.
         evictions.plan(list(victims), short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
         evictions.order(goal)
-    if not card.patience[Way.IN].waits and not client.moves and decision.due(client.load_after):
+    waits = card.patience[Way.IN].waits or bool(client.moves)
+    if not waits and decision.due(client.failures.load_after):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)
         least = min(missing, card.settings.block) if coming(card) == 0 else whole
@@ -207,7 +208,7 @@ def _prefetch(decision: Decision) -> None:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
         missing = min(client.lacks_room, card.settings.step)
-        if card.fits([client]) and decision.due(client.load_after) and _bring_in(
+        if card.fits([client]) and decision.due(client.failures.load_after) and _bring_in(
             decision, client, missing, others, Goal.PREFETCH
         ):
             return
@@ -251,7 +252,7 @@ def _write_back(decision: Decision) -> None:
 def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
     """False if that cannot be, or not yet."""
     card = decision.card
-    if client.moves or client.writeback.exhausted or not decision.due(client.refuse_until):
+    if client.moves or client.writeback.exhausted or not decision.due(client.failures.evict_after):
         return False
     if not decision.due(client.since + client.writeback.after):
         return False

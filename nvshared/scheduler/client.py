@@ -234,6 +234,21 @@ class Promise(Counting):
 
 
 @dataclass(slots=True)
+class Failures:
+    """What a client did not do when it was told to, and when it is asked again; us. See moves.py.
+    """
+
+    load_after: int = 0                 # a LOAD failed: no other before this moment,
+    load_pause: int = 0                 # which was so long after it
+    evict_after: int = 0                # the same of an EVICT
+    evictions_ignored: int = 0          # in a row
+    pinned_until: int = 0               # so many that its memory counts as pinned until then
+    trim_after: int = 0                 # it gave back no host memory: not asked before this moment
+    spare_host_unusable: bool = False   # it could not evict into host memory that seemed free
+    drains: int = 0                     # in a row that did not end
+
+
+@dataclass(slots=True)
 class ScheduledClient(Counting):
     """Bytes and microseconds throughout."""
 
@@ -267,14 +282,8 @@ class ScheduledClient(Counting):
     pace: Average = PACE                # of its hand-overs, see quantum.py
     cost: int | None = None             # us; None: last, it waited for nobody's room
 
-    load_after: int = 0                 # a load failed; do not try before this moment
-    load_pause: int = 0
-    refuse_until: int = 0               # an eviction failed; leave it alone until then
+    failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # people were told, in this wait, that it does not fit
-    kept: int = 0                       # how many in a row did
-    keeps_until: int = 0                # too many did: all stays where it is until then
-    trim_after: int = 0
-    hopeful: bool = True                # what host memory it seems to have to spare may be of use
 
     busy_after: int = 0                 # no turns because all are busy before this; see turns.py
     busy_pause: int = 0                 # for so long they were put off last
@@ -286,8 +295,6 @@ class ScheduledClient(Counting):
     rests: int | None = None            # that time without them, if its last turn ended so
 
     promise: Promise = field(init=False)
-
-    reopened_in_row: int = 0
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
@@ -388,7 +395,7 @@ class ScheduledClient(Counting):
         There may be more, as blocks that never held anything need none. There may be none, as
         it may be kept for other blocks than those that leave next.
         """
-        if not self.hopeful:
+        if self.failures.spare_host_unusable:
             return 0
         return max(0, self.host_charged - (self.memory.allocated - self.staying))
 

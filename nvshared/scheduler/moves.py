@@ -41,9 +41,9 @@ TRIM_AGAIN = SECOND                     # before a client that gave no host memo
 # blocks, or this part of what is left of the budget.
 BLOCKS = 2
 HOST_PART = 8
-REFUSED = SECOND                        # how long a client that could not evict is left alone
+EVICT_AGAIN = SECOND                    # before a client that did not evict is told to again
 IN_VAIN = 3                             # so often in a row, it counts as pinned
-KEEPS = 60 * SECOND                     # for so long
+PINNED_FOR = 60 * SECOND
 FIRST_PAUSE = SECOND // 4               # before a failed load is tried again,
 LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
 # How long the driver is believed to have less than accounted, unless told anew.
@@ -147,7 +147,7 @@ class Evictions:
         """
         willing = [
             v for v in victims
-            if short > 0 and not v.mute and self._decision.due(v.refuse_until)
+            if short > 0 and not v.mute and self._decision.due(v.failures.evict_after)
         ]
         for victim in willing:
             if not victim.moving(Way.IN):
@@ -155,7 +155,7 @@ class Evictions:
         for holder in holders:
             # What a running client gives up it may fill at any moment; the hook sees to that.
             surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
-            if short > 0 and self._decision.due(holder.refuse_until):
+            if short > 0 and self._decision.due(holder.failures.evict_after):
                 short -= self._note(holder, min(short, surplus))
         for victim in willing:
             short -= self._note(victim, self._movable(victim, short))
@@ -220,7 +220,7 @@ def _unfilled(client: ScheduledClient) -> int:
 
 def _usable_host(client: ScheduledClient) -> int:
     """Bytes that may be evicted into its own host memory, if all blocks have kept theirs."""
-    if client.moving(Way.OUT) or not client.hopeful:
+    if client.moving(Way.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # none, if it has been found to be of no use
     return max(client.host_spare, min(client.staying, client.host_charged))
 
@@ -233,7 +233,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
         want = client.lacks_room
         mine = max(0, min(want, free))  # kept for it, ordered now or later
         free -= mine
-        if client.moving(Way.OUT) or not decision.due(client.load_after):
+        if client.moving(Way.OUT) or not decision.due(client.failures.load_after):
             continue
         # Smaller pieces are not worth a round trip while more is about to come.
         while mine > 0 and len(client.moves) < DEPTH and (
@@ -294,9 +294,9 @@ def _relieve(decision: Decision) -> None:
 
 def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
     """Orders a client to give back host memory, unless it was ordered to a moment ago."""
-    if not (decision.due(client.trim_after) and decision.due(client.load_after)):
+    if not (decision.due(client.failures.trim_after) and decision.due(client.failures.load_after)):
         return False
-    client.trim_after = decision.now + TRIM_AGAIN
+    client.failures.trim_after = decision.now + TRIM_AGAIN
     decision.load(client, client.ordered, max(0, client.host_charged - size))
     return True
 
@@ -346,19 +346,20 @@ def _evicted(
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
         client.writeback = client.writeback.used()
+    failures = client.failures
     if client.room < before:
-        client.kept = 0
+        failures.evictions_ignored = 0
     elif done.order.room < before and not (
-        (answer.no_memory and client.hopeful) or (answer.yielded and done.cut)
+        (answer.no_memory and not failures.spare_host_unusable) or (answer.yielded and done.cut)
     ):
-        if card.now >= client.refuse_until:     # orders under way together count once
-            client.kept += 1
-            if client.kept >= IN_VAIN and not client.holds:
-                client.keeps_until = card.now + KEEPS
+        if card.now >= failures.evict_after:    # orders under way together count once
+            failures.evictions_ignored += 1
+            if failures.evictions_ignored >= IN_VAIN and not client.holds:
+                failures.pinned_until = card.now + PINNED_FOR
                 trust.hear(client, client.memory, card.now)
-        client.refuse_until = card.now + REFUSED
+        failures.evict_after = card.now + EVICT_AGAIN
     if answer.no_memory:
-        client.hopeful = False          # next time it is given what it will need
+        failures.spare_host_unusable = True     # next time it is given what it will need
 
 
 def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
@@ -368,23 +369,24 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
     if answer.bytes > 0:
         client.progress = card.now
     if client.memory.host <= done.order.host:
-        client.trim_after = 0
+        client.failures.trim_after = 0
     if answer.no_memory:
         _learn_shortfall(card, client)
     client.cut = answer.yielded and done.cut
     # Room for all of it, and yet something is absent and nothing came.
     idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
     failed = answer.no_memory or answer.driver_error or (idle and not client.moves)
-    client.load_pause = min(max(2 * client.load_pause, FIRST_PAUSE), LONGEST_PAUSE) * failed
+    failures = client.failures
+    failures.load_pause = min(max(2 * failures.load_pause, FIRST_PAUSE), LONGEST_PAUSE) * failed
     if failed:
-        client.load_after = card.now + client.load_pause
+        failures.load_after = card.now + failures.load_pause
     return failed
 
 
 def ask_again(decision: Decision) -> None:
     """Clients that counted as pinned for a while are believed again, if they say nothing more."""
     for client in decision.card.groups.group("keeping"):
-        if decision.due(client.keeps_until):
+        if decision.due(client.failures.pinned_until):
             trust.hear(client, client.said, decision.now)
 
 

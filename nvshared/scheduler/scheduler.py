@@ -305,7 +305,7 @@ def _lose(decision: Decision) -> None:
         if (question := client.promise.question) is not None:
             _allow(decision, client, question.number, question.bytes)
             client.promise.question = None
-        client.load_after = 0
+        client.failures.load_after = 0
         _bring_back(decision, client)
         decision.order(Run(client.id))
 
@@ -344,9 +344,9 @@ def _hear_of_lost(
 
 
 def _bring_back(decision: Decision, client: ScheduledClient) -> None:
-    if client.moves or client.whole or not decision.due(client.load_after):
+    if client.moves or client.whole or not decision.due(client.failures.load_after):
         return
-    client.load_after = decision.now + AGAIN
+    client.failures.load_after = decision.now + AGAIN
     decision.load_unbounded(client)
 
 

@@ -89,7 +89,7 @@ def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
 def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     """The client claims these figures."""
     client.said = said
-    if now < client.keeps_until and not said.stays:
+    if now < client.failures.pinned_until and not said.stays:
         said = replace(
             said, allocated=max(0, said.allocated - said.resident), resident=0,
             pinned=said.filled, stays=Stays.KEPT)

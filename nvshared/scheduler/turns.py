@@ -136,8 +136,8 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     client.invited = False
     if turn.ending is not None and turn.parked is None:
         quantum.learn_latency(decision.card, decision.now - turn.stop_sent, answer.microseconds)
-    client.reopened_in_row = 0
-    client.hopeful = True
+    client.failures.drains = 0
+    client.failures.spare_host_unusable = False
     decision.end(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, decision.now)
     quantum.rests(decision.card, client, turn)
@@ -157,10 +157,10 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn = client.turn
     if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
         return
-    patience = card.settings.drain_patience << min(client.reopened_in_row, DOUBLINGS)
+    patience = card.settings.drain_patience << min(client.failures.drains, DOUBLINGS)
     turn.stop_after = card.now + patience
     client.history.reopened += 1
-    client.reopened_in_row += 1
+    client.failures.drains += 1
     card.count(reopened=1)
     _go_on(card, client, turn)
 
@@ -541,7 +541,7 @@ def _start(decision: Decision) -> bool:
         turn.started = decision.now
         learnt = quantum.measure(decision.card, client) or learnt
         client.history.turns += 1
-        client.load_pause = 0
+        client.failures.load_pause = 0
         client.writeback = client.writeback.wasted()
         decision.card.count(turns=1)
         client.enter(Phase.RUNNING, decision.now)
