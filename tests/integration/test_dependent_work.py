@@ -117,6 +117,7 @@ class Answering(threading.Thread):
         super().__init__(daemon=True)
         self.daemon_ = daemon
         self.said: list[Type] = []
+        self.stops_before_answer = False
         self.start()
 
     def run(self) -> None:
@@ -125,6 +126,9 @@ class Answering(threading.Thread):
             record = decode_report(packet)
             self.said.append(record.type)
             if record.type is Type.COMMIT:
+                if self.stops_before_answer:
+                    self.stops_before_answer = False
+                    daemon.connection.send(encode_order(OrderRecord(Type.STOP)))
                 daemon.connection.send(
                     encode_order(replace(daemon.limits, number=record.number)))
             if record.type is Type.STOPPED:
@@ -183,6 +187,20 @@ def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread
 def test_export_does_not_wait_for_a_drain_of_work_that_depends_on_its_thread(
         site: Site, export: str, capturing: bool) -> None:
     assert Type.REOPENED not in said_while_drained(site, export, capturing)
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_export_does_not_stand_at_the_gate_when_a_stop_arrives_before_its_answer(
+        site: Site, export: str) -> None:
+    """The drain reads the answer to the export's question, so the export goes on while the gate is
+    shut and the work in flight waits for its thread."""
+    _, answering, program = dependent(site, f"spins()\naway()\nsays({export}())\n")
+    assert program.hears() == "away"
+    answering.stops_before_answer = True
+    program.go_on()
+    assert program.hears() == 0
+    program.ends_well()
+    assert Type.REOPENED not in answering.hears_all()
 
 
 def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(site: Site) -> None:

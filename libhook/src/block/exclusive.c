@@ -78,7 +78,9 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    gate_enter(GATE_NO_STREAM);      /* until the program runs, with the room */
+    /* Until the program runs, with the room. A drain would count a thread that stands at the gate. */
+    if (!gate_enter_unless(clients_stopping, GATE_NO_STREAM))
+        return CUDA_ERROR_NOT_READY;
     gate_leave();
     CUcontext before = NULL;
     RELAXED;
@@ -94,19 +96,13 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
-static bool is_stopping(struct client *client)
-{
-    LOCKED(memory_lock);
-    return client->stopping;
-}
-
 /* Neither captures nor a drain for a STOP, which may wait for this very thread. False: it would be
  * in vain, or for too long. A capture of this thread's own would not end. */
 static bool may_begin(struct task *task)
 {
     BLOCKED;
     bool capturing;
-    while ((capturing = capture_going_on()) || is_stopping(task->client)) {
+    while ((capturing = capture_going_on()) || clients_stopping()) {
         if ((capturing && capture_is_own()) || task->patience < LOOK_US)
             return false;
         usleep(LOOK_US);

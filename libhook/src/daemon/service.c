@@ -262,6 +262,7 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
+    gate_look_again();               /* a thread that waits there may leave: exclusive.c */
     /* Where nothing leaves, nobody waits for what is in flight. */
     bool drained = !stays && drain(client);
     uint64_t took = now_microseconds() - began;

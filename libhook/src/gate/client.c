@@ -238,6 +238,16 @@ void client_update(struct client *client)
     }
 }
 
+bool clients_stopping(void)
+{
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        const struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
+        if (client != NULL && client->stopping)
+            return true;
+    }
+    return false;
+}
+
 void clients_want(void)
 {
     LOCKED(memory_lock);

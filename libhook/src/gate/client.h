@@ -38,7 +38,7 @@ struct client {
     uint64_t turns;                  /* number of turns begun, plus one */
     uint64_t opened;                 /* us: begin of the last turn */
     uint64_t idled;                  /* us since then without work in flight, as far as known */
-    bool stopping;                   /* STOP came, STOPPED is not sent: it will carry WANTS */
+    _Atomic bool stopping;           /* STOP came, STOPPED is not sent: it will carry WANTS */
     bool paced;                      /* others wait: little work in flight, */
     bool squeezed;                   /* and no spares, as others may need the room */
     bool steps;                      /* one launch at a time, with a pause between launches */
@@ -146,6 +146,9 @@ void clients_watch_forks(void);                   /* a forked child has no clien
 
 struct client *client_here(void);                 /* of the current context's device, or NULL */
 struct client *client_current(void);              /* the same; NULL if client_is_called_back() */
+
+/* A STOP is being carried out: the gate stays closed until the work in flight is done. */
+bool clients_stopping(void);
 
 /* A thread is about to wait at the gate. memory_lock is not held. */
 void clients_want(void);

@@ -188,12 +188,13 @@ static bool waits_for_pace_alone(void)
 
 /* A signal handler may run here, leave by siglongjmp(), or submit work itself and clear the
  * mark. */
-static void stand(const struct gate_thread *self)
+static void stand(const struct gate_thread *self, bool (*is_vain)(void))
 {
     uint64_t since = 0;
     for (;;) {
         uint32_t opened = atomic_load(&gate.opened);
-        if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings))
+        if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings)
+            || (is_vain != NULL && is_vain()))
             return;
         if (waits_for_pace_alone() && gate_on_paced(&since))
             continue;
@@ -201,14 +202,15 @@ static void stand(const struct gate_thread *self)
     }
 }
 
-void gate_wait(struct gate_thread *self, CUstream stream)
+bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
 {
     if (passes(stream))
-        return;
+        return true;
     /* A capture submits nothing. Staying inside meanwhile is harmless: the driver call is short. */
     if (is_capturing(stream) || client_is_called_back())
-        return;
+        return true;
 
+    bool inside = true;
     int saved_errno = errno;
     sigset_t all, before;
     sigfillset(&all);
@@ -222,13 +224,15 @@ void gate_wait(struct gate_thread *self, CUstream stream)
         if (gate_on_waiter != NULL)
             gate_on_waiter();
         pthread_sigmask(SIG_SETMASK, &before, NULL);
-        stand(self);
+        stand(self, is_vain);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
-        atomic_store(&self->inside, 1);
-    } while (!passes(stream));      /* the count of the first try may have been cleared meanwhile */
+        inside = is_vain == NULL || !is_vain();
+        atomic_store(&self->inside, inside);
+    } while (inside && !passes(stream)); /* the first count may have been cleared meanwhile */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
+    return inside;
 }
 
 void gate_prepare(void)

@@ -50,11 +50,12 @@ extern _Atomic uint64_t gate_closed;               /* reasons; 0 is open */
 extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void);
-void gate_wait(struct gate_thread *self, CUstream stream);
+bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void));
 
 /* Waits while the gate is closed, unless `stream` is being captured (nothing is submitted then) or
- * this thread is inside already. */
-static inline void gate_enter(CUstream stream)
+ * this thread is inside already. False: the thread is not inside, as the gate was closed when
+ * `is_vain` returned true. */
+static inline bool gate_enter_unless(bool (*is_vain)(void), CUstream stream)
 {
     struct gate_thread *self = gate_self;
     if (__builtin_expect(self == NULL, 0))
@@ -64,8 +65,13 @@ static inline void gate_enter(CUstream stream)
                           atomic_load_explicit(&self->passes, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     atomic_store(&self->inside, inside + 1);
-    if (__builtin_expect(atomic_load(&gate_closed) != 0, 0) && inside == 0)
-        gate_wait(self, stream);
+    return __builtin_expect(atomic_load(&gate_closed) == 0, 1) || inside != 0
+        || gate_wait(self, stream, is_vain);
+}
+
+static inline void gate_enter(CUstream stream)
+{
+    gate_enter_unless(NULL, stream);
 }
 
 /* Without a barrier: a closing thread that misses this store sleeps for a moment only. */

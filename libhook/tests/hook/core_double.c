@@ -76,10 +76,11 @@ uint32_t gate_block(void)
 
 void gate_unblock(const uint32_t *before) {}
 
-void gate_wait(struct gate_thread *self, CUstream stream)
+bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
 {
     core_stream = (uint64_t)stream;
     core_entered++;
+    return true;
 }
 
 void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits)
