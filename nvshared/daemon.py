@@ -158,7 +158,7 @@ async def _serve(
         if config.bus != "none":
             from nvshared.bus import publish
 
-            publication = await publish(manager, config.bus, history)
+            publication = await publish(manager, config.bus, history, lanes.run)
             stack.push_async_callback(publication.close)
         server = Server(
             manager, listening, config, _descriptors(config), partial(journal.complain, limited),

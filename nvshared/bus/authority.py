@@ -20,6 +20,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
 
 from dbus_next.constants import ErrorType, MessageFlag
@@ -29,7 +30,9 @@ from dbus_next.signature import Variant
 from nvshared.bus.connection import BusConnection
 from nvshared.dbus import BUS, BusError
 from nvshared.errors import NotPermitted, PasswordNeeded
+from nvshared.lanes import Run
 from nvshared.machine import subordinate
+from nvshared.units import SECOND
 
 POLKIT = (
     "org.freedesktop.PolicyKit1",
@@ -39,6 +42,7 @@ POLKIT = (
 USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
 _ALLOW_USER_INTERACTION = 1
 PATIENCE = 25.0                         # seconds for an answer, where nobody types a password
+OWNER_PATIENCE = SECOND                 # for the owner of a lent user id
 LOOK = 2.0                              # seconds between two looks whether a caller is still there
 CHECKS = 64                             # that polkit has not answered,
 CHECKS_EACH_CONNECTION = 4
@@ -50,10 +54,12 @@ _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 class Checks:
     """What polkit has been asked over one connection, and has not answered."""
 
-    def __init__(self, connection: BusConnection) -> None:
+    def __init__(self, connection: BusConnection, run: Run) -> None:
+        """`run`: Lanes.run; a directory of users may be slow."""
         self._connection = connection
+        self._run = run
         self._of_caller: Counter[str] = Counter()
-        self._of_user: Counter[int] = Counter()
+        self._of_user: Counter[int | str] = Counter()
         self._names = count(1)          # of checks, as polkit wants them for cancelling
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
@@ -61,7 +67,7 @@ class Checks:
 
         Raises BusError where it does not answer, or has enough to answer.
         """
-        user = subordinate.owner(uid)
+        user = await self._owner(uid)
         most = CHECKS - CHECKS_KEPT if self._of_user[user] else CHECKS
         if (
             self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
@@ -97,7 +103,18 @@ class Checks:
         ((granted, challenge, _),) = answer.result()
         return granted, challenge
 
-    def _answered(self, name: str, user: int) -> None:
+    async def _owner(self, uid: int) -> int | str:
+        """The user whom this id is lent to; as /etc/subuid has it, if nobody knows in time."""
+        lender = subordinate.lender(uid)
+        if lender == uid:
+            return uid
+        found: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._run(lender, partial(subordinate.owner, uid),
+                  lambda owner: None if found.done() else found.set_result(owner), OWNER_PATIENCE)
+        owner = await found
+        return lender if owner is None else owner
+
+    def _answered(self, name: str, user: int | str) -> None:
         self._of_caller -= Counter([name])      # keeps those above zero
         self._of_user -= Counter([user])
 

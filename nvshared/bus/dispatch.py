@@ -33,6 +33,7 @@ from nvshared.bus.interface import ANYONE, Interface
 from nvshared.bus.objects import Objects
 from nvshared.dbus import BusError, Received, WireError, marshalled
 from nvshared.errors import InvalidArgs, NotRunning, NvshareError
+from nvshared.lanes import Run
 from nvshared.names import MANAGER_PATH
 
 logger = logging.getLogger(__name__)
@@ -79,8 +80,9 @@ Handler = Callable[[Message, _Reply], Awaitable[None]]
 class Bus(Objects):
     """The objects, and the answers to the calls that come in over a connection."""
 
-    def __init__(self, refresh: Callable[[], Awaitable[None]], *, polkit: bool) -> None:
+    def __init__(self, refresh: Callable[[], Awaitable[None]], run: Run, *, polkit: bool) -> None:
         super().__init__(refresh)
+        self._run = run
         self._polkit = polkit
         self._checks: Checks | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -90,7 +92,7 @@ class Bus(Objects):
     def attach(self, connection: BusConnection | None) -> None:
         super().attach(connection)
         if connection is not None and self._polkit:
-            self._checks = Checks(connection)
+            self._checks = Checks(connection, self._run)
 
     async def close(self) -> None:
         """Answers everybody who has asked: those who are not done soon hear that we stop."""

@@ -4,6 +4,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
@@ -62,6 +63,14 @@ def _used(found: Found) -> bytes:
     return marshalled("ttta(tsstttttttttta{sv})s", *times, rows, found.missing)
 
 
+async def _kept(change: Future[None]) -> None:
+    """Returns once the change is on the disk. A call that ends early does not take the change back.
+
+    Raises NotKept.
+    """
+    await asyncio.shield(asyncio.wrap_future(change))
+
+
 class TurnSettings(Interface):
     """The quantum and the anti-thrash mode: of all GPUs, or of one."""
 
@@ -88,20 +97,20 @@ class TurnSettings(Interface):
         return str(self._settings.anti_thrash)
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
-    def set_tq(self, seconds: "u") -> None:
-        self._manager.set_quantum(seconds * SECOND, self._index)
+    async def set_tq(self, seconds: "u") -> None:
+        await _kept(self._manager.set_quantum(seconds * SECOND, self._index))
 
     @method("SetTQUSec", action=names.ACTION_SET_TQ)
-    def set_tq_usec(self, usec: "t") -> None:
-        self._manager.set_quantum(usec, self._index)
+    async def set_tq_usec(self, usec: "t") -> None:
+        await _kept(self._manager.set_quantum(usec, self._index))
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
-    def set_tq_auto(self) -> None:
-        self._manager.set_quantum(None, self._index)
+    async def set_tq_auto(self) -> None:
+        await _kept(self._manager.set_quantum(None, self._index))
 
     @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    def set_anti_thrash(self, mode: "s") -> None:
-        self._manager.set_anti_thrash(mode, self._index)
+    async def set_anti_thrash(self, mode: "s") -> None:
+        await _kept(self._manager.set_anti_thrash(mode, self._index))
 
 
 class ManagerInterface(TurnSettings):
@@ -133,20 +142,20 @@ class ManagerInterface(TurnSettings):
         return [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus]
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
-    def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        self._manager.set_quantum(seconds * SECOND, self._named(gpu))
+    async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
+        await _kept(self._manager.set_quantum(seconds * SECOND, self._named(gpu)))
 
     @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
-    def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        self._manager.set_quantum(usec, self._named(gpu))
+    async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
+        await _kept(self._manager.set_quantum(usec, self._named(gpu)))
 
     @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
-    def set_gpu_tq_auto(self, gpu: "s") -> None:
-        self._manager.set_quantum(None, self._named(gpu))
+    async def set_gpu_tq_auto(self, gpu: "s") -> None:
+        await _kept(self._manager.set_quantum(None, self._named(gpu)))
 
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
-        self._manager.set_anti_thrash(mode, self._named(gpu))
+    async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
+        await _kept(self._manager.set_anti_thrash(mode, self._named(gpu)))
 
     @method("GetGPU", "path", action=ANYONE)
     def get_gpu(self, gpu: "s") -> "o":
@@ -189,8 +198,9 @@ class ManagerInterface(TurnSettings):
         await self._set_term(client, "suspended", False)
 
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
-    def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
-        self._manager.tenancy.set(tenant, {name: one.value for name, one in terms.items()})
+    async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
+        await _kept(self._manager.tenancy.set(
+            tenant, {name: one.value for name, one in terms.items()}))
 
     @method("SetPods", action=names.ACTION_NAME_PODS)
     def set_pods(self, pods: "a(sssa{ss})") -> None:
@@ -253,8 +263,8 @@ class ManagerInterface(TurnSettings):
             self._drainers[who.name] = task
 
     @method("ResetSettings", action=names.ACTION_RELOAD)
-    def reset_settings(self) -> None:
-        self._manager.reset_settings()
+    async def reset_settings(self) -> None:
+        await _kept(self._manager.reset_settings())
 
     async def _set_term(self, client: int, term: str, value: int) -> None:
         await set_term(self._manager, self._manager.client(client), term, value)

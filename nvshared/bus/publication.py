@@ -21,6 +21,7 @@ from nvshared.bus.manager import ManagerInterface
 from nvshared.dbus import BUS, BusError, locate
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History
+from nvshared.lanes import Run, here
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
@@ -35,14 +36,16 @@ RETRY = 1.0                             # seconds between attempts to get back o
 
 
 async def publish(
-    manager: Manager, bus: str, history: History | None = None
+    manager: Manager, bus: str, history: History | None = None, run: Run = here
 ) -> "Publication":
     """Puts the manager on "system", "session" or the bus at an address, as com.nvshare.
+
+    `run`: Lanes.run, for what may block.
 
     Raises BusUnavailable if there is no such bus, NotPermitted if it does not
     let us own the name, AlreadyRunning if somebody else does.
     """
-    publication = Publication(manager, bus, history)
+    publication = Publication(manager, bus, history, run)
     try:
         await publication.connect()
     except BaseException as error:
@@ -56,9 +59,11 @@ async def publish(
 class Publication:
     """One manager on one bus, until `close`."""
 
-    def __init__(self, manager: Manager, bus: str, history: History | None = None) -> None:
+    def __init__(
+        self, manager: Manager, bus: str, history: History | None = None, run: Run = here,
+    ) -> None:
         self._address = bus
-        self._bus = Bus(lambda: look(manager.gpus), polkit=bus == "system")
+        self._bus = Bus(lambda: look(manager.gpus), run, polkit=bus == "system")
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}

@@ -7,12 +7,16 @@
 
 `at` is in microseconds of CLOCK_MONOTONIC. An order and its answer have the
 same number. What a record means is said in protocol.h and nvshared/scheduler.
+
+A thread writes the lines, as the disk may be slow. The event loop waits a moment for each, so that
+readers find what has happened; while the disk is behind, the loop does not wait.
 """
 
 import dataclasses
 import json
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +27,8 @@ from nvshared.sharing.gpu import GPU
 
 logger = logging.getLogger(__name__)
 
+PATIENCE = 0.05                         # seconds that the event loop waits for a line
+BEHIND_MOST = 100_000                   # lines, some 300 bytes each, that wait for the disk
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -38,6 +44,9 @@ class Trace:
             raise NvshareError(
                 f"the trace {path} cannot be written: {error.strerror}", "choose another --trace"
             ) from error
+        self._writer = ThreadPoolExecutor(1, "trace")
+        self._last = self._writer.submit(lambda: None)
+        self._behind = 0
 
     def add(self, gpu: GPU) -> None:
         """Writes what happens on this GPU from now on."""
@@ -45,10 +54,8 @@ class Trace:
         gpu.decided.connect(lambda at, action: self._action(gpu, at, action))
 
     def close(self) -> None:
-        """Nothing is written any more."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()
+        """Nothing more is written than what has happened. The interpreter waits for that."""
+        self._writer.submit(self._end)
 
     def _event(self, gpu: GPU, at: int, event: Event) -> None:
         if not isinstance(event, Tick | Seen):
@@ -67,17 +74,27 @@ class Trace:
         client = gpu.clients.get(line.get("client", 0))
         if client is not None:
             line["pid"] = client.peer.pid
+        self._behind = 0 if self._last.done() else self._behind + 1
+        if self._behind == BEHIND_MOST:
+            logger.warning("the trace lacks lines here, as %s takes them too slowly", self.path)
+        if self._behind < BEHIND_MOST:
+            self._last = self._writer.submit(self._put, json.dumps(line, default=str) + "\n")
+        if not self._behind:
+            wait([self._last], PATIENCE)
+
+    def _put(self, line: str) -> None:
+        """In the thread."""
         try:
-            self._file.write(json.dumps(line, default=str) + "\n")
+            if self._file is not None:
+                self._file.write(line)
         except OSError as error:
             logger.warning("the trace ends here, %s takes no more: %s", self.path, error.strerror)
-            # What is left in the buffer cannot be written either; that was just said.
-            file, self._file = self._file, None
-            _abandon(file)
+            self._end()
 
-
-def _abandon(file: TextIO) -> None:
-    try:
-        file.close()
-    except OSError as error:
-        logger.debug("closing the trace: %s", error)
+    def _end(self) -> None:
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                file.close()
+        except OSError as error:        # what is left in the buffer cannot be written either
+            logger.debug("closing the trace: %s", error)

@@ -10,12 +10,16 @@
 A file is written whole and put in place of the old one, so that it is never seen
 in part. A disk that is full costs the memory of a change, not the change; whoever
 made it is told. A file that cannot be read counts as empty, and the journal says so.
+
+The disk may be slow, so a thread of each file writes its changes in their order. The interpreter
+waits for these threads before it ends.
 """
 
 import json
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -61,14 +65,16 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
+        self._writer = ThreadPoolExecutor(1, FILE_NAME)
 
     def load(self) -> Overrides:
         """What was saved."""
         return load(self.path, _overrides, "the configuration alone holds") or Overrides()
 
-    def save(self, overrides: Overrides) -> None:
-        """Remembers. Raises NotKept for want of disk or permission, and the journal says so too."""
-        keep(self.path, _plain(overrides))
+    def save(self, overrides: Overrides) -> Future[None]:
+        """Remembers. The future raises NotKept for want of disk or permission, and the journal
+        says so too."""
+        return self._writer.submit(keep, self.path, _plain(overrides))
 
 
 class TenantsFile:
@@ -76,15 +82,16 @@ class TenantsFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
+        self._writer = ThreadPoolExecutor(1, TENANTS_FILE)
 
     def load(self) -> KeptTerms:
         """What was saved."""
         return load(
             self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
 
-    def save(self, kept: KeptTerms) -> None:
-        """Remembers. Raises NotKept."""
-        keep(self.path, {"version": VERSION, "tenants": {
+    def save(self, kept: KeptTerms) -> Future[None]:
+        """Remembers. The future raises NotKept."""
+        return self._writer.submit(keep, self.path, {"version": VERSION, "tenants": {
             name: {term: given if given[1] else given[0] for term, given in terms.items()}
             for name, terms in kept.items()
         }})
@@ -105,6 +112,13 @@ def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Re
     except NOISE as error:
         logger.warning("%s is not used, %s: %s", path, instead, error)
         return None
+
+
+def saved() -> Future[None]:
+    """What save() returns where nothing is to be written."""
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 def keep(path: Path, plain: dict[str, Any]) -> None:

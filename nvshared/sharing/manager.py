@@ -7,6 +7,7 @@ and is remembered by the state file, if there is one, until it is reset.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -20,7 +21,7 @@ from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
-from nvshared.settings.state import AUTO, Override, Overrides
+from nvshared.settings.state import AUTO, Override, Overrides, saved
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
@@ -32,8 +33,8 @@ from nvshared.units import MILLISECOND, SECOND
 class Store(Protocol):
     """Where overrides outlive a restart."""
 
-    def save(self, overrides: Overrides) -> None:
-        """Remembers. Raises NotKept, and nothing else, if it cannot."""
+    def save(self, overrides: Overrides) -> Future[None]:
+        """Remembers. The future raises NotKept, and nothing else, if it cannot."""
 
 
 class Manager:
@@ -186,21 +187,22 @@ class Manager:
         """A process has one client per GPU it uses; none is an answer too."""
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
-    def set_quantum(self, usec: int | None, gpu: str = "") -> None:
+    def set_quantum(self, usec: int | None, gpu: str = "") -> Future[None]:
         """For one GPU, or for all; then what single GPUs had of their own is forgotten.
 
         None: it follows from what hand-overs cost. Raises InvalidArgs below a millisecond and
-        beyond LONGEST_TQ, NoSuchGPU; NotKept if it holds, but will not outlive a restart, as do
-        the next one and reset_settings.
+        beyond LONGEST_TQ, NoSuchGPU. The change holds at once. The future is done when the change
+        is on the disk, and raises NotKept if it will not outlive a restart, as do those of the next
+        one and of reset_settings.
         """
         if usec is not None and not MILLISECOND <= usec <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
                 f"the quantum cannot be {usec / SECOND:.10g} seconds",
                 f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}",
             )
-        self._override(gpu, lambda old: replace(old, tq=AUTO if usec is None else usec))
+        return self._override(gpu, lambda old: replace(old, tq=AUTO if usec is None else usec))
 
-    def set_anti_thrash(self, mode: str, gpu: str = "") -> None:
+    def set_anti_thrash(self, mode: str, gpu: str = "") -> Future[None]:
         """Like set_quantum. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
         try:
             value = AntiThrash(mode)
@@ -208,7 +210,7 @@ class Manager:
             raise InvalidArgs(
                 f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off"
             ) from None
-        self._override(gpu, lambda old: replace(old, anti_thrash=value))
+        return self._override(gpu, lambda old: replace(old, anti_thrash=value))
 
     def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
         """Gives a setting of Terms another value for one client.
@@ -243,17 +245,16 @@ class Manager:
         self._apply()
         self.tenancy.use(self._defaults.rules)
 
-    def reset_settings(self) -> None:
+    def reset_settings(self) -> Future[None]:
         """Forgets what was changed at run time: the configuration holds again."""
-        self._set_overrides(Overrides())
+        return self._set_overrides(Overrides())
 
-    def _override(self, gpu: str, change: Callable[[Override], Override]) -> None:
+    def _override(self, gpu: str, change: Callable[[Override], Override]) -> Future[None]:
         old = self._overrides
         if gpu:
             uuid = self.gpu(gpu).facts.uuid
             changed = change(old.by_gpu.get(uuid, Override()))
-            self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: changed}))
-            return
+            return self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: changed}))
         everywhere = change(old.everywhere)
         # What is set for all holds for all: the same setting of single cards is forgotten.
         same = change(Override())
@@ -264,13 +265,12 @@ class Manager:
             )
             for uuid, one in old.by_gpu.items()
         }
-        self._set_overrides(Overrides(everywhere, by_gpu))
+        return self._set_overrides(Overrides(everywhere, by_gpu))
 
-    def _set_overrides(self, overrides: Overrides) -> None:
+    def _set_overrides(self, overrides: Overrides) -> Future[None]:
         self._overrides = overrides
         self._apply()
-        if self._store is not None:
-            self._store.save(overrides)
+        return saved() if self._store is None else self._store.save(overrides)
 
     def _apply(self) -> None:
         for gpu in self.gpus:

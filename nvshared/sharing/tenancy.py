@@ -14,6 +14,7 @@ starting anew; only of very many such tenants the oldest are forgotten.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
-from nvshared.settings.state import KeptTerms
+from nvshared.settings.state import KeptTerms, saved
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.pods import Pod, Pods
 from nvshared.signal import Signal
@@ -43,8 +44,8 @@ class Keeper(Protocol):
     def load(self) -> KeptTerms:
         """What was saved."""
 
-    def save(self, kept: KeptTerms) -> None:
-        """Remembers. Raises NotKept, and nothing else, if it cannot."""
+    def save(self, kept: KeptTerms) -> Future[None]:
+        """Remembers. The future raises NotKept, and nothing else, if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,13 @@ class Tenancy:
                 self.renamed.emit(client)
         self._tell_all(changed)
 
-    def set(self, name: str, terms: Mapping[str, object]) -> None:
+    def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
         """Sets terms of a tenant, by their names in TERMS; 0 takes back what was set.
 
         "source", one of TERM_SOURCES, says which interface they were given by if not by hand.
 
-        Raises InvalidArgs; NotKept if it holds, but will not outlive a restart.
+        Raises InvalidArgs. The terms hold at once. The future is done when they are on the disk,
+        and raises NotKept if they will not outlive a restart.
         """
         source = _source(name, terms)
         new = _checked(name, {term: value for term, value in terms.items() if term != "source"})
@@ -147,8 +149,7 @@ class Tenancy:
             del self._by_hand[name]
         self._tell_all([name])
         self.learn(name, lambda: None)
-        if self._keeper is not None:
-            self._keeper.save(self._by_hand)
+        return saved() if self._keeper is None else self._keeper.save(self._by_hand)
 
     def _demand(self, name: str, new: Mapping[str, int]) -> None:
         """Raises InvalidArgs for a request that cannot be met.

@@ -15,6 +15,7 @@ from dbus_next.message import Message
 
 from nvshared.bus import Publication, publish
 from nvshared.clock import Timer, monotonic
+from nvshared.lanes import Run, here
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
@@ -22,7 +23,8 @@ from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import Memory, MemoryChanged
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.manager import Manager
+from nvshared.sharing.manager import Manager, Store
+from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted
 
@@ -96,9 +98,10 @@ def a_timer() -> Timer:
     return at
 
 
-def a_manager() -> Manager:
+def a_manager(store: Store | None = None, tenancy: Tenancy | None = None) -> Manager:
     """With two GPUs whose schedulers do as they are told."""
-    manager = Manager(lambda: DEFAULTS, monotonic, a_timer())
+    manager = Manager(
+        lambda: DEFAULTS, monotonic, a_timer(), store=store, tenancy=tenancy)
     for facts in (FACTS, OTHER):
         manager.add(facts, SAMPLE, gather=False)
     return manager
@@ -194,9 +197,11 @@ async def peeper(address: str) -> AsyncIterator[Peeper]:
 
 
 @contextlib.asynccontextmanager
-async def published(manager: Manager, bus: str) -> AsyncIterator[Publication]:
+async def published(
+    manager: Manager, bus: str, run: Run = here,
+) -> AsyncIterator[Publication]:
     """The manager on a bus for the time being."""
-    publication = await publish(manager, bus)
+    publication = await publish(manager, bus, run=run)
     try:
         yield publication
     finally:

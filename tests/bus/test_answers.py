@@ -16,6 +16,7 @@ from nvshared.bus.dispatch import CALLS_EACH, LARGE, Bus
 from nvshared.bus.interface import ANYONE, Interface, method
 from nvshared.dbus import Received, pack, size
 from nvshared.errors import NotRunning
+from nvshared.lanes import here
 from nvshared.names import MANAGER_PATH
 from tests.bus.service import Peeper
 
@@ -67,7 +68,7 @@ def a_library(slow: SlowBus) -> Bus:
     async def refresh() -> None:
         """There is nothing to refresh."""
 
-    bus = Bus(refresh, polkit=False)
+    bus = Bus(refresh, here, polkit=False)
     bus.export(MANAGER_PATH, Library(NAME))
     slow.take = partial(bus.take, slow.connection)
     return bus

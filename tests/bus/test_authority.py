@@ -4,8 +4,10 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+import pwd
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from dbus_next.signature import Variant
 
 from nvshared.bus import authority
 from nvshared.bus.authority import Caller
+from nvshared.clock import monotonic
 from nvshared.dbus import Received
+from nvshared.lanes import Lanes
+from nvshared.machine import subordinate
 from nvshared.names import (
     LOG_CONTROL_INTERFACE,
     LOG_CONTROL_PATH,
@@ -24,7 +29,8 @@ from nvshared.names import (
     MANAGER_PATH,
 )
 from nvshared.sharing.manager import Manager
-from tests.bus.service import Peeper, PrivateBus, peeper, published
+from nvshared.units import MILLISECOND
+from tests.bus.service import Peeper, PrivateBus, a_timer, peeper, published
 from tests.bus.test_calls import PROPERTIES, STANDARD, refusal
 
 SOMEBODY = 4711
@@ -263,6 +269,41 @@ async def test_checks_that_wait_are_few_for_each_connection_and_user(
         assert manager.tq == 7
         for call in calls:
             call.cancel()
+
+
+async def test_checks_of_lent_ids_count_as_one_user_while_nobody_knows_the_user(
+    manager: Manager, private: PrivateBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The directory of users hangs, and the daemon answers everybody."""
+    (tmp_path / "subuid").write_text("alice:100000:65536\n")
+    monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
+    monkeypatch.setattr("nvshared.bus.authority.OWNER_PATIENCE", 10 * MILLISECOND)
+    answers = Event()
+    monkeypatch.setattr(pwd, "getpwnam", lambda _: answers.wait())
+    loop, users = asyncio.get_running_loop(), dict[str, int]()
+
+    async def uid(caller: Caller) -> int:
+        return users.setdefault(caller.name, 100_000 + len(users))
+
+    monkeypatch.setattr(Caller, "uid", uid)
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+
+    def post(function: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(function)
+
+    lanes = Lanes("test", 1, post, monotonic, a_timer())
+    async with (
+        polkit_on(private.address) as polkit, published(manager, "system", lanes.run),
+        peeper(private.address) as first, peeper(private.address) as second,
+        peeper(private.address) as third,
+    ):
+        polkit.silent = True
+        calls = [call for one in (first, second, third) for call in change(one, 4)]
+        await refused(calls, 4)
+        assert len(polkit.asked) == authority.CHECKS_EACH_USER
+        for call in calls:
+            call.cancel()
+        answers.set()
 
 
 async def test_checks_of_a_caller_that_left_are_cancelled(

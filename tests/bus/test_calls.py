@@ -2,10 +2,14 @@
 """What callers ask, what they are answered, and what they are told when they are wrong."""
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +22,7 @@ from nvshared.bus.dispatch import CALLS_EACH
 from nvshared.bus.objects import Objects
 from nvshared.errors import ConfigError
 from nvshared.names import (
+    BUS_NAME,
     CLIENT_INTERFACE,
     GPU_INTERFACE,
     LOG_CONTROL_INTERFACE,
@@ -29,9 +34,17 @@ from nvshared.names import (
     gpu_path,
 )
 from nvshared.scheduler.settings import AntiThrash
+from nvshared.settings.state import (
+    FILE_NAME,
+    TENANTS_FILE,
+    StateFile,
+    TenantsFile,
+    saved,
+)
 from nvshared.sharing.manager import Manager
-from tests.bus.service import Peeper, PrivateBus, a_client, peeper
-from tests.unit.scripted import FACTS, OTHER
+from nvshared.sharing.tenancy import Tenancy
+from tests.bus.service import Peeper, PrivateBus, a_client, a_manager, peeper, published
+from tests.unit.scripted import FACTS, OTHER, script
 
 PROPERTIES = "org.freedesktop.DBus.Properties"
 STANDARD = "org.freedesktop.DBus.Error."
@@ -182,6 +195,14 @@ async def test_what_is_not_there_is_named(
     assert name == STANDARD + error
 
 
+async def test_call_without_an_interface_is_refused(manager: Manager, other: Peeper) -> None:
+    reply = await other.bus.call(Message(
+        destination=BUS_NAME, path=MANAGER_PATH, member="SetTQ", signature="u", body=[5]))
+    assert reply is not None
+    assert refusal(reply)[0] == STANDARD + "UnknownInterface"
+    assert manager.tq == 30
+
+
 async def test_properties_are_changed_by_methods_alone(manager: Manager, other: Peeper) -> None:
     body = [MANAGER_INTERFACE, "TQ", Variant("u", 5)]
     name, _ = refusal(await other.call("Set", "ssv", body, interface=PROPERTIES))
@@ -241,8 +262,9 @@ async def test_a_caller_is_answered_before_we_leave(
 ) -> None:
     leaving: list[asyncio.Task[None]] = []
 
-    def leave() -> None:
+    def leave() -> Future[None]:
         leaving.append(asyncio.get_running_loop().create_task(publication.close()))
+        return saved()
 
     monkeypatch.setattr(manager, "reset_settings", leave)
     # The second call is in before the first has made us leave; both are answered.
@@ -356,3 +378,46 @@ async def test_a_client_that_leaves_while_all_are_collected(
     kept = {client_path(one.id) for one in clients if one.id != gone}
     assert gone
     assert set(found) == {gpu_path(0), gpu_path(1)} | kept
+
+
+KEPT = [
+    ("SetTQ", "u", [12], FILE_NAME), ("SetTQUSec", "t", [500_000], FILE_NAME),
+    ("SetTQAuto", "", [], FILE_NAME), ("SetAntiThrash", "s", ["on"], FILE_NAME),
+    ("SetGPUTQ", "su", ["1", 7], FILE_NAME), ("SetGPUTQUSec", "st", ["1", 500_000], FILE_NAME),
+    ("SetGPUTQAuto", "s", ["1"], FILE_NAME), ("SetGPUAntiThrash", "ss", ["1", "on"], FILE_NAME),
+    ("ResetSettings", "", [], FILE_NAME),
+    ("SetTenantTerms", "sa{sv}", ["user:alice", {"weight": Variant("t", 7)}], TENANTS_FILE),
+]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("member", "signature", "body", "name"), KEPT)
+async def test_change_is_answered_when_it_is_on_the_disk_and_others_are_answered_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path,
+    member: str, signature: str, body: list[object], name: str, fails: bool,
+) -> None:
+    script(monkeypatch)
+    syncs, goes_on = Event(), Event()
+
+    def slow(_: int) -> None:
+        syncs.set()
+        goes_on.wait()
+        if fails:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", slow)
+    manager = a_manager(StateFile(tmp_path), Tenancy(TenantsFile(tmp_path)))
+    async with published(manager, private.address), peeper(private.address) as one:
+        change = asyncio.create_task(one.call(member, signature, body))
+        try:
+            await asyncio.to_thread(syncs.wait)
+            await one.result("ListTenants")
+            assert not change.done()
+            assert not (tmp_path / name).exists()
+        finally:
+            goes_on.set()
+        reply = await change
+        if fails:
+            assert refusal(reply)[0] == "com.nvshare.Error.NotKept"
+        assert (reply.message_type is MessageType.ERROR, (tmp_path / name).exists()) == (
+            fails, not fails)

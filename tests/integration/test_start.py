@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting and ending: each thing that can be wrong is one sentence and an exit code."""
 
+import fcntl
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -146,6 +148,29 @@ def test_full_disk_ends_the_trace_with_one_log_line(site: Site) -> None:
     hook.want()
     hook.obey_until(Type.RUN)
     assert site.log.read_text().count("No space left on device") == 1
+
+
+def test_daemon_answers_while_the_disk_does_not_take_the_trace(site: Site) -> None:
+    trace = site.folder / "trace"
+    os.mkfifo(trace)
+    reader = os.open(trace, os.O_RDWR | os.O_NONBLOCK)
+    size = fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    site.start("--trace", str(trace))
+    hook = site.hook()
+    hook.hello()
+    unread = bytearray(4)
+    while int.from_bytes(unread, sys.byteorder) < size - 512:
+        fcntl.ioctl(reader, termios.FIONREAD, unread)
+        hook.say(Type.MEMORY)
+    assert hook.allocate(MIB)
+    hook.want()
+    hook.obey_until(Type.RUN)
+    assert site.hook().hello() is not None
+    os.set_blocking(reader, True)       # what has happened is not lost
+    text = b""
+    while b'"run"' not in text:
+        text += os.read(reader, 4096)
+    os.close(reader)
 
 
 def test_a_socket_from_systemd_is_used_and_left_alone(site: Site) -> None:

@@ -10,21 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "nvshared"
-IN_THE_LOOP = ("hook", "sharing", "report", "bus", "history", "daemon.py")
+IN_THE_LOOP = ("hook", "sharing", "report", "bus", "history", "settings/state.py", "daemon.py")
 
-# What waits for a program, for control groups, or for whoever knows users.
+# What waits for a program, for control groups, for whoever knows users, or for a disk.
 BLOCKING = {
     "peer.identify", "peer.whole_name", "subordinate.owner", "tenant.user", "tenant.groups",
     "kernel.user", "kernel.groups", "host.started", "host.process", "host.private",
     "host.safe_budget", "host.total", "host.free", "host.kernel_text", "cgroup.chain",
-    "cgroup.owner", "cgroup.slurm_job", "group.limit",
+    "cgroup.owner", "cgroup.slurm_job", "group.limit", "keep", "self._file.write", "os.fsync",
 }
 ALLOWED = {
     ("sharing/control_groups.py", "__init__"): "of the daemon itself, at its start",
     ("sharing/control_groups.py", "_read"): "in a lane",
     ("sharing/safebudget.py", "__init__"): "at the start",
     ("sharing/remembered.py", "_store"): "in a lane, but for the end",
-    ("bus/authority.py", "ask"): "a name in /etc/subuid is looked up once, for a lent id alone",
+    ("settings/state.py", "_replace"): "in the thread of its file",
+    ("report/trace.py", "_put"): "in a thread",
 }
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All GPUs together: finding them, and changing their settings."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NotKept
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.settings.state import Override, Overrides
+from nvshared.settings.state import Override, Overrides, saved
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
@@ -30,8 +31,9 @@ class Kept:
 
     saved: Overrides | None = None
 
-    def save(self, overrides: Overrides) -> None:
+    def save(self, overrides: Overrides) -> Future[None]:
         self.saved = overrides
+        return saved()
 
 
 @pytest.fixture
@@ -144,18 +146,20 @@ def test_a_quantum_that_follows_from_what_hand_overs_cost(manager: Manager, stor
 def test_what_cannot_be_kept_holds_all_the_same(
     manager: Manager, store: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: Overrides) -> None:
-        raise NotKept("the disk is full")
+    def full(_: Overrides) -> Future[None]:
+        failed: Future[None] = Future()
+        failed.set_exception(NotKept("the disk is full"))
+        return failed
 
     monkeypatch.setattr(store, "save", full)
     with pytest.raises(NotKept):
-        manager.set_quantum(5 * SECOND, "1")
+        manager.set_quantum(5 * SECOND, "1").result()
     with pytest.raises(NotKept):
-        manager.set_anti_thrash("on")
+        manager.set_anti_thrash("on").result()
     assert quanta(manager) == [30, 30, 5]
     assert manager.anti_thrash is AntiThrash.ON
     with pytest.raises(NotKept):
-        manager.reset_settings()
+        manager.reset_settings().result()
     assert quanta(manager) == [30, 30, 30]
 
 

@@ -2,7 +2,9 @@
 """Changed settings outlive a restart, and a bad file or disk costs no more than that."""
 
 import json
+import os
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -21,7 +23,7 @@ CHANGED = Overrides(
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    StateFile(folder).save(CHANGED)
+    StateFile(folder).save(CHANGED).result()
     assert StateFile(folder).load() == CHANGED
     assert [path.name for path in folder.iterdir()] == [FILE_NAME]
 
@@ -55,14 +57,14 @@ def test_a_disk_that_takes_nothing_costs_a_line_and_keeps_the_old_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = StateFile(tmp_path)
-    state.save(CHANGED)
+    state.save(CHANGED).result()
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(NotKept) as caught:
-        state.save(Overrides())
+        state.save(Overrides()).result()
     assert str(caught.value) == (
         "what was changed holds, but will be forgotten at the next start: "
         f"{state.path} cannot be written: No space left on device; "
@@ -73,8 +75,30 @@ def test_a_disk_that_takes_nothing_costs_a_line_and_keeps_the_old_file(
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
+def test_save_while_the_disk_hangs_returns_and_writes_changes_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, syncs, goes_on, fsync = StateFile(tmp_path), Event(), Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        syncs.set()
+        goes_on.wait()
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", slow)
+    first, last = state.save(Overrides()), state.save(CHANGED)
+    syncs.wait()
+    assert not first.done()
+    assert not last.done()
+    assert not state.path.exists()
+    goes_on.set()
+    last.result()
+    assert first.done()
+    assert state.load() == CHANGED
+
+
 def test_the_file_is_for_people_too(tmp_path: Path) -> None:
-    StateFile(tmp_path).save(CHANGED)
+    StateFile(tmp_path).save(CHANGED).result()
     assert json.loads((tmp_path / FILE_NAME).read_text()) == {
         "version": 1,
         "everywhere": {"tq": 5},

@@ -62,7 +62,7 @@ class Daemon:
 
     def set(self, name: str, **terms: object) -> None:
         named = {term.replace("_", "-"): value for term, value in terms.items()}
-        self.manager.tenancy.set(name, named)
+        self.manager.tenancy.set(name, named).result()
 
     def told(self, gpu: int = 0) -> list[TenantChanged]:
         """Since it was asked last."""
@@ -198,11 +198,12 @@ def test_term_set_over_bus_keeps_its_source_through_a_restart(
     def sources(which: Daemon) -> dict[str, str]:
         return {term.term: term.source for term in which.manager.tenancy.tenant(SHOWN).terms}
 
-    daemon.manager.tenancy.set(SHOWN, {"weight": 7, "memory-limit": GIB, "source": "annotation"})
-    daemon.manager.tenancy.set(SHOWN, {"memory-limit": 2 * GIB})
+    daemon.manager.tenancy.set(
+        SHOWN, {"weight": 7, "memory-limit": GIB, "source": "annotation"}).result()
+    daemon.manager.tenancy.set(SHOWN, {"memory-limit": 2 * GIB}).result()
     expected = {"weight": "set by annotation", "memory-limit": "set by hand"}
     assert sources(daemon) == sources(Daemon(tmp_path)) == expected
-    daemon.manager.tenancy.set(SHOWN, {"weight": 0, "source": "annotation"})
+    daemon.manager.tenancy.set(SHOWN, {"weight": 0, "source": "annotation"}).result()
     assert sources(Daemon(tmp_path)) == {"memory-limit": "set by hand"}
 
 
