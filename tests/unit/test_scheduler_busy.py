@@ -77,7 +77,7 @@ class Pair(Talk):
         return self.scheduler.snapshot().state is CardState.BUSY
 
 
-def test_two_that_are_busy_take_turns_and_nothing_moves() -> None:
+def test_busy_turns_of_two_clients_move_no_memory() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for _ in range(6):
@@ -95,7 +95,7 @@ def test_two_that_are_busy_take_turns_and_nothing_moves() -> None:
     assert not any(isinstance(a, Evict) or (isinstance(a, Load) and a.ahead) for a in pair.said)
 
 
-def test_who_runs_alone_is_not_asked() -> None:
+def test_busy_report_is_not_asked_of_a_client_alone() -> None:
     alone = Pair(1)
     assert not any(a.report_busy for a in alone.said if isinstance(a, Run))
     alone.begins(TWO)
@@ -105,7 +105,7 @@ def test_who_runs_alone_is_not_asked() -> None:
     assert not [a for a in alone.said if isinstance(a, Run)][-1].report_busy
 
 
-def test_both_have_to_be_busy_for_long() -> None:
+def test_busy_turns_begin_when_both_clients_are_busy_for_long() -> None:
     pair = Pair()
     pair.busy(ONE)
     pair.now += 10 * SECOND
@@ -118,7 +118,7 @@ def test_both_have_to_be_busy_for_long() -> None:
     assert pair.tick() == []
 
 
-def test_a_gap_in_its_turn_lets_all_run_at_once() -> None:
+def test_busy_turns_end_at_a_gap_within_a_turn() -> None:
     pair = Pair(3)
     holder = pair.one_runs()
     pair.busy(holder, gaps=True)
@@ -126,7 +126,7 @@ def test_a_gap_in_its_turn_lets_all_run_at_once() -> None:
     assert not pair.takes_turns()
 
 
-def test_a_gap_is_followed_by_a_rest_that_doubles() -> None:
+def test_busy_turns_after_a_gap_rest_for_twice_as_long() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):
@@ -152,7 +152,7 @@ def test_a_gap_is_followed_by_a_rest_that_doubles() -> None:
     assert pair.scheduler.deadline() == pair.now + turns.BUSY_REST_LEAST
 
 
-def test_of_very_many_nobody_is_asked() -> None:
+def test_busy_report_is_not_asked_of_very_many_clients() -> None:
     pair = Pair(2)
     for client in range(3, turns.BUSY_MOST + 2):
         pair.memory[client] = pair.memory[ONE]
@@ -162,7 +162,7 @@ def test_of_very_many_nobody_is_asked() -> None:
     assert not [a for a in pair.said if isinstance(a, Run) and a.client == ONE][-1].report_busy
 
 
-def test_what_is_said_after_a_turn_does_not_count() -> None:
+def test_busy_report_after_a_turn_is_ignored() -> None:
     pair = Pair()
     holder = pair.one_runs()
     other = ONE + TWO - holder
@@ -173,7 +173,7 @@ def test_what_is_said_after_a_turn_does_not_count() -> None:
     assert pair.takes_turns()
 
 
-def test_one_that_does_not_want_its_turn_has_a_gap() -> None:
+def test_busy_turns_end_when_a_member_does_not_want_its_turn() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += quantum.BUSY
@@ -194,7 +194,7 @@ def test_one_that_does_not_want_its_turn_has_a_gap() -> None:
     assert len(pair.running) == 2
 
 
-def test_one_whose_kernels_are_long_holds_nobody_up() -> None:
+def test_busy_turns_end_when_a_member_drains_for_long() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += quantum.BUSY
@@ -206,7 +206,7 @@ def test_one_whose_kernels_are_long_holds_nobody_up() -> None:
     assert not pair.takes_turns()
 
 
-def test_what_was_submitted_before_the_first_turn_may_take_long() -> None:
+def test_busy_turns_go_on_when_the_first_drain_is_long() -> None:
     pair = Pair()
     (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
     pair.now += 20 * turns.BUSY_DRAINS
@@ -215,7 +215,7 @@ def test_what_was_submitted_before_the_first_turn_may_take_long() -> None:
     assert pair.takes_turns()
 
 
-def test_a_third_waits_for_nobody() -> None:
+def test_busy_turns_end_when_another_client_wants_the_card() -> None:
     pair = Pair()
     pair.one_runs()
     actions = pair.begins(THREE)
@@ -230,7 +230,7 @@ def test_a_third_waits_for_nobody() -> None:
     assert not pair.takes_turns()             # it is not busy
 
 
-def test_one_that_does_nothing_hinders_nobody_and_waits_for_nobody() -> None:
+def test_busy_turns_leave_out_an_idle_holder() -> None:
     pair = Pair(3)
     pair.busy(ONE)
     asked = [a for a in pair.busy(TWO) if isinstance(a, Run)]
@@ -247,7 +247,7 @@ def test_one_that_does_nothing_hinders_nobody_and_waits_for_nobody() -> None:
     assert not pair.takes_turns()
 
 
-def test_who_is_idle_goes_on_beside_one_that_is_not_busy() -> None:
+def test_idle_holder_runs_on_beside_a_client_with_gaps() -> None:
     pair = Pair(4)
     pair.busy(ONE)
     pair.busy(TWO)
@@ -256,7 +256,7 @@ def test_who_is_idle_goes_on_beside_one_that_is_not_busy() -> None:
     assert not any(isinstance(a, Stop) for a in pair.idle(4))
 
 
-def test_who_cannot_drain_is_not_asked_again_soon() -> None:
+def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += quantum.BUSY
@@ -275,7 +275,7 @@ def test_who_cannot_drain_is_not_asked_again_soon() -> None:
     lambda talk: TermsChanged(TWO, Terms(suspended=True)),
 ])
 @pytest.mark.parametrize("before", [False, True])
-def test_others_terms_or_modes_know_no_such_turns(
+def test_busy_turns_do_not_begin_under_other_terms_or_modes(
         change: Callable[[Pair], Event], before: bool) -> None:
     pair = Pair()
     if before:
@@ -287,14 +287,14 @@ def test_others_terms_or_modes_know_no_such_turns(
     assert not pair.takes_turns()
 
 
-def test_what_stays_on_the_card_is_not_stopped_for_it() -> None:
+def test_busy_turns_stop_no_undrainable_client() -> None:
     pair = Pair()
     pair.changed(ONE, stays=Stays.GIVEN)
     pair.take_turns()
     assert not pair.takes_turns()
 
 
-def test_those_who_do_not_fit_take_turns_as_before() -> None:
+def test_busy_clients_that_do_not_fit_take_ordinary_turns() -> None:
     pair = Pair()
     holder = pair.one_runs()
     actions = pair.need_room(holder, allocated=95)

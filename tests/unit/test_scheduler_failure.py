@@ -16,7 +16,7 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
 TQ = 30
 
 
-def test_a_client_that_could_not_evict_is_left_alone_for_a_second() -> None:
+def test_evict_that_failed_is_not_repeated_for_a_second() -> None:
     talk = Talk()
     talk.join(1, 50, 50)
     talk.wait(1)
@@ -29,7 +29,7 @@ def test_a_client_that_could_not_evict_is_left_alone_for_a_second() -> None:
     assert talk.view(1).failures == 1
 
 
-def test_the_only_victim_is_tried_again() -> None:
+def test_evict_that_failed_is_repeated_to_the_only_victim() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 30)
@@ -39,7 +39,7 @@ def test_the_only_victim_is_tried_again() -> None:
     assert evicts(talk.wait(0.001)) == [(1, 70)]
 
 
-def test_host_memory_kept_for_other_blocks_is_tried_once() -> None:
+def test_evict_tries_spare_host_memory_once() -> None:
     talk = Talk(host=30)
     talk.join(1, 100, 100)
     talk.changed(1, host=20)
@@ -51,7 +51,7 @@ def test_host_memory_kept_for_other_blocks_is_tried_once() -> None:
     assert again.host == 30 * GIB       # all of its own may be of no use
 
 
-def test_a_driver_with_less_memory_than_accounted_makes_others_give_more() -> None:
+def test_load_without_driver_memory_makes_others_give_more() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 40)
@@ -69,7 +69,7 @@ def test_a_driver_with_less_memory_than_accounted_makes_others_give_more() -> No
     assert talk.scheduler.snapshot().capacity == 100 * GIB
 
 
-def test_a_load_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
+def test_load_that_fails_is_repeated_after_longer_pauses() -> None:
     talk = Talk()
     talk.join(1, 40)
     load, = (a for a in talk.want(1) if isinstance(a, Load))
@@ -81,7 +81,7 @@ def test_a_load_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
     assert runs(talk.loaded(load)) == [1]
 
 
-def test_a_chosen_client_for_which_no_room_is_found_gives_way() -> None:
+def test_chosen_client_without_room_goes_to_the_end_of_the_queue() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -94,7 +94,7 @@ def test_a_chosen_client_for_which_no_room_is_found_gives_way() -> None:
     assert talk.scheduler.snapshot().counters.gave_way >= 1
 
 
-def test_who_does_not_drain_is_reported_once() -> None:
+def test_client_that_does_not_drain_is_reported_once() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -106,7 +106,7 @@ def test_who_does_not_drain_is_reported_once() -> None:
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
-def test_who_does_not_evict_is_reported_and_others_go_on() -> None:
+def test_client_that_does_not_evict_is_reported_and_others_go_on() -> None:
     talk = Talk()
     talk.join(1, 90, 90)
     talk.join(2, 50)
@@ -120,7 +120,7 @@ def test_who_does_not_evict_is_reported_and_others_go_on() -> None:
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
 
 
-def test_another_gives_room_in_the_place_of_one_that_does_not_answer() -> None:
+def test_room_of_a_mute_client_is_taken_from_another() -> None:
     """Both idle, as after their turns; one is stopped, with Ctrl-Z."""
     talk = Talk()
     talk.join(1, 40, 40)
@@ -136,7 +136,7 @@ def test_another_gives_room_in_the_place_of_one_that_does_not_answer() -> None:
     assert evicts(talk.evicted(order)) == []    # it goes on, and nothing is wanted of it
 
 
-def test_who_cannot_run_beside_one_that_does_not_answer_holds_up_nobody() -> None:
+def test_client_that_does_not_fit_beside_a_mute_one_holds_up_no_other() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 80)
@@ -154,7 +154,7 @@ def test_who_cannot_run_beside_one_that_does_not_answer_holds_up_nobody() -> Non
 
 
 @pytest.mark.parametrize("mode", list(AntiThrash))
-def test_others_run_beside_one_that_does_not_stop(mode: AntiThrash) -> None:
+def test_clients_run_beside_one_that_does_not_answer_stop(mode: AntiThrash) -> None:
     """It may have been stopped in the middle of its turn; what it has stays with it."""
     talk = Talk(mode=mode)
     talk.run(1, 60)
@@ -177,7 +177,7 @@ def test_others_run_beside_one_that_does_not_stop(mode: AntiThrash) -> None:
     assert runs(talk.obey(talk.stopped(1, wants=False))) == [2]
 
 
-def test_who_does_not_answer_is_not_chosen_again_before_it_has() -> None:
+def test_mute_client_is_not_chosen_before_it_answers() -> None:
     """Else each of its turns would be ten seconds in which nobody runs."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
@@ -193,7 +193,7 @@ def test_who_does_not_answer_is_not_chosen_again_before_it_has() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_each_order_that_is_not_answered_is_reported() -> None:
+def test_mute_client_is_reported_for_each_order() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -205,7 +205,7 @@ def test_each_order_that_is_not_answered_is_reported() -> None:
     assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
 
 
-def test_the_death_of_a_client_frees_its_room_and_voids_its_orders() -> None:
+def test_client_that_leaves_frees_its_room_and_voids_its_orders() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -213,7 +213,7 @@ def test_the_death_of_a_client_frees_its_room_and_voids_its_orders() -> None:
     assert loads(talk.leave(1)) == [(2, 50)]
 
 
-def test_the_last_words_of_a_client_that_left_change_nothing() -> None:
+def test_record_of_a_client_that_left_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 50)
     memory = talk.memory[1]
@@ -224,7 +224,7 @@ def test_the_last_words_of_a_client_that_left_change_nothing() -> None:
     assert talk.scheduler.snapshot().clients == {}
 
 
-def test_an_answer_to_nothing_is_taken_for_its_figures_only() -> None:
+def test_answer_to_no_order_changes_figures_only() -> None:
     talk = Talk()
     talk.run(1, 50)
     room = talk.view(1).room
@@ -234,14 +234,14 @@ def test_an_answer_to_nothing_is_taken_for_its_figures_only() -> None:
     assert talk.view(1).failures == 0
 
 
-def test_a_client_that_stops_on_its_own_is_believed() -> None:
+def test_stopped_without_stop_ends_the_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
     assert 2 in runs(talk.obey(talk.stopped(1, wants=False)))
 
 
-def test_room_is_handed_on_only_when_a_stopped_client_has_drained() -> None:
+def test_room_is_handed_on_when_the_stopped_client_has_drained() -> None:
     talk = Talk()
     talk.run(1, 100)
     talk.join(2, 50)
@@ -253,7 +253,7 @@ def test_room_is_handed_on_only_when_a_stopped_client_has_drained() -> None:
 
 
 @pytest.mark.parametrize("said", ["", "no_memory", "driver_error"])
-def test_who_frees_nothing_is_reported_and_others_have_the_rest(said: str) -> None:
+def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 70)
@@ -274,7 +274,7 @@ def test_who_frees_nothing_is_reported_and_others_have_the_rest(said: str) -> No
     assert talk.view(2).fits
 
 
-def test_orders_that_were_on_their_way_together_are_one_in_vain() -> None:
+def test_evicts_under_way_together_count_as_ignored_once() -> None:
     talk = Talk(step=5)
     talk.join(1, 60, 60)
     talk.join(2, 70)
@@ -288,7 +288,7 @@ def test_orders_that_were_on_their_way_together_are_one_in_vain() -> None:
     assert not [a for a in talk.said if isinstance(a, Stayed)]
 
 
-def test_who_waits_for_what_others_hold_unshared_is_reported_once_in_a_wait() -> None:
+def test_crowded_client_is_reported_once_in_a_wait() -> None:
     talk = Talk(100)
     talk.run(1, 60)
     talk.obey([*talk.idle(1), *talk.stopped(1, wants=False)])

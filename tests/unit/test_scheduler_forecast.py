@@ -22,7 +22,7 @@ def seconds(talk: Talk, client: int) -> int:
     return round(left / SECOND)
 
 
-def test_nobody_waits() -> None:
+def test_forecast_where_no_client_waits_is_empty() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, 70)
@@ -30,7 +30,7 @@ def test_nobody_waits() -> None:
     assert talk.view(2).waiting is None
 
 
-def test_each_waits_for_the_turns_before_its_own() -> None:
+def test_forecast_sums_the_turns_that_come_before() -> None:
     talk = Talk()
     talk.run(1, 70)
     for client in (2, 3, 4):
@@ -46,7 +46,7 @@ def test_each_waits_for_the_turns_before_its_own() -> None:
     assert talk.view(1).waiting is None
 
 
-def test_those_that_fit_together_come_together() -> None:
+def test_forecast_of_clients_that_fit_together_is_the_same() -> None:
     talk = Talk()
     talk.run(1, 90)
     for client in (2, 3):
@@ -55,7 +55,7 @@ def test_those_that_fit_together_come_together() -> None:
     assert abs(seconds(talk, 2) - seconds(talk, 3)) <= COST
 
 
-def test_one_at_a_time() -> None:
+def test_forecast_with_anti_thrash_on_counts_one_at_a_time() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 10)
     for client in (2, 3):
@@ -63,7 +63,7 @@ def test_one_at_a_time() -> None:
     assert seconds(talk, 3) >= seconds(talk, 2) + TQ
 
 
-def test_whoever_could_not_run_even_alone_waits_for_nobody_knows_how_long() -> None:
+def test_forecast_of_a_client_that_never_fits_is_unknown() -> None:
     talk = Talk()
     talk.join(1, 0, pinned=60)
     talk.run(2, 30)
@@ -71,7 +71,7 @@ def test_whoever_could_not_run_even_alone_waits_for_nobody_knows_how_long() -> N
     assert waits(talk)[3] == Wait(1, None)
 
 
-def test_whoever_has_had_more_than_its_share_waits_until_that_is_made_up_for() -> None:
+def test_forecast_of_a_limited_client_is_its_next_window() -> None:
     talk = Talk()
     talk.run(1, 10)
     talk.tell(TermsChanged(1, Terms(compute_limit=50)))

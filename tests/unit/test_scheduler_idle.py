@@ -21,7 +21,7 @@ def windows(actions: list[Action], client: int) -> list[int]:
     return [a.idle_window for a in actions if isinstance(a, Run) and a.client == client]
 
 
-def test_nobody_who_is_alone_is_told_of_idleness() -> None:
+def test_idle_report_is_not_asked_of_a_client_alone() -> None:
     assert windows(Talk().run(1, 70), 1) == [0]
 
 
@@ -30,21 +30,21 @@ def test_nobody_who_is_alone_is_told_of_idleness() -> None:
     (10, 10 * GIB // 25_000 + 1000),    # at the speed that is thought usual, and the latency
     (0, quantum.IDLE_LEAST),
 ])
-def test_a_holder_waits_about_as_long_as_the_next_one_would_need(size: int, expected: int) -> None:
+def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int) -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 100)
     talk.join(2, size)
     assert windows(talk.want(2), 1) == [pytest.approx(expected, abs=1)]
 
 
-def test_where_the_next_one_is_there_already_the_shortest_wait_will_do() -> None:
+def test_idle_window_is_shortest_when_the_next_client_is_resident() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     actions = talk.run(2, 30)           # is brought in ahead
     assert windows(actions, 1)[-1] == quantum.IDLE_LEAST
 
 
-def test_it_is_told_anew_only_when_it_has_halved_or_doubled() -> None:
+def test_idle_window_is_told_anew_when_halved_or_doubled() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
     told = windows(talk.run(2, 40), 1)  # in 320 pieces
@@ -54,7 +54,7 @@ def test_it_is_told_anew_only_when_it_has_halved_or_doubled() -> None:
     assert len(told) <= 6
 
 
-def test_what_was_learnt_of_hand_overs_counts() -> None:
+def test_idle_window_follows_the_measured_pace() -> None:
     talk = Talk()
     talk.run(1, 60)
     actions = talk.run(2, 60)           # 20 GiB change places
@@ -68,7 +68,7 @@ def test_what_was_learnt_of_hand_overs_counts() -> None:
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
 
 
-def test_one_whose_time_is_limited_and_who_keeps_nobody_waiting_is_watched_as_usual() -> None:
+def test_idle_window_of_a_limited_client_alone_is_the_usual() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))
@@ -81,7 +81,7 @@ def last_window(talk: Talk, client: int) -> int:
             if isinstance(a, Run) and a.client == client and a.pace][-1]
 
 
-def test_who_always_stays_away_is_watched_for_shorter_and_who_comes_back_is_not() -> None:
+def test_idle_window_halves_after_long_pauses_only() -> None:
     talk = Talk()
     talk.run(1, 100)
     talk.join(2, 100)
@@ -129,7 +129,7 @@ class Pausing:
     (40, 80, False),                    # but if 60 GiB must change places, that is a moment
     (900, 80, True),
 ])
-def test_who_pauses_gives_way_if_the_pause_is_worth_it(
+def test_holder_that_pauses_is_stopped_if_the_pause_is_long(
     pause: int, size: int, gives_way: bool
 ) -> None:
     world = World(
@@ -152,7 +152,7 @@ def test_who_pauses_gives_way_if_the_pause_is_worth_it(
     assert bool(ended) is gives_way
 
 
-def test_seconds_of_quantum_and_idle_windows_are_told_together() -> None:
+def test_quantum_and_idle_window_are_told_in_one_run() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     told = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
@@ -160,7 +160,7 @@ def test_seconds_of_quantum_and_idle_windows_are_told_together() -> None:
         1, 30 * SECOND, pace=True, report_idle=True, report_copies=True)
 
 
-def test_people_see_how_long_a_program_has_had_nothing_to_do() -> None:
+def test_snapshot_of_an_idle_client_tells_for_how_long() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, 70)

@@ -43,7 +43,7 @@ def talk() -> Talk:
     return talk
 
 
-def test_it_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
+def test_lost_card_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
     actions = talk.tell(GPULost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
     assert [a for a in actions if isinstance(a, Run)] == [
@@ -53,7 +53,7 @@ def test_it_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
     assert talk.scheduler.snapshot().state is CardState.LOST
 
 
-def test_its_clients_are_there_until_they_leave(talk: Talk) -> None:
+def test_lost_card_keeps_clients_until_they_leave(talk: Talk) -> None:
     talk.tell(GPULost())
     seen = talk.scheduler.snapshot()
     assert sorted(seen.clients) == [1, 2, 3]
@@ -68,7 +68,7 @@ def test_its_clients_are_there_until_they_leave(talk: Talk) -> None:
     assert not talk.scheduler.snapshot().clients
 
 
-def test_whoever_comes_to_the_gate_later_is_let_through(talk: Talk) -> None:
+def test_lost_card_opens_the_gate_of_a_client_that_comes_later(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = Memory(allocated=GIB)
     assert runs(talk.tell(MemoryChanged(3, memory, wants=True))) == [3]
@@ -77,7 +77,7 @@ def test_whoever_comes_to_the_gate_later_is_let_through(talk: Talk) -> None:
     assert talk.view(3).memory == memory
 
 
-def test_questions_are_answered(talk: Talk) -> None:
+def test_lost_card_grants_questions(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = replace(talk.memory[3], beyond=2 * GIB)
     asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))
@@ -88,7 +88,7 @@ def test_questions_are_answered(talk: Talk) -> None:
     assert (asked.number, asked.beyond) == (6, 2 * GIB)
 
 
-def test_a_question_that_waits_for_others_is_answered() -> None:
+def test_lost_card_grants_a_question_that_waits_for_others() -> None:
     talk = Talk(capacity=100, host=0, gather=5)
     talk.join(1, 10)
     memory = talk.memory[1]
@@ -97,7 +97,7 @@ def test_a_question_that_waits_for_others_is_answered() -> None:
     assert (answer.number, answer.commit) == (1, 20 * GIB)
 
 
-def test_people_see_the_programs_of_a_lost_card() -> None:
+def test_snapshot_of_a_lost_card_has_its_clients() -> None:
     time, link = Time(), Noted()
     gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
     client = Client(1, gpu, peer(), link)
@@ -111,7 +111,7 @@ def test_people_see_the_programs_of_a_lost_card() -> None:
     assert gpu.scheduler.orders_unanswered() == 0
 
 
-def test_who_is_not_all_there_is_to_come_in_before_its_gate_opens() -> None:
+def test_lost_card_loads_all_memory_of_a_client() -> None:
     """For its hook keeps it shut, until it sees that nothing can come in."""
     talk = Talk()
     talk.run(1, 70)
@@ -124,7 +124,7 @@ def test_who_is_not_all_there_is_to_come_in_before_its_gate_opens() -> None:
     assert loads([*actions]) == [(2, 60), (3, 10)]
 
 
-def test_who_was_just_sent_away_is_to_come_back() -> None:
+def test_lost_card_loads_what_was_just_evicted() -> None:
     talk = Talk()
     talk.run(1, 70)
     order = next(a for a in talk.run(2, 70) + talk.idle(1) + talk.stopped(1)
@@ -134,7 +134,7 @@ def test_who_was_just_sent_away_is_to_come_back() -> None:
     assert loads(talk.tell(Evicted(1, memory, order.number, 40 * GIB))) == [(1, 70)]
 
 
-def test_what_cannot_come_in_is_tried_again_every_second_and_one_try_at_a_time() -> None:
+def test_lost_card_repeats_a_failed_load_each_second() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, allocated=60)
@@ -149,7 +149,7 @@ def test_what_cannot_come_in_is_tried_again_every_second_and_one_try_at_a_time()
     assert loads(talk.wait(1)) == [(2, 65)]
 
 
-def test_nothing_is_to_be_done_when_all_are_there() -> None:
+def test_lost_card_orders_nothing_when_all_are_whole() -> None:
     talk = Talk()
     talk.run(1, 70)
     assert loads(talk.tell(GPULost())) == []

@@ -83,7 +83,7 @@ def watch(world: Watched, rounds: int) -> Seen:
     ([60, 60, 60], AntiThrash.ON),
     ([70, 50, 40, 30], AntiThrash.ON),
 ])
-def test_hand_overs_take_a_twentieth_of_the_time_and_turns_are_equal(
+def test_quantum_auto_spends_a_twentieth_on_hand_overs(
     sizes: list[int], mode: AntiThrash
 ) -> None:
     world = Watched(replace(SETTINGS, anti_thrash=mode), sizes, kernel=SECOND // 10)
@@ -96,7 +96,7 @@ def test_hand_overs_take_a_twentieth_of_the_time_and_turns_are_equal(
     assert 0.7 * told < seen.quanta[-1] < 1.3 * told
 
 
-def test_where_everyone_can_be_brought_in_ahead_turns_are_as_long_as_that_takes() -> None:
+def test_quantum_auto_lasts_as_long_as_loading_ahead() -> None:
     world = Watched(SETTINGS, [45, 45, 45])
     world.learn()
     seen = watch(world, 10)
@@ -106,7 +106,7 @@ def test_where_everyone_can_be_brought_in_ahead_turns_are_as_long_as_that_takes(
     assert min(seen.quanta) > 0.5 * ahead
 
 
-def test_where_everyone_is_on_the_card_turns_are_as_short_as_they_get() -> None:
+def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
     world = Watched(SETTINGS, [20, 20, 20, 20])
     world.learn()
     seen = watch(world, 20)
@@ -116,7 +116,7 @@ def test_where_everyone_is_on_the_card_turns_are_as_short_as_they_get() -> None:
     assert world.scheduler.snapshot().quantum == quantum.LEAST
 
 
-def test_no_turn_is_longer_than_the_longest() -> None:
+def test_quantum_auto_is_at_most_the_longest() -> None:
     world = Watched(replace(SETTINGS, longest_tq=3 * SECOND), [80, 80])
     world.learn()
     seen = watch(world, 4)
@@ -134,7 +134,7 @@ def test_no_turn_is_longer_than_the_longest() -> None:
     sizes=st.lists(st.integers(1, 99), min_size=2, max_size=4),
     mode=st.sampled_from([AntiThrash.AUTO, AntiThrash.ON]),
 )
-def test_whatever_the_programs_hand_overs_take_a_twentieth_at_most(
+def test_quantum_auto_of_random_programs_spends_a_twentieth_at_most(
     sizes: list[int], mode: AntiThrash
 ) -> None:
     assume(mode is AntiThrash.ON or sum(sizes) > 100)
@@ -169,7 +169,7 @@ def two(talk: Talk) -> None:
     talk.run(2, 70)
 
 
-def test_who_comes_in_cheaply_does_not_make_others_turns_short() -> None:
+def test_quantum_auto_is_not_shortened_by_a_cheap_client() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
@@ -179,7 +179,7 @@ def test_who_comes_in_cheaply_does_not_make_others_turns_short() -> None:
     assert lasted == [pytest.approx(19 * 0.4 / 2, rel=0.05)] * 2
 
 
-def test_one_hand_over_that_takes_very_long_is_not_taken_for_the_rule() -> None:
+def test_pace_after_one_outlier_stays_near_the_average() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
@@ -212,14 +212,14 @@ def test_quantum_grows_soon_when_hand_overs_that_cost_nothing_begin_to_cost() ->
     assert hand_over(talk, 0.4) == pytest.approx(19 * 0.4, rel=0.15)
 
 
-def test_one_hand_over_is_enough_to_know_roughly() -> None:
+def test_pace_after_one_hand_over_is_about_right() -> None:
     talk = Talk()
     two(talk)
     hand_over(talk, 0.3)
     assert hand_over(talk, 0.3) == pytest.approx(19 * 0.3, rel=0.05)
 
 
-def test_the_quantum_is_told_anew_only_when_it_is_another() -> None:
+def test_quantum_is_told_anew_when_it_changes() -> None:
     talk = Talk()
     two(talk)
     for _ in range(20):
@@ -232,7 +232,7 @@ def test_the_quantum_is_told_anew_only_when_it_is_another() -> None:
     assert len({one.quantum for one in told}) == 1
 
 
-def test_seconds_mean_what_they_meant_and_auto_can_be_had_at_any_time() -> None:
+def test_quantum_may_change_between_seconds_and_auto() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)

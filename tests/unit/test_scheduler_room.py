@@ -10,7 +10,7 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
 TQ = 30
 
 
-def test_only_what_is_missing_moves() -> None:
+def test_evict_takes_only_what_is_missing() -> None:
     talk = Talk(137)
     talk.run(1, 80)
     talk.run(2, 80)
@@ -21,7 +21,7 @@ def test_only_what_is_missing_moves() -> None:
     assert runs(actions)[0] == 2
 
 
-def test_an_idle_client_keeps_its_memory_until_somebody_needs_the_room() -> None:
+def test_idle_client_keeps_its_memory_until_room_is_needed() -> None:
     talk = Talk()
     talk.run(1, 60)
     talk.run(2, 60)
@@ -32,7 +32,7 @@ def test_an_idle_client_keeps_its_memory_until_somebody_needs_the_room() -> None
     assert talk.memory[1].resident == 40 * GIB
 
 
-def test_who_has_been_idle_longest_gives_first() -> None:
+def test_evict_takes_the_longest_idle_client_first() -> None:
     talk = Talk()
     for client in (1, 2):
         talk.join(client, 40, 40)
@@ -41,7 +41,7 @@ def test_who_has_been_idle_longest_gives_first() -> None:
     assert evicts(talk.want(3)) == [(1, 10)]
 
 
-def test_then_who_will_run_last() -> None:
+def test_evict_takes_the_last_in_the_queue_after_idle_clients() -> None:
     talk = Talk(stuck_after=1000)
     talk.join(1, 20, 20)
     talk.run(2, 40)
@@ -58,7 +58,7 @@ def test_then_who_will_run_last() -> None:
     assert [client for client, _ in evicts(actions)][:1] == [2]
 
 
-def test_evictions_and_loads_overlap_in_steps() -> None:
+def test_evicts_and_loads_overlap_in_steps() -> None:
     talk = Talk(step=10)
     talk.run(1, 100)
     talk.join(2, 100)
@@ -76,7 +76,7 @@ def test_evictions_and_loads_overlap_in_steps() -> None:
     assert talk.memory[2].resident == 10 * GIB
 
 
-def test_a_chosen_client_gets_what_room_there_is_at_once() -> None:
+def test_chosen_client_gets_free_room_at_once() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 70)
@@ -92,7 +92,7 @@ def test_a_chosen_client_gets_what_room_there_is_at_once() -> None:
     assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
 
-def test_bytes_on_their_way_out_are_not_asked_for_twice() -> None:
+def test_evict_does_not_repeat_what_is_under_way() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 50, 40)
@@ -102,7 +102,7 @@ def test_bytes_on_their_way_out_are_not_asked_for_twice() -> None:
     assert evicts(talk.changed(2)) == []
 
 
-def test_while_an_eviction_is_on_its_way_the_old_room_counts() -> None:
+def test_room_under_eviction_counts_until_it_is_answered() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -114,7 +114,7 @@ def test_while_an_eviction_is_on_its_way_the_old_room_counts() -> None:
     assert talk.view(1).room == 100 * GIB
 
 
-def test_a_client_that_grew_between_loaded_and_run_is_given_more() -> None:
+def test_chosen_client_that_grew_after_its_load_is_given_more() -> None:
     talk = Talk()
     talk.join(1, 50)
     actions = talk.want(1)
@@ -126,7 +126,7 @@ def test_a_client_that_grew_between_loaded_and_run_is_given_more() -> None:
     assert stops(talk.said) == []
 
 
-def test_a_client_that_grew_while_it_was_loaded_is_not_run_too_early() -> None:
+def test_chosen_client_that_grew_during_its_load_does_not_run_yet() -> None:
     talk = Talk()
     talk.join(1, 50)
     load = next(a for a in talk.want(1) if isinstance(a, Load))
@@ -136,7 +136,7 @@ def test_a_client_that_grew_while_it_was_loaded_is_not_run_too_early() -> None:
     assert runs(talk.obey(actions)) == [1]
 
 
-def test_a_holder_that_grows_gets_room_from_those_that_do_not_run() -> None:
+def test_holder_that_grows_gets_room_of_clients_without_a_turn() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.run(2, 40)
@@ -147,7 +147,7 @@ def test_a_holder_that_grows_gets_room_from_those_that_do_not_run() -> None:
     assert talk.memory[2].resident == 60 * GIB
 
 
-def test_a_holder_that_outgrows_the_others_waits_for_its_new_need() -> None:
+def test_holder_that_outgrows_others_waits_for_room() -> None:
     talk = Talk(stuck_after=1000)
     talk.run(1, 50)
     talk.run(2, 40)
@@ -160,7 +160,7 @@ def test_a_holder_that_outgrows_the_others_waits_for_its_new_need() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_a_holder_is_lent_room_to_grow_into_and_gives_it_up() -> None:
+def test_holder_gets_slack_and_gives_it_up() -> None:
     talk = Talk()
     talk.run(1, 50)
     assert talk.view(1).room == 51 * GIB
@@ -171,7 +171,7 @@ def test_a_holder_is_lent_room_to_grow_into_and_gives_it_up() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_nothing_is_lent_that_waiting_clients_need() -> None:
+def test_slack_is_not_given_of_room_that_waiting_clients_need() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.join(2, 60)
@@ -180,7 +180,7 @@ def test_nothing_is_lent_that_waiting_clients_need() -> None:
     assert talk.view(1).room == 52 * GIB
 
 
-def test_the_next_one_is_loaded_ahead_while_another_runs() -> None:
+def test_head_is_loaded_while_another_runs() -> None:
     talk = Talk()
     talk.join(3, 40, 40)
     talk.run(1, 60)
@@ -191,7 +191,7 @@ def test_the_next_one_is_loaded_ahead_while_another_runs() -> None:
     assert stops(talk.said) == []
 
 
-def test_the_next_one_is_whole_ahead_of_time_where_others_can_leave() -> None:
+def test_head_is_whole_ahead_when_others_can_be_evicted() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.join(3, 40, 40)
     talk.run(1, 40)
@@ -202,7 +202,7 @@ def test_the_next_one_is_whole_ahead_of_time_where_others_can_leave() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_what_a_holder_has_freed_is_for_the_next_one() -> None:
+def test_head_gets_room_that_a_holder_freed() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 80)
     talk.run(2, 70)
@@ -214,7 +214,7 @@ def test_what_a_holder_has_freed_is_for_the_next_one() -> None:
     assert talk.view(1).room >= 21 * GIB
 
 
-def test_a_card_that_shrinks_takes_from_those_that_do_not_run_first() -> None:
+def test_capacity_that_shrinks_evicts_clients_without_a_turn() -> None:
     talk = Talk()
     talk.join(1, 50, 50)
     talk.run(2, 50)
@@ -223,7 +223,7 @@ def test_a_card_that_shrinks_takes_from_those_that_do_not_run_first() -> None:
     assert stops(actions) == []
 
 
-def test_a_card_that_shrinks_stops_holders_when_nothing_else_helps() -> None:
+def test_capacity_that_shrinks_stops_holders_last() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.wait(1)
@@ -232,7 +232,7 @@ def test_a_card_that_shrinks_stops_holders_when_nothing_else_helps() -> None:
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_a_holder_alone_on_a_card_that_shrank_keeps_its_turn() -> None:
+def test_capacity_that_shrinks_leaves_a_holder_alone_its_turn() -> None:
     talk = Talk()
     talk.run(1, 90)
     actions = talk.tell(CapacityChanged(80 * GIB))
@@ -241,7 +241,7 @@ def test_a_holder_alone_on_a_card_that_shrank_keeps_its_turn() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_a_chosen_client_that_does_not_fit_any_more_keeps_its_place() -> None:
+def test_chosen_client_that_fits_no_more_keeps_its_place() -> None:
     talk = Talk()
     talk.join(1, 90)
     talk.want(1)
@@ -254,7 +254,7 @@ def test_a_chosen_client_that_does_not_fit_any_more_keeps_its_place() -> None:
     assert [*talk.scheduler.snapshot().queue][-1] == 1
 
 
-def test_little_left_on_both_sides_is_exchanged_by_turns() -> None:
+def test_hand_over_with_little_host_memory_alternates_small_moves() -> None:
     talk = Talk(137, 110, step=4)
     for client in (1, 2, 3):
         talk.run(client, 0)

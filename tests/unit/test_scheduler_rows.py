@@ -90,7 +90,7 @@ class Row(Tenants):
         }
 
 
-def test_rows_move_much_memory() -> None:
+def test_random_rows_move_much_memory() -> None:
     """Or these rows would show nothing."""
     moves = 0
     for seed in SHORT:
@@ -107,6 +107,6 @@ def test_load_for_the_head_orders_all_at_once_that_host_memory_allows() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, MANY, 20))
-def test_what_must_hold_holds(first: int) -> None:
+def test_random_rows_keep_all_invariants(first: int) -> None:
     for seed in range(first, first + 20):
         Row(seed).goes()

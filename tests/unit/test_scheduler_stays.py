@@ -33,7 +33,7 @@ def stay(talk: Talk, client: int, reason: Stays = Stays.UNDRAINED) -> list[Actio
 
 
 @pytest.mark.parametrize("mode", AntiThrash)
-def test_it_is_never_stopped_and_others_run_beside_it(mode: AntiThrash) -> None:
+def test_undrainable_client_is_never_stopped(mode: AntiThrash) -> None:
     talk = Talk(mode=mode)
     talk.run(1, 40)
     stay(talk, 1)
@@ -55,7 +55,7 @@ def test_it_is_never_stopped_and_others_run_beside_it(mode: AntiThrash) -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_it_is_neither_paced_nor_watched_while_others_wait() -> None:
+def test_undrainable_client_is_neither_paced_nor_watched() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.run(2, 70)
@@ -66,7 +66,7 @@ def test_it_is_neither_paced_nor_watched_while_others_wait() -> None:
     assert talk.view(2).state is ClientState.CROWDED        # 60 are left
 
 
-def test_who_came_beside_it_keeps_its_turn_and_may_be_overtaken() -> None:
+def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
     """Its turn began long ago, which says nothing of the others'."""
     talk = Talk()
     talk.run(1, 40)
@@ -78,7 +78,7 @@ def test_who_came_beside_it_keeps_its_turn_and_may_be_overtaken() -> None:
     assert stops(talk.wait(20)) == []
 
 
-def test_what_is_away_comes_in_at_its_turn() -> None:
+def test_undrainable_client_with_swapped_memory_is_loaded_at_its_turn() -> None:
     talk = Talk()
     talk.run(1, 60)
     talk.run(2, 60)
@@ -98,7 +98,7 @@ def test_what_is_away_comes_in_at_its_turn() -> None:
     assert stops(talk.wait(LONG)) == []
 
 
-def test_idle_it_keeps_its_memory_and_runs_at_once_when_it_wants() -> None:
+def test_undrainable_client_that_idles_keeps_its_memory() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 40)
     talk.run(2, 50)
@@ -109,14 +109,14 @@ def test_idle_it_keeps_its_memory_and_runs_at_once_when_it_wants() -> None:
     assert 1 in runs(talk.obey(talk.want(1)))
 
 
-def test_the_daemon_says_so_once() -> None:
+def test_undrainable_client_is_reported_once() -> None:
     talk = Talk()
     talk.run(1, 40)
     assert Stayed(1, Stays.GIVEN) in stay(talk, 1, Stays.GIVEN)
     assert not [a for a in talk.changed(1) if isinstance(a, Stayed)]
 
 
-def test_a_new_daemon_learns_it() -> None:
+def test_undrainable_client_is_known_after_a_restart() -> None:
     talk = Talk(gather=1)
     talk.memory[1] = Memory(pinned=40 * GIB, room=40 * GIB, stays=Stays.UNSEEN)
     talk.tell(Joined(1, talk.memory[1], running=True, commit=40 * GIB))
@@ -126,7 +126,7 @@ def test_a_new_daemon_learns_it() -> None:
     assert 1 not in stops(talk.wait(LONG))
 
 
-def test_it_grows_only_while_each_other_still_fits_beside_it() -> None:
+def test_undrainable_client_grows_while_others_fit_beside_it() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.ask(1, 1, 40)
@@ -139,7 +139,7 @@ def test_it_grows_only_while_each_other_still_fits_beside_it() -> None:
     assert limits(talk.obey(talk.ask(1, 3, 51)), 1)[-1].commit < 51 * GIB
 
 
-def test_others_get_what_is_left() -> None:
+def test_commit_beside_an_undrainable_client_is_what_is_left() -> None:
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)
@@ -149,7 +149,7 @@ def test_others_get_what_is_left() -> None:
     assert answer.commit == answer.most == 60 * GIB
 
 
-def test_what_it_was_lent_is_called_back() -> None:
+def test_undrainable_client_loses_unused_commit() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.obey(talk.ask(1, 1, 40))
@@ -159,7 +159,7 @@ def test_what_it_was_lent_is_called_back() -> None:
     assert talk.view(1).commit == 40 * GIB
 
 
-def test_a_question_waits_until_what_it_was_lent_is_back() -> None:
+def test_question_waits_until_an_undrainable_client_gave_commit_back() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.obey(talk.ask(1, 1, 40))
@@ -170,7 +170,7 @@ def test_a_question_waits_until_what_it_was_lent_is_back() -> None:
     assert limits(talk.obey(called_back), 2)[-1].commit == 60 * GIB
 
 
-def test_who_is_suspended_does_not_run_and_stays() -> None:
+def test_undrainable_client_that_is_suspended_does_not_run() -> None:
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)
@@ -183,7 +183,7 @@ def test_who_is_suspended_does_not_run_and_stays() -> None:
     assert 1 in runs(talk.obey(talk.tell(TermsChanged(1, Terms()))))
 
 
-def test_a_card_that_shrinks_stops_others_and_not_it() -> None:
+def test_capacity_that_shrinks_stops_no_undrainable_client() -> None:
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)
@@ -193,7 +193,7 @@ def test_a_card_that_shrinks_stops_others_and_not_it() -> None:
     assert talk.scheduler.snapshot().clients[1].state is ClientState.RUNNING
 
 
-def test_a_drain_that_never_ends_makes_it_stay_and_frees_the_others() -> None:
+def test_drain_that_never_ends_makes_a_client_undrainable() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.run(2, 70)

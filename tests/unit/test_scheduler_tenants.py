@@ -644,7 +644,7 @@ def test_long_kernels_have_what_their_accounting_says(
 
 @pytest.mark.parametrize("percent", [5, 25, 50, 75])
 @pytest.mark.parametrize("kernel", [7 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
-def test_where_nothing_moves_a_limit_is_exact_and_in_small_grains(
+def test_limit_where_nothing_moves_is_exact_in_small_grains(
     percent: int, kernel: int
 ) -> None:
     world, one = limited(percent, SETTINGS)
@@ -665,7 +665,7 @@ def test_where_nothing_moves_a_limit_is_exact_and_in_small_grains(
     ("used", "answered", "after"),
     [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)],
 )
-def test_billed_is_what_the_hook_says_that_the_card_worked(
+def test_limited_client_is_billed_what_the_card_worked(
     used: int | None, answered: int, after: int
 ) -> None:
     """Messages may take as long as the turn, where the daemon is busy. But half of it is billed,
@@ -757,7 +757,7 @@ def test_limit_that_changes_again_and_again_gives_no_more(pause: int, kernel: in
     assert 0.08 < share <= 0.10 + DRAIN / WINDOW
 
 
-def test_suspended_while_limited_it_stays_away() -> None:
+def test_limited_client_that_is_suspended_stays_away() -> None:
     world, one = limited(10)
     world.advance(WINDOW // 2)
     world.put(one, suspended=True)
@@ -844,7 +844,7 @@ def test_time_that_programs_of_a_tenant_held_together_is_billed_whatever_one_hoo
 # Suspension and preemption.
 
 
-def test_a_suspended_holder_leaves_the_card_and_another_comes() -> None:
+def test_suspended_holder_is_stopped_and_evicted() -> None:
     world = Tenancy()
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
     world.advance(5 * SECOND)
@@ -864,7 +864,7 @@ def test_a_suspended_holder_leaves_the_card_and_another_comes() -> None:
     assert holder.runs > runs
 
 
-def test_a_suspended_client_leaves_although_nobody_needs_the_room() -> None:
+def test_suspended_client_is_evicted_without_need_for_room() -> None:
     world = Tenancy()
     alone = world.program("user:alice", size=LARGE)
     alone.pin(64 * MIB)
@@ -884,7 +884,7 @@ def test_a_suspended_client_leaves_although_nobody_needs_the_room() -> None:
 
 
 @pytest.mark.parametrize("moment", range(0, 400_000, 50_000))
-def test_suspending_at_any_moment_of_a_hand_over(moment: int) -> None:
+def test_suspend_at_any_moment_of_a_hand_over_keeps_invariants(moment: int) -> None:
     world = Tenancy(seed=moment)
     hooks = [world.program("user:alice", size=LARGE) for _ in range(3)]
     world.advance(3 * SECOND + moment)
@@ -895,7 +895,7 @@ def test_suspending_at_any_moment_of_a_hand_over(moment: int) -> None:
     assert hooks[0].resident == hooks[1].resident == 0
 
 
-def test_who_cannot_drain_is_suspended_when_it_can() -> None:
+def test_suspended_client_that_cannot_drain_is_stopped_later() -> None:
     world = Tenancy()
     stubborn = world.program("user:alice", size=LARGE)
     world.advance(SECOND)
@@ -907,7 +907,7 @@ def test_who_cannot_drain_is_suspended_when_it_can() -> None:
     assert world.state(stubborn) is ClientState.SUSPENDED
 
 
-def test_suspended_without_host_memory_it_leaves_as_far_as_that_goes() -> None:
+def test_suspended_client_is_evicted_as_far_as_host_memory_goes() -> None:
     world = Tenancy(replace(SETTINGS, host_budget=GIB))
     one = world.program("user:alice", size=2 * GIB)
     world.advance(SECOND)
@@ -921,7 +921,7 @@ def test_suspended_without_host_memory_it_leaves_as_far_as_that_goes() -> None:
     assert one.open
 
 
-def test_nothing_is_loaded_for_the_suspended() -> None:
+def test_suspended_client_is_not_loaded() -> None:
     world = Tenancy()
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
     world.put(two, suspended=True)
@@ -932,7 +932,7 @@ def test_nothing_is_loaded_for_the_suspended() -> None:
     assert one.open
 
 
-def test_preempting_ends_the_turn_and_the_next_one_comes() -> None:
+def test_preempt_ends_the_turn_for_the_next_client() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
     world.advance(5 * SECOND)
@@ -950,7 +950,7 @@ def test_preempting_ends_the_turn_and_the_next_one_comes() -> None:
 
 
 @pytest.mark.parametrize("mode", [AntiThrash.ON, AntiThrash.OFF])
-def test_preempting_works_in_every_mode_and_against_every_weight(mode: AntiThrash) -> None:
+def test_preempt_works_in_each_mode_and_with_any_weight(mode: AntiThrash) -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND, anti_thrash=mode))
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
     world.advance(2 * SECOND)
@@ -961,7 +961,7 @@ def test_preempting_works_in_every_mode_and_against_every_weight(mode: AntiThras
     assert two.open
 
 
-def test_preempting_goes_against_weights_that_would_give_the_holder_the_next_turn() -> None:
+def test_preempt_overrules_weights_for_one_turn() -> None:
     world = Tenancy(TURNS)
     one, two = world.program("user:alice"), world.program("user:bob")
     world.set_terms("user:alice", weight=1000)
@@ -983,7 +983,7 @@ def test_resumed_client_that_wants_nothing_stays_idle() -> None:
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_preempting_for_nobody_does_nothing() -> None:
+def test_preempt_while_no_client_waits_does_nothing() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
     one, two = world.program("user:alice"), world.program("user:alice")
     world.advance(SECOND)
@@ -996,7 +996,7 @@ def test_preempting_for_nobody_does_nothing() -> None:
     assert not any(end.reason is TurnEnd.PREEMPTED for end in world.ends)
 
 
-def test_with_a_tenant_its_programs_are_suspended_and_those_to_come() -> None:
+def test_suspended_tenant_suspends_present_and_later_clients() -> None:
     world = Tenancy()
     inside = [world.program("user:alice", "job:1", size=LARGE // 2) for _ in range(2)]
     outside = [world.program("user:alice", size=LARGE // 2), world.program("user:bob")]
@@ -1021,7 +1021,7 @@ def test_with_a_tenant_its_programs_are_suspended_and_those_to_come() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
-def test_whatever_is_set_the_invariants_hold_limits_are_kept_and_all_finish(
+def test_random_terms_keep_invariants_and_limits(
     seed: int, data: st.DataObject
 ) -> None:
     mode = data.draw(st.sampled_from(AntiThrash))
@@ -1083,7 +1083,7 @@ def test_whatever_is_set_the_invariants_hold_limits_are_kept_and_all_finish(
 # Limits of memory.
 
 
-def test_a_memory_limit_is_the_size_of_the_card_for_that_client() -> None:
+def test_memory_limit_is_the_size_of_the_card_for_a_client() -> None:
     world = Tenancy()
     one = world.join()
     world.advance(SECOND // 10)
@@ -1105,7 +1105,7 @@ def test_a_memory_limit_is_the_size_of_the_card_for_that_client() -> None:
     assert one.allocated == 2 * GIB - MIB
 
 
-def test_a_limit_below_what_is_allocated_takes_nothing_away_and_gives_nothing_more() -> None:
+def test_memory_limit_below_allocated_memory_refuses_more() -> None:
     world = Tenancy()
     one = world.program("user:alice", size=2 * GIB)
     world.advance(SECOND)
@@ -1146,7 +1146,7 @@ def told(talk: Talk, client: int) -> Limits:
     return limits(talk.said, client)[-1]
 
 
-def test_all_programs_of_a_tenant_together_keep_to_its_memory_limit() -> None:
+def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
     for client in (1, 2):
@@ -1165,7 +1165,7 @@ def test_all_programs_of_a_tenant_together_keep_to_its_memory_limit() -> None:
     assert answer(talk, 3, 80).commit >= 80 * GIB
 
 
-def test_ten_that_allocate_at_the_same_moment_stay_within_it() -> None:
+def test_tenant_memory_limit_bounds_ten_clients_at_the_same_moment() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
     for client in range(1, 11):
@@ -1183,7 +1183,7 @@ def test_ten_that_allocate_at_the_same_moment_stay_within_it() -> None:
     assert sum(talk.view(client).commit for client in everyone) <= 10 * GIB
 
 
-def test_a_tenants_limit_is_the_size_of_the_card_and_what_others_use_of_it_is_not_free() -> None:
+def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
     for client in (1, 2):
@@ -1202,7 +1202,7 @@ def test_a_tenants_limit_is_the_size_of_the_card_and_what_others_use_of_it_is_no
     assert (told(talk, 2).total, told(talk, 2).most) == (100 * GIB, 100 * GIB)
 
 
-def test_a_limit_below_what_is_held_lets_it_keep_that_and_refuses_more() -> None:
+def test_tenant_memory_limit_below_held_memory_refuses_more() -> None:
     talk = Talk(100)
     talk.join(1, tenants=ALICE)
     talk.join(2, tenants=ALICE)
@@ -1221,7 +1221,7 @@ def test_a_limit_below_what_is_held_lets_it_keep_that_and_refuses_more() -> None
     assert answer(talk, 1, 31, 4).why == refused.why    # nor alone
 
 
-def test_the_tightest_of_several_levels_counts() -> None:
+def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 30)
     put(talk, "pod:lab/train", 10)
@@ -1234,7 +1234,7 @@ def test_the_tightest_of_several_levels_counts() -> None:
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
 
 
-def test_the_limit_of_a_process_holds_within_that_of_its_tenant() -> None:
+def test_memory_limit_of_a_client_holds_within_its_tenants() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 30)
     talk.join(1, tenants=ALICE)
@@ -1245,7 +1245,7 @@ def test_the_limit_of_a_process_holds_within_that_of_its_tenant() -> None:
     assert told(talk, 1).total == 5 * GIB
 
 
-def test_a_limit_that_came_first_binds_the_first_program_and_goes_with_its_terms() -> None:
+def test_tenant_memory_limit_set_before_the_first_client_binds_it() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
     talk.join(1, tenants=ALICE)
@@ -1255,7 +1255,7 @@ def test_a_limit_that_came_first_binds_the_first_program_and_goes_with_its_terms
     assert list(talk.scheduler._card.tenancies) == []
 
 
-def test_what_a_program_comes_with_counts_and_is_kept() -> None:
+def test_tenant_memory_limit_counts_memory_of_an_earlier_daemon() -> None:
     """After a restart of the daemon."""
     talk = Talk(100)
     put(talk, "user:alice", 10)
@@ -1265,7 +1265,7 @@ def test_what_a_program_comes_with_counts_and_is_kept() -> None:
     assert "user:alice" in answer(talk, 2, 1).why
 
 
-def test_what_a_tenant_was_lent_comes_back_when_another_program_of_it_asks() -> None:
+def test_tenant_memory_limit_calls_unused_commit_back() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 64)
     for client in (1, 2):
@@ -1276,7 +1276,7 @@ def test_what_a_tenant_was_lent_comes_back_when_another_program_of_it_asks() -> 
     assert answer(talk, 1, 1).why
 
 
-def test_all_programs_of_a_tenant_together_keep_to_its_host_memory() -> None:
+def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
     """What they were promised and could leave the card; what is pinned does not."""
     talk = Talk(100)
     put(talk, "user:alice", host=10)
@@ -1297,7 +1297,7 @@ def test_all_programs_of_a_tenant_together_keep_to_its_host_memory() -> None:
     assert told(talk, 1).total == 100 * GIB     # the card is as large as it is
 
 
-def test_host_memory_counts_over_all_cards_and_in_control_groups() -> None:
+def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
     shared = Domains()
     shared.resize("box", 200 * GIB, "the limit of box")
     one, two = Talk(100, domains=shared), Talk(100, domains=shared)
@@ -1317,7 +1317,7 @@ def test_host_memory_counts_over_all_cards_and_in_control_groups() -> None:
     assert [domain.name for domain in shared] == ["box"]
 
 
-def test_a_host_limit_below_what_is_held_takes_nothing_and_that_may_still_leave() -> None:
+def test_tenant_host_limit_below_held_memory_lets_it_be_evicted() -> None:
     talk = Talk(30)
     talk.join(1, tenants=ALICE)
     answer(talk, 1, 20)
@@ -1337,7 +1337,7 @@ def test_a_host_limit_below_what_is_held_takes_nothing_and_that_may_still_leave(
     assert 2 in talk.granted
 
 
-def test_a_host_limit_holds_for_the_first_program_and_the_next() -> None:
+def test_tenant_host_limit_holds_for_first_and_later_clients() -> None:
     talk = Talk(100)
     put(talk, "user:alice", host=10)
     for client in (1, 2):

@@ -13,14 +13,14 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, turns
 TQ = 30
 
 
-def test_a_client_that_wants_nothing_is_left_alone() -> None:
+def test_client_that_wants_nothing_gets_no_order() -> None:
     talk = Talk()
     talk.join(1, 50)
     assert talk.wait(1000) == []
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_a_client_is_loaded_and_runs_when_it_is_whole() -> None:
+def test_client_is_loaded_and_runs_when_whole() -> None:
     talk = Talk()
     talk.join(1, 70)
     first = talk.want(1)
@@ -32,12 +32,12 @@ def test_a_client_is_loaded_and_runs_when_it_is_whole() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_a_client_that_needs_nothing_yet_runs_at_once() -> None:
+def test_client_without_memory_runs_at_once() -> None:
     talk = Talk()
     assert runs(talk.run(1, 0)) == [1]
 
 
-def test_clients_that_fit_together_run_together_and_nobody_is_ever_stopped() -> None:
+def test_clients_that_fit_run_together_without_stops() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         assert client in runs(talk.run(client, 33))
@@ -46,14 +46,14 @@ def test_clients_that_fit_together_run_together_and_nobody_is_ever_stopped() -> 
     assert talk.scheduler.snapshot().state is CardState.SHARED
 
 
-def test_nobody_is_stopped_while_nobody_waits() -> None:
+def test_holder_is_not_stopped_while_no_client_waits() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 70)
     talk.join(2, 70)
     assert stops(talk.wait(100 * TQ)) == []
 
 
-def test_when_they_do_not_fit_turns_are_taken() -> None:
+def test_clients_that_do_not_fit_take_turns() -> None:
     talk = Talk()
     talk.run(1, 70)
     assert (1, TQ, True) in turns(talk.run(2, 70))
@@ -66,7 +66,7 @@ def test_when_they_do_not_fit_turns_are_taken() -> None:
     assert talk.view(1).state is ClientState.WAITING
 
 
-def test_the_quantum_counts_from_the_opening_of_the_gate_not_from_the_decision() -> None:
+def test_quantum_counts_from_the_opening_of_the_gate() -> None:
     talk = Talk(stuck_after=1000)
     talk.join(1, 70)
     first = talk.want(1)
@@ -78,14 +78,14 @@ def test_the_quantum_counts_from_the_opening_of_the_gate_not_from_the_decision()
     assert stops(talk.wait(0.001)) == [1]
 
 
-def test_a_quantum_that_was_over_before_anyone_came_ends_at_once() -> None:
+def test_quantum_over_before_a_client_waits_ends_the_turn_at_once() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.wait(10 * TQ)
     assert stops(talk.run(2, 70)) == [1]
 
 
-def test_a_holder_that_is_idle_gives_way_at_once() -> None:
+def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -97,20 +97,20 @@ def test_a_holder_that_is_idle_gives_way_at_once() -> None:
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_an_idle_holder_stays_while_nobody_waits() -> None:
+def test_idle_holder_keeps_its_turn_while_no_client_waits() -> None:
     talk = Talk()
     talk.run(1, 70)
     assert stops(talk.idle(1)) == []
 
 
-def test_what_a_holder_said_before_others_came_does_not_count() -> None:
+def test_idle_report_before_contention_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.idle(1)
     assert stops(talk.run(2, 70)) == []
 
 
-def test_first_come_first_served() -> None:
+def test_queue_of_equals_is_first_come_first_served() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         talk.run(client, 70)
@@ -123,7 +123,7 @@ def test_first_come_first_served() -> None:
     assert order == [1, 2, 3, 1, 2, 3]
 
 
-def test_no_more_holders_are_stopped_than_the_next_one_needs() -> None:
+def test_turns_end_for_no_more_holders_than_the_head_needs() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(1)
@@ -132,7 +132,7 @@ def test_no_more_holders_are_stopped_than_the_next_one_needs() -> None:
     assert stops(talk.run(3, 50)) == [1]
 
 
-def test_nobody_is_stopped_before_that_is_enough() -> None:
+def test_turns_do_not_end_before_that_is_enough_for_the_head() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(TQ - 5)
@@ -142,7 +142,7 @@ def test_nobody_is_stopped_before_that_is_enough() -> None:
     assert stops(talk.wait(TQ - 6)) == [1, 2]
 
 
-def test_the_oldest_turn_ends_first() -> None:
+def test_turns_end_oldest_first() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         talk.run(client, 30)
@@ -151,7 +151,7 @@ def test_the_oldest_turn_ends_first() -> None:
     assert stops(talk.run(4, 30)) == [1]
 
 
-def test_one_behind_a_client_that_does_not_fit_may_run_beside_the_holders() -> None:
+def test_client_behind_a_blocked_head_runs_beside_the_holders() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 90)
@@ -161,7 +161,7 @@ def test_one_behind_a_client_that_does_not_fit_may_run_beside_the_holders() -> N
     assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
 
 
-def test_nobody_overtakes_at_the_end_of_a_turn() -> None:
+def test_client_does_not_overtake_at_the_end_of_a_turn() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 60)
@@ -169,7 +169,7 @@ def test_nobody_overtakes_at_the_end_of_a_turn() -> None:
     assert runs(talk.run(3, 20)) == []
 
 
-def test_the_next_one_is_not_starved_by_small_ones() -> None:
+def test_head_is_not_starved_by_small_clients() -> None:
     talk = Talk(stuck_after=1000)
     talk.run(1, 10)
     talk.join(2, 95)
@@ -184,7 +184,7 @@ def test_the_next_one_is_not_starved_by_small_ones() -> None:
     assert talk.now <= (TQ + 1) * SECOND
 
 
-def test_a_client_that_can_never_fit_waits_and_holds_up_nobody() -> None:
+def test_client_that_never_fits_holds_up_no_other() -> None:
     talk = Talk()
     talk.join(1, 120)
     talk.want(1)
@@ -197,7 +197,7 @@ def test_a_client_that_can_never_fit_waits_and_holds_up_nobody() -> None:
     assert (2, TQ, True) in turns(actions)
 
 
-def test_what_others_have_pinned_cannot_be_had() -> None:
+def test_client_that_does_not_fit_beside_pinned_memory_waits() -> None:
     talk = Talk()
     talk.join(1, pinned=20)
     talk.join(2, 90)
@@ -207,7 +207,7 @@ def test_what_others_have_pinned_cannot_be_had() -> None:
     assert talk.view(2).state is ClientState.LOADING
 
 
-def test_with_anti_thrash_on_one_runs_at_a_time_and_both_stay_resident() -> None:
+def test_anti_thrash_on_runs_one_at_a_time_and_moves_nothing() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     assert (1, TQ, True) in turns(talk.run(2, 30))
@@ -217,7 +217,7 @@ def test_with_anti_thrash_on_one_runs_at_a_time_and_both_stay_resident() -> None
     assert evicts(talk.said) == []
 
 
-def test_with_anti_thrash_off_no_quantum_ends() -> None:
+def test_anti_thrash_off_ends_no_quantum() -> None:
     talk = Talk(mode=AntiThrash.OFF)
     talk.run(1, 70)
     talk.run(2, 70)
@@ -225,7 +225,7 @@ def test_with_anti_thrash_off_no_quantum_ends() -> None:
     assert stops(talk.idle(1)) == [1]
 
 
-def test_switched_on_while_three_run_all_but_one_stop_when_their_quantum_is_over() -> None:
+def test_anti_thrash_switched_on_stops_all_but_one_after_their_quantum() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         talk.run(client, 20)
@@ -239,7 +239,7 @@ def test_switched_on_while_three_run_all_but_one_stop_when_their_quantum_is_over
     assert runs(talk.stopped(3)) == [1]
 
 
-def test_a_shorter_quantum_applies_to_the_turn_that_is_on() -> None:
+def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -249,14 +249,14 @@ def test_a_shorter_quantum_applies_to_the_turn_that_is_on() -> None:
     assert stops(talk.wait(5)) == [1]
 
 
-def test_contention_that_ceases_is_told() -> None:
+def test_run_is_sent_anew_when_contention_ends() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
     assert (1, 0, False) in turns(talk.leave(2))
 
 
-def test_a_client_whose_drain_does_not_end_is_asked_again_ever_more_rarely() -> None:
+def test_drain_that_does_not_end_is_asked_for_ever_more_rarely() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -275,7 +275,7 @@ def test_a_client_whose_drain_does_not_end_is_asked_again_ever_more_rarely() -> 
     assert stops(talk.wait(2)) == [1]
 
 
-def test_a_client_that_dies_ends_its_turn_at_once() -> None:
+def test_client_that_leaves_ends_its_turn_at_once() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -285,7 +285,7 @@ def test_a_client_that_dies_ends_its_turn_at_once() -> None:
     assert 2 in runs(actions)
 
 
-def test_a_client_may_die_while_draining() -> None:
+def test_client_that_leaves_while_draining_ends_its_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -293,14 +293,14 @@ def test_a_client_may_die_while_draining() -> None:
     assert 2 in runs(talk.obey(talk.leave(1)))
 
 
-def test_a_want_that_crossed_with_run_means_nothing() -> None:
+def test_want_that_crossed_with_run_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 70)
     assert talk.want(1) == []
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_times_held_and_waited_are_counted() -> None:
+def test_snapshot_counts_times_held_and_waited() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -315,7 +315,7 @@ def test_times_held_and_waited_are_counted() -> None:
     assert talk.view(2).waited == (TQ + 2) * SECOND
 
 
-def test_after_a_restart_it_listens_first_and_takes_over_who_runs() -> None:
+def test_restarted_scheduler_listens_and_takes_over_running_clients() -> None:
     talk = Talk(gather=1)
     assert not [a for a in talk.join(1, 70, 70, running=True, commit=70) if isinstance(a, Run)]
     actions = talk.join(2, 70, 30, wants=True, commit=70)
@@ -328,7 +328,7 @@ def test_after_a_restart_it_listens_first_and_takes_over_who_runs() -> None:
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
-def test_more_run_after_a_restart_than_fit() -> None:
+def test_restarted_scheduler_stops_clients_that_do_not_fit() -> None:
     talk = Talk(gather=1)
     talk.join(1, 70, 70, running=True, commit=70)
     talk.join(2, 70, 70, running=True, commit=70)
@@ -337,7 +337,7 @@ def test_more_run_after_a_restart_than_fit() -> None:
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_before_the_end_whoever_fits_is_let_in_the_smallest_first() -> None:
+def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
     talk = Talk(step=5)
     talk.run(1, 50)
     for client, size in ((2, 45), (3, 30), (4, 10), (5, 20)):
@@ -356,7 +356,7 @@ def test_before_the_end_whoever_fits_is_let_in_the_smallest_first() -> None:
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
 
 
-def test_before_the_end_more_than_one_runs_whatever_the_mode() -> None:
+def test_draining_daemon_lets_several_run_in_any_mode() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 70)
     talk.join(2, 20)

@@ -59,7 +59,7 @@ class Watched(World):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_cards_time_is_divided_among_those_who_hold_it(seed: int) -> None:
+def test_usage_divides_the_cards_time_among_holders(seed: int) -> None:
     world = Watched(Settings(
         capacity=1024 * MIB, total=1024 * MIB, host_budget=4096 * MIB, step=128 * MIB,
         tq=SECOND // 2, anti_thrash=AntiThrash.AUTO, gather=0), seed)
@@ -84,6 +84,6 @@ def test_the_cards_time_is_divided_among_those_who_hold_it(seed: int) -> None:
     assert sum(one.handover for one in used) <= world.scheduler.snapshot().counters.handover
 
 
-def test_one_that_is_gone_has_used_nothing() -> None:
+def test_usage_of_a_client_that_left_is_nothing() -> None:
     world = World(Settings(capacity=MIB, total=MIB, host_budget=0, gather=0))
     assert not any(world.scheduler.usage(7, world.now))

@@ -57,7 +57,7 @@ class Notebook:
 
 
 @pytest.mark.long
-def test_weeks_of_a_labs_card() -> None:
+def test_weeks_of_a_labs_card_are_shared_equally() -> None:
     world = World(
         Settings(
             capacity=CARD, total=CARD, host_budget=400 * GIB, step=16 * GIB, tq=TQ,
