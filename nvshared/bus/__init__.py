@@ -12,6 +12,7 @@ has let it pass, with the objects in objects.py, which also announces changes. p
 holds all of this together.
 """
 
+from nvshared import dbus  # noqa: F401, isort: skip (first: it keeps dbus-next's package empty)
 from nvshared.bus.publication import Publication, publish
 
 __all__ = ["Publication", "publish"]

@@ -2,7 +2,7 @@
 """com.nvshare.Client: one process on one card."""
 
 from nvshared.bus.authority import caller
-from nvshared.bus.interface import ANYONE, Emits, Interface, dbus_property, method
+from nvshared.bus.interface import ANYONE, Emits, Interface, method, read_only
 from nvshared.names import ACTION_MANAGE_CLIENTS, CLIENT_INTERFACE, UNKNOWN, gpu_path
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
@@ -26,105 +26,40 @@ class ClientInterface(Interface):
         self._manager = manager
         self._client = client
 
-    @dbus_property()
-    def MemoryLimit(self) -> "t":
-        return self._client.terms.in_force.memory_limit
-
-    @dbus_property()
-    def ComputeLimit(self) -> "u":
-        return self._client.terms.in_force.compute_limit
-
-    @dbus_property()
-    def Weight(self) -> "u":
-        return self._client.terms.in_force.weight
-
-    @dbus_property()
-    def Suspended(self) -> "b":
-        return self._client.terms.in_force.suspended
-
-    @dbus_property(Emits.CONST)
-    def PID(self) -> "u":
-        return self._client.peer.pid
-
-    @dbus_property(Emits.CONST)
-    def UID(self) -> "u":
-        return self._client.peer.uid
-
-    @dbus_property(Emits.CONST)
-    def GPU(self) -> "o":
-        return gpu_path(self._client.gpu.facts.index)
-
-    @dbus_property()
-    def Name(self) -> "s":
-        return self._client.name
-
-    @dbus_property()
-    def Tenant(self) -> "s":
-        return self._client.tenant
-
-    @dbus_property(Emits.NOTHING)
-    def Gang(self) -> "s":
-        return self._client.gang
-
-    @dbus_property()
-    def State(self) -> "s":
-        return str(self._client.view.state)
-
-    @dbus_property()
-    def Stays(self) -> "s":
-        return str(self._client.memory.stays)
-
-    @dbus_property(Emits.NOTHING)
-    def Allocated(self) -> "t":
-        return self._client.memory.allocated
-
-    @dbus_property(Emits.NOTHING)
-    def Resident(self) -> "t":
-        return self._client.memory.resident
-
-    @dbus_property(Emits.NOTHING)
-    def Swapped(self) -> "t":
-        return max(0, self._client.memory.allocated - self._client.memory.resident)
-
-    @dbus_property(Emits.NOTHING)
-    def Pinned(self) -> "t":
-        return self._client.memory.pinned
-
-    @dbus_property(Emits.NOTHING)
-    def HeldUSec(self) -> "t":
-        return self._client.held
-
-    @dbus_property(Emits.NOTHING)
-    def WaitedUSec(self) -> "t":
-        return self._client.waited
-
-    @dbus_property(Emits.NOTHING)
-    def WaitingUSec(self) -> "t":
-        return self._client.waiting
-
-    @dbus_property(Emits.NOTHING)
-    def IdleUSec(self) -> "t":
-        return self._client.idle
-
-    @dbus_property(Emits.NOTHING)
-    def ExpectedUSec(self) -> "t":
-        return UNKNOWN if self._client.expected is None else self._client.expected
-
-    @dbus_property(Emits.NOTHING)
-    def Position(self) -> "u":
-        return self._client.position
-
-    @dbus_property(Emits.NOTHING)
-    def Turns(self) -> "t":
-        return self._client.view.turns
-
-    @dbus_property(Emits.NOTHING)
-    def BytesIn(self) -> "t":
-        return self._client.view.bytes_in
-
-    @dbus_property(Emits.NOTHING)
-    def BytesOut(self) -> "t":
-        return self._client.view.bytes_out
+    MemoryLimit = read_only(
+        "MemoryLimit", "t", lambda self: self._client.terms.in_force.memory_limit)
+    ComputeLimit = read_only(
+        "ComputeLimit", "u", lambda self: self._client.terms.in_force.compute_limit)
+    Weight = read_only("Weight", "u", lambda self: self._client.terms.in_force.weight)
+    Suspended = read_only("Suspended", "b", lambda self: self._client.terms.in_force.suspended)
+    PID = read_only("PID", "u", lambda self: self._client.peer.pid, Emits.CONST)
+    UID = read_only("UID", "u", lambda self: self._client.peer.uid, Emits.CONST)
+    GPU = read_only("GPU", "o", lambda self: gpu_path(self._client.gpu.facts.index), Emits.CONST)
+    Name = read_only("Name", "s", lambda self: self._client.name)
+    Tenant = read_only("Tenant", "s", lambda self: self._client.tenant)
+    Gang = read_only("Gang", "s", lambda self: self._client.gang, Emits.NOTHING)
+    State = read_only("State", "s", lambda self: str(self._client.view.state))
+    Stays = read_only("Stays", "s", lambda self: str(self._client.memory.stays))
+    Allocated = read_only(
+        "Allocated", "t", lambda self: self._client.memory.allocated, Emits.NOTHING)
+    Resident = read_only("Resident", "t", lambda self: self._client.memory.resident, Emits.NOTHING)
+    Swapped = read_only(
+        "Swapped", "t",
+        lambda self: max(0, self._client.memory.allocated - self._client.memory.resident),
+        Emits.NOTHING)
+    Pinned = read_only("Pinned", "t", lambda self: self._client.memory.pinned, Emits.NOTHING)
+    HeldUSec = read_only("HeldUSec", "t", lambda self: self._client.held, Emits.NOTHING)
+    WaitedUSec = read_only("WaitedUSec", "t", lambda self: self._client.waited, Emits.NOTHING)
+    WaitingUSec = read_only("WaitingUSec", "t", lambda self: self._client.waiting, Emits.NOTHING)
+    IdleUSec = read_only("IdleUSec", "t", lambda self: self._client.idle, Emits.NOTHING)
+    ExpectedUSec = read_only(
+        "ExpectedUSec", "t",
+        lambda self: UNKNOWN if self._client.expected is None else self._client.expected,
+        Emits.NOTHING)
+    Position = read_only("Position", "u", lambda self: self._client.position, Emits.NOTHING)
+    Turns = read_only("Turns", "t", lambda self: self._client.view.turns, Emits.NOTHING)
+    BytesIn = read_only("BytesIn", "t", lambda self: self._client.view.bytes_in, Emits.NOTHING)
+    BytesOut = read_only("BytesOut", "t", lambda self: self._client.view.bytes_out, Emits.NOTHING)
 
     @method("ListTurns", "turns", action=ANYONE)
     def list_turns(self) -> "a(ttttsa{sv})":

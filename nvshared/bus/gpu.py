@@ -4,7 +4,7 @@
 import math
 
 from nvshared import names
-from nvshared.bus.interface import ANYONE, Emits, Interface, dbus_property, method, signal
+from nvshared.bus.interface import ANYONE, Emits, Interface, method, read_only, signal
 from nvshared.bus.manager import TurnSettings, rows
 from nvshared.machine.peer import name, owner
 from nvshared.sharing.gpu import GPU
@@ -27,41 +27,17 @@ class GPUInterface(TurnSettings):
     def turn_ended(self, client: str, reason: str, held_usec: int) -> "ost":
         return [client, reason, held_usec]
 
-    @dbus_property(Emits.CONST)
-    def Index(self) -> "u":
-        return self._gpu.facts.index
-
-    @dbus_property(Emits.CONST)
-    def UUID(self) -> "s":
-        return self._gpu.facts.uuid
-
-    @dbus_property(Emits.CONST)
-    def Name(self) -> "s":
-        return self._gpu.facts.name
-
-    @dbus_property(Emits.CONST)
-    def PCIBusID(self) -> "s":
-        return self._gpu.facts.pci_bus_id
-
-    @dbus_property(Emits.CONST)
-    def MemoryTotal(self) -> "t":
-        return self._gpu.facts.memory_total
-
-    @dbus_property(Emits.CONST)
-    def MIG(self) -> "b":
-        return self._gpu.facts.mig
-
-    @dbus_property()
-    def State(self) -> "s":
-        return self._gpu.state
-
-    @dbus_property()
-    def Holders(self) -> "ao":
-        return [names.client_path(client.id) for client in self._gpu.holders]
-
-    @dbus_property()
-    def QueueLength(self) -> "u":
-        return self._gpu.queue_length
+    Index = read_only("Index", "u", lambda self: self._gpu.facts.index, Emits.CONST)
+    UUID = read_only("UUID", "s", lambda self: self._gpu.facts.uuid, Emits.CONST)
+    Name = read_only("Name", "s", lambda self: self._gpu.facts.name, Emits.CONST)
+    PCIBusID = read_only("PCIBusID", "s", lambda self: self._gpu.facts.pci_bus_id, Emits.CONST)
+    MemoryTotal = read_only(
+        "MemoryTotal", "t", lambda self: self._gpu.facts.memory_total, Emits.CONST)
+    MIG = read_only("MIG", "b", lambda self: self._gpu.facts.mig, Emits.CONST)
+    State = read_only("State", "s", lambda self: self._gpu.state)
+    Holders = read_only(
+        "Holders", "ao", lambda self: [names.client_path(one.id) for one in self._gpu.holders])
+    QueueLength = read_only("QueueLength", "u", lambda self: self._gpu.queue_length)
 
     @method("Preempt", action=names.ACTION_MANAGE_CLIENTS)
     def preempt(self) -> None:
@@ -83,50 +59,28 @@ class StatisticsInterface(Interface):
         """NVML is asked about a card without clients only when somebody wants to know."""
         await look([self._gpu])
 
-    @dbus_property(Emits.NOTHING)
-    def Capacity(self) -> "t":
-        return self._gpu.snapshot().capacity
+    Capacity = read_only("Capacity", "t", lambda self: self._gpu.snapshot().capacity, Emits.NOTHING)
+    Free = read_only("Free", "t", lambda self: max(0, self._gpu.snapshot().free), Emits.NOTHING)
+    Outside = read_only("Outside", "t", lambda self: self._gpu.capacity.outside, Emits.NOTHING)
+    MemoryUsed = read_only(
+        "MemoryUsed", "t", lambda self: _or(names.UNKNOWN, self._gpu.sample.memory_used),
+        Emits.NOTHING)
+    Utilization = read_only(
+        "Utilization", "d", lambda self: _or(math.nan, self._gpu.sample.utilisation), Emits.NOTHING)
+    Temperature = read_only(
+        "Temperature", "d", lambda self: _or(math.nan, self._gpu.sample.temperature), Emits.NOTHING)
+    Power = read_only(
+        "Power", "d", lambda self: _or(math.nan, self._gpu.sample.power), Emits.NOTHING)
+    Turns = read_only("Turns", "t", lambda self: self._gpu.snapshot().counters.turns, Emits.NOTHING)
+    BytesIn = read_only(
+        "BytesIn", "t", lambda self: self._gpu.snapshot().counters.bytes_in, Emits.NOTHING)
+    BytesOut = read_only(
+        "BytesOut", "t", lambda self: self._gpu.snapshot().counters.bytes_out, Emits.NOTHING)
 
-    @dbus_property(Emits.NOTHING)
-    def Free(self) -> "t":
-        return max(0, self._gpu.snapshot().free)
-
-    @dbus_property(Emits.NOTHING)
-    def Outside(self) -> "t":
-        return self._gpu.capacity.outside
-
-    @dbus_property(Emits.NOTHING)
-    def MemoryUsed(self) -> "t":
-        return _or(names.UNKNOWN, self._gpu.sample.memory_used)
-
-    @dbus_property(Emits.NOTHING)
-    def Utilization(self) -> "d":
-        return _or(math.nan, self._gpu.sample.utilisation)
-
-    @dbus_property(Emits.NOTHING)
-    def Temperature(self) -> "d":
-        return _or(math.nan, self._gpu.sample.temperature)
-
-    @dbus_property(Emits.NOTHING)
-    def Power(self) -> "d":
-        return _or(math.nan, self._gpu.sample.power)
-
-    @dbus_property(Emits.NOTHING)
-    def Turns(self) -> "t":
-        return self._gpu.snapshot().counters.turns
-
-    @dbus_property(Emits.NOTHING)
-    def BytesIn(self) -> "t":
-        return self._gpu.snapshot().counters.bytes_in
-
-    @dbus_property(Emits.NOTHING)
-    def BytesOut(self) -> "t":
-        return self._gpu.snapshot().counters.bytes_out
-
-    @dbus_property(Emits.NOTHING)
-    def Unshared(self) -> "a(uust)":
-        strangers = sorted(self._gpu.strangers.items(), key=lambda one: -one[1])
-        return [[pid, owner(pid), name(pid), size] for pid, size in strangers]
+    Unshared = read_only("Unshared", "a(uust)", lambda self: [
+        [pid, owner(pid), name(pid), size]
+        for pid, size in sorted(self._gpu.strangers.items(), key=lambda one: -one[1])
+    ], Emits.NOTHING)
 
 
 def _or(unknown: float, figure: float | None) -> float:

@@ -5,8 +5,7 @@
         @method("SetTQ", action=ACTION_SET_TQ)
         def set_tq(self, seconds: "u") -> None: ...
 
-        @dbus_property()
-        def TQ(self) -> "u": ...
+        TQ = read_only("TQ", "u", lambda self: self._settings.tq)
 
         @signal("TurnStarted", "client")
         def turn_started(self, client: str) -> "o": ...
@@ -82,6 +81,15 @@ def dbus_property(
         return declared
 
     return declare
+
+
+def read_only(
+    name: str, signature: str, read: Callable[[Any], Any], emits: Emits = Emits.VALUE
+) -> Any:
+    """Declares a property that nobody writes, by the function that reads it of the object."""
+    read.__name__ = name
+    read.__annotations__ = {"return": signature}
+    return dbus_property(emits)(read)
 
 
 def _name(arguments: list[Any], names: str) -> None:

@@ -6,7 +6,7 @@ import os
 
 from dbus_next.constants import PropertyAccess
 
-from nvshared.bus.interface import Emits, Interface, dbus_property
+from nvshared.bus.interface import Emits, Interface, dbus_property, read_only
 from nvshared.errors import InvalidArgs
 from nvshared.names import ACTION_SET_LOG_LEVEL, LOG_CONTROL_INTERFACE
 
@@ -42,10 +42,7 @@ class LogControl(Interface):
             raise InvalidArgs(f"there is no log level {word!r}", f"give one of {known}")
         logging.getLogger().setLevel(_LEVELS[word])
 
-    @dbus_property(Emits.NOTHING)
-    def LogTarget(self) -> "s":
-        return "journal" if "JOURNAL_STREAM" in os.environ else "console"
-
-    @dbus_property(Emits.CONST)
-    def SyslogIdentifier(self) -> "s":
-        return "nvshared"
+    LogTarget = read_only(
+        "LogTarget", "s", lambda _: "journal" if "JOURNAL_STREAM" in os.environ else "console",
+        Emits.NOTHING)
+    SyslogIdentifier = read_only("SyslogIdentifier", "s", lambda _: "nvshared", Emits.CONST)

@@ -11,15 +11,7 @@ from typing import Any
 from nvshared import __version__, names
 from nvshared.bus.authority import Caller, caller
 from nvshared.bus.client import set_term
-from nvshared.bus.interface import (
-    ANYONE,
-    Emits,
-    Interface,
-    array,
-    dbus_property,
-    method,
-    signal,
-)
+from nvshared.bus.interface import ANYONE, Emits, Interface, array, method, read_only, signal
 from nvshared.dbus import marshalled
 from nvshared.errors import NoHistory, NoSuchGPU, NvshareError
 from nvshared.history import Asked, Found, History
@@ -80,21 +72,10 @@ class TurnSettings(Interface):
         self._settings = manager if gpu is None else gpu
         self._index = "" if gpu is None else str(gpu.facts.index)
 
-    @dbus_property()
-    def TQ(self) -> "u":
-        return self._settings.tq
-
-    @dbus_property()
-    def TQUSec(self) -> "t":
-        return self._settings.tq_usec
-
-    @dbus_property()
-    def TQAuto(self) -> "b":
-        return self._settings.tq_auto
-
-    @dbus_property()
-    def AntiThrash(self) -> "s":
-        return str(self._settings.anti_thrash)
+    TQ = read_only("TQ", "u", lambda self: self._settings.tq)
+    TQUSec = read_only("TQUSec", "t", lambda self: self._settings.tq_usec)
+    TQAuto = read_only("TQAuto", "b", lambda self: self._settings.tq_auto)
+    AntiThrash = read_only("AntiThrash", "s", lambda self: str(self._settings.anti_thrash))
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     async def set_tq(self, seconds: "u") -> None:
@@ -133,13 +114,9 @@ class ManagerInterface(TurnSettings):
     def client_stuck(self, client: str, state: str, waited_usec: int) -> "osta{sv}":
         return [client, state, waited_usec, {}]
 
-    @dbus_property(Emits.CONST)
-    def Version(self) -> "s":
-        return __version__
-
-    @dbus_property()
-    def GPUs(self) -> "ao":
-        return [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus]
+    Version = read_only("Version", "s", lambda self: __version__, Emits.CONST)
+    GPUs = read_only(
+        "GPUs", "ao", lambda self: [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus])
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:

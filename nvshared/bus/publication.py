@@ -76,7 +76,8 @@ class Publication:
             manager.gpu_new.connect(self._gpu_new),
             manager.client_new.connect(self._client_new),
             manager.client_removed.connect(self._client_removed),
-            manager.client_stuck.connect(self._client_stuck),
+            manager.client_stuck.connect(lambda client, state, waited: self._face.client_stuck(
+                client_path(client.id), state, waited)),
             manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id)),
             manager.changed.connect(lambda _names: self._bus.changed(self._face)),
         ]
@@ -194,9 +195,6 @@ class Publication:
         self._limited.discard(client.id)
         self._bus.unexport(path)
         self._face.client_removed(client.id, path)
-
-    def _client_stuck(self, client: Client, state: str, waited: int) -> None:
-        self._face.client_stuck(client_path(client.id), state, waited)
 
     def _client_changed(self, number: int) -> None:
         face = self._clients.get(number)
