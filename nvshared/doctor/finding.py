@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 
 class Grade(StrEnum):
@@ -18,27 +19,10 @@ class Grade(StrEnum):
 class Finding:
     """`words` is a sentence without its full stop; `advice` says what to do, or is empty."""
 
-    topic: str
     grade: Grade
+    topic: str
     words: str
     advice: str = ""
 
 
-def ok(topic: str, words: str) -> Finding:
-    """All is well."""
-    return Finding(topic, Grade.OK, words)
-
-
-def note(topic: str, words: str, advice: str = "") -> Finding:
-    """Good to know."""
-    return Finding(topic, Grade.NOTE, words, advice)
-
-
-def warning(topic: str, words: str, advice: str) -> Finding:
-    """It works, but not as well as it could."""
-    return Finding(topic, Grade.WARNING, words, advice)
-
-
-def fault(topic: str, words: str, advice: str) -> Finding:
-    """Programs cannot share their GPU as long as it is so."""
-    return Finding(topic, Grade.FAULT, words, advice)
+ok, note, warning, fault = (partial(Finding, grade) for grade in Grade)

@@ -375,7 +375,7 @@ def test_what_is_printed(
 ) -> None:
     from nvshared.cli.parser import build
 
-    finding = Finding("socket", grade, "it is so", "do that" if grade is not Grade.OK else "")
+    finding = Finding(grade, "socket", "it is so", "do that" if grade is not Grade.OK else "")
     monkeypatch.setattr("nvshared.doctor.examine", lambda _: Examination("1", (finding,)))
     options = build((DOCTOR,)).parse_args(["doctor", *(["--json"] if as_json else [])])
     assert DOCTOR.act(options) is code
