@@ -69,9 +69,10 @@ async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
     environment = gpu.with_sharing()
     async with service(gpu, folder) as started:
         with (
-            contextlib.closing(Handovers.of(started.trace)) as handovers,
+            started.trace.open(encoding="utf-8") as trace,
             Daemon(started.bus) if started.bus else contextlib.nullcontext() as daemon,
         ):
+            handovers = Handovers(trace)
             performing = asyncio.gather(
                 *(_perform(task, environment, show) for task in tasks(gpu))
             )
@@ -168,16 +169,12 @@ def verdict(outcome: Outcome) -> str:
     return f"{outcome.task.name} failed: {outcome.message or f'status {outcome.status}'}"
 
 
-def _verdicts(act: Act) -> str:
-    return ", ".join(verdict(outcome) for outcome in act.outcomes)
-
-
 COLUMNS = [
     Column("TWO PROGRAMS", lambda act: act.name),
     Column("SECONDS", lambda act: f"{act.seconds:.1f}", right=True),
     Column("HAND-OVERS", lambda act: str(act.handovers) if act.handovers else "-", right=True),
     Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "-", right=True),
-    Column("RESULTS", _verdicts, give=Give(0, NARROWEST)),
+    Column("RESULTS", lambda act: ", ".join(map(verdict, act.outcomes)), give=Give(0, NARROWEST)),
 ]
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -51,15 +50,6 @@ class Handovers:
     _holder: int = 0
     _places: dict[int, Place] = field(default_factory=dict)
     _cut: str = ""                      # a line of which only the beginning is there yet
-
-    @classmethod
-    def of(cls, path: Path) -> "Handovers":
-        """From the beginning of this file."""
-        return cls(path.open(encoding="utf-8"))
-
-    def close(self) -> None:
-        """Reads no more."""
-        self.trace.close()
 
     def new(self) -> Iterator[Turn]:
         """Counts what was written since the last call; the turns that began."""
@@ -117,52 +107,44 @@ class Progress:
 
 
 class Show:
-    """Is told what happens, and shows it."""
+    """Shows what happens: on a terminal as a picture, elsewhere with a line for each event.
 
-    def __init__(self) -> None:
+    The picture is the dashboard of `nvsharectl top` above how far the programs are.
+    """
+
+    def __init__(self, file: TextIO, live: Live | None = None) -> None:
+        """`live`: where the picture is drawn; None: lines are written."""
+        self._file = file
+        self._live = live
         self._programs: dict[int, Progress] = {}
+        self._title = ""
+        self._start = time.monotonic()
+        self._snapshot: Snapshot | None = None
 
     def act(self, title: str) -> None:
         """A new act begins."""
         self._programs.clear()
+        self._title, self._snapshot, self._start = title, None, time.monotonic()
+        if self._live is None:
+            print(f"\n{title}", file=self._file, flush=True)
+        self._draw()
 
     def began(self, task: Task, pid: int) -> None:
         """A program was started."""
         self._programs[pid] = Progress(task, pid)
+        self._draw()
 
     def said(self, task: Task, event: Event) -> None:
         """A program said something; "failed" with a "message" is said for it."""
         for progress in self._programs.values():
             if progress.task is task:
                 progress.note(event)
-                self._noted(progress, event)
+                if event["event"] in ENDED:     # its steps would be too many lines
+                    self._print(f"{task.name}: {progress.words}")
+        self._draw()
 
     def turned(self, turn: Turn) -> None:
         """The GPU changed hands."""
-
-    def looked(self, snapshot: Snapshot) -> None:
-        """The daemon was asked how things stand."""
-
-    def _noted(self, progress: Progress, event: Event) -> None:
-        """A program is further."""
-
-
-class Lines(Show):
-    """For a pipe, or a terminal that can do no more: one line for each thing that happens."""
-
-    def __init__(self, file: TextIO) -> None:
-        super().__init__()
-        self._file = file
-        self._start = time.monotonic()
-
-    def act(self, title: str) -> None:
-        """Says so."""
-        super().act(title)
-        self._start = time.monotonic()
-        print(f"\n{title}", file=self._file, flush=True)
-
-    def turned(self, turn: Turn) -> None:
-        """Who holds the GPU now, and where the memory is."""
         places = []
         for pid, progress in self._programs.items():
             if place := turn.places.get(pid):
@@ -171,46 +153,19 @@ class Lines(Show):
         if holder := self._programs.get(turn.pid):
             self._print(f"{holder.task.name} holds the GPU; {', '.join(places)}")
 
-    def _noted(self, progress: Progress, event: Event) -> None:
-        """Only what ends a program; its steps would be too many lines."""
-        if event["event"] in ENDED:
-            self._print(f"{progress.task.name}: {progress.words}")
-
-    def _print(self, text: str) -> None:
-        seconds = time.monotonic() - self._start
-        print(f"{seconds:6.1f} s  {text}", file=self._file, flush=True)
-
-
-class Picture(Show):
-    """For a terminal: the dashboard of `nvsharectl top`, and how far the programs are."""
-
-    def __init__(self, live: Live) -> None:
-        super().__init__()
-        self._live = live
-        self._title = ""
-        self._snapshot: Snapshot | None = None
-
-    def act(self, title: str) -> None:
-        """Begins with an empty one."""
-        super().act(title)
-        self._title = title
-        self._snapshot = None
-        self._draw()
-
-    def began(self, task: Task, pid: int) -> None:
-        """Adds its bar."""
-        super().began(task, pid)
-        self._draw()
-
     def looked(self, snapshot: Snapshot) -> None:
-        """Draws it."""
+        """The daemon was asked how things stand."""
         self._snapshot = snapshot
         self._draw()
 
-    def _noted(self, progress: Progress, event: Event) -> None:
-        self._draw()
+    def _print(self, text: str) -> None:
+        if self._live is None:
+            seconds = time.monotonic() - self._start
+            print(f"{seconds:6.1f} s  {text}", file=self._file, flush=True)
 
     def _draw(self) -> None:
+        if self._live is None:
+            return
         parts: list[RenderableType] = [Text(self._title, style="bold")]
         if self._snapshot is not None:
             parts.append(Dashboard(self._snapshot))
@@ -229,7 +184,7 @@ class Picture(Show):
 def show_on(file: TextIO) -> Iterator[Show]:
     """What suits the file. A picture is cleared away in the end."""
     if not file.isatty() or os.environ.get("TERM") == "dumb":
-        yield Lines(file)
+        yield Show(file)
         return
     with Live(console=Console(file=file), auto_refresh=False, transient=True) as live:
-        yield Picture(live)
+        yield Show(file, live)

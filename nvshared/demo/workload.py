@@ -56,17 +56,13 @@ async def running(
         yield process
     finally:
         try:
-            await _ask_to_end(process, stop)
+            if process.returncode is None and stop != signal.SIGKILL:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(stop)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), PATIENCE)
         finally:
             await _end(process)
-
-
-async def _ask_to_end(process: Process, stop: signal.Signals) -> None:
-    if process.returncode is None and stop != signal.SIGKILL:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(stop)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), PATIENCE)
 
 
 async def _end(process: Process) -> None:

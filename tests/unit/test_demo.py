@@ -31,7 +31,7 @@ def write(trace: Path, *lines: dict[str, object]) -> None:
 def test_demo_counts_handovers_and_bytes_from_the_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.touch()
-    handovers = Handovers.of(trace)
+    handovers = Handovers(trace.open())
     assert list(handovers.new()) == []
     write(trace,
           {"at": 1, "pid": 10, "event": "memory-changed", "memory": memory(5, 5)},
@@ -45,7 +45,7 @@ def test_demo_counts_handovers_and_bytes_from_the_trace(tmp_path: Path) -> None:
     # The same program again is a turn and no hand-over.
     write(trace, {"at": 6, "pid": 11, "report": "turn-started", "client": 2})
     assert len(list(handovers.new())) == 1
-    handovers.close()
+    handovers.trace.close()
     assert (handovers.handovers, handovers.bytes_out, handovers.bytes_in) == (1, 3, 4)
 
 
@@ -53,12 +53,12 @@ def test_demo_reads_a_trace_line_only_when_it_is_whole(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     line = json.dumps({"at": 1, "pid": 10, "report": "turn-started"}) + "\n"
     trace.write_text(line[:9])
-    handovers = Handovers.of(trace)
+    handovers = Handovers(trace.open())
     assert list(handovers.new()) == []
     with trace.open("a") as file:
         file.write(line[9:])
     assert [turn.pid for turn in handovers.new()] == [10]
-    handovers.close()
+    handovers.trace.close()
 
 
 def test_programs_of_the_demo_fit_alone_and_not_together() -> None:
