@@ -12,26 +12,35 @@ the ids of containers stand at their very end.
 import base64
 import http.client
 import json
+import logging
 import os
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 import yaml
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.pod import pod
+
+logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE = 5                                # objects in one answer: a pod takes 100 KB to be read
 LISTEN = 60                             # seconds for which one question waits for news
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
+PERIOD = 2.0                            # seconds until an API server that is away is asked again
+# An answer may also be something else than one of an API server.
+TROUBLES = (
+    NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
+    AttributeError,
+)
 CERTIFICATE = re.compile(
     rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----[^-]*-----END [A-Z0-9 ]+-----")
 
@@ -109,10 +118,6 @@ class Server:
         with self.ask(method, path, body) as answer:
             return json.load(answer)
 
-    def pods(self, node: str) -> Iterator[tuple[str, Any]]:
-        """Those of a node, as follow() has them. Raises as follow() and pod() do."""
-        return self.follow("/api/v1/pods", f"spec.nodeName={node}", pod)
-
     def follow(
         self, path: str, selector: str, read: Callable[[Any], Any]
     ) -> Iterator[tuple[str, Any]]:
@@ -145,6 +150,29 @@ class Server:
                     version = news["object"]["metadata"]["resourceVersion"]
                     if news["type"] != "BOOKMARK":
                         yield news["type"], read(news["object"])
+
+
+def listen(
+    words: str, kubeconfig: Path, path: str, node: str, read: Callable[[Any], Any],
+    hear: Callable[[str, Any], None],
+) -> NoReturn:
+    """Has `hear` take all that follow() says of the objects of a node, for ever; in a thread.
+
+    `words`: what is listened to. A server that is away, or answers something else, is asked
+    again; the journal says so once.
+    """
+    trouble = ""
+    while True:
+        try:
+            for news, what in server(kubeconfig).follow(path, f"spec.nodeName={node}", read):
+                if news == "LISTED":
+                    logger.info("%s of %s are heeded", words, node)
+                    trouble = ""
+                hear(news, what)
+        except TROUBLES as error:
+            if trouble != (trouble := str(error)):
+                logger.warning("%s are not heeded: %s", words, error)
+            time.sleep(PERIOD)
 
 
 def server(kubeconfig: Path) -> Server:

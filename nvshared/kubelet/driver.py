@@ -15,12 +15,13 @@ from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet import rpc
+from nvshared.kubelet.api import TROUBLES
 from nvshared.kubelet.claims import DRIVER, Claim, device, read
 from nvshared.kubelet.container import Containers
 from nvshared.kubelet.messages import DRA, HEALTH, classes
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.pod import clipped
-from nvshared.kubelet.pods import MOST_IN_EVENT, TROUBLES, Pods
+from nvshared.kubelet.pods import MOST_IN_EVENT, Pods
 from nvshared.kubelet.rpc import Kind
 from nvshared.kubelet.runtime import Runtime
 from nvshared.kubelet.watch import Seen
@@ -63,7 +64,7 @@ class Driver:
             *(
                 rpc.Service(f"{version}.DRAResourceHealth", HEALTH_API, {
                     "NodeWatchResources": (self.health, "NodeWatchResourcesRequest"),
-                }, streamed=("NodeWatchResources",))
+                })
                 for version in HEALTH_VERSIONS
             ),
         )

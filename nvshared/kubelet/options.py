@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
@@ -55,23 +54,11 @@ examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What was asked for."""
+Options = argparse.Namespace
 
-    replicas: Replicas
-    dra: bool
-    cdi: str
-    cdi_folder: Path
-    runtime: Sequence[Path]
-    kubelet: Path
-    socket: Path
-    state: Path
-    bus: str
-    kubeconfig: Path
-    node: str
-    classes: Classes
-    foreign: bool
+
+def _path(text: str) -> Path:
+    return Path(text).absolute()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,13 +74,13 @@ def parser() -> argparse.ArgumentParser:
              "address; 0: it is not offered; may be given several times (default: 10)",
     )
     made.add_argument(
-        "--priority-class", metavar="CLASS=PRIORITY", action="append", default=[],
+        "--priority-class", dest="classes", metavar="CLASS=PRIORITY", action="append", default=[],
         help="the priority (background, normal, high) that pods of a PriorityClass have, unless an "
              "annotation or a claim gives another one; CLASS is a name, or a range of values such "
              "as 1000.. or ..-1; may be given several times, and the last that fits counts",
     )
     made.add_argument(
-        "--foreign-annotations", action="store_true",
+        "--foreign-annotations", dest="foreign", action="store_true",
         help="the annotations gpu-fraction, gpu-memory and nvidia.com/container.NAME.gpu-memory"
              ".limit and .request limit a pod's GPU memory, too",
     )
@@ -107,27 +94,27 @@ def parser() -> argparse.ArgumentParser:
         help="whether the container runtime heeds CDI devices; auto: it is asked (default: auto)",
     )
     made.add_argument(
-        "--cdi-folder", metavar="DIR", type=Path, default=Path(CDI),
+        "--cdi-folder", metavar="DIR", type=_path, default=Path(CDI),
         help=f"where the container runtime looks for CDI files, and ours is written "
              f"(default: {CDI})",
     )
     made.add_argument(
-        "--runtime", metavar="PATH", type=Path,
+        "--runtime", metavar="PATH", type=lambda text: (_path(text),), default=RUNTIMES,
         help="the container runtime's socket (default: the running kubelet's, or else all there "
              f"are of {', '.join(map(str, RUNTIMES))})",
     )
     made.add_argument(
-        "--kubelet", metavar="DIR", type=Path, default=Path(KUBELET),
+        "--kubelet", metavar="DIR", type=_path, default=Path(KUBELET),
         help=f"kubelet's folder, its --root-dir (default: {KUBELET})",
     )
     made.add_argument(
-        "--socket", metavar="PATH", type=Path,
-        default=Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET),
+        "--socket", metavar="PATH", type=_path,
+        default=os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET,
         help=f"where nvshared listens; its folder is mounted into containers "
              f"(default: {DEFAULT_SOCKET}; environment: {SOCKET_VARIABLE})",
     )
     made.add_argument(
-        "--state", metavar="DIR", type=Path, default=Path(KUBELET_STATE),
+        "--state", metavar="DIR", type=_path, default=Path(KUBELET_STATE),
         help=f"where the library lies that containers get (default: {KUBELET_STATE})",
     )
     made.add_argument(
@@ -136,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
              f"environment: {BUS_VARIABLE})",
     )
     made.add_argument(
-        "--kubeconfig", metavar="FILE", type=Path, default=Path(KUBECONFIG),
+        "--kubeconfig", metavar="FILE", type=_path, default=Path(KUBECONFIG),
         help=f"how kubelet reaches the API server, which knows the annotations of pods; in a pod "
              f"its service account is used (default: {KUBECONFIG})",
     )
@@ -151,12 +138,9 @@ def parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str] | None) -> Options:
     """Raises InvalidArgs."""
     given = parser().parse_args(arguments)
-    return Options(
-        replicas(given.replicas), given.dra, given.cdi, given.cdi_folder.absolute(),
-        (given.runtime.absolute(),) if given.runtime else RUNTIMES, given.kubelet.absolute(),
-        given.socket.absolute(), given.state.absolute(), given.bus, given.kubeconfig.absolute(),
-        given.node, priority_classes(given.priority_class), given.foreign_annotations,
-    )
+    given.replicas = replicas(given.replicas)
+    given.classes = priority_classes(given.classes)
+    return given
 
 
 def priority_classes(given: Sequence[str]) -> Classes:

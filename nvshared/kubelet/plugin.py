@@ -43,7 +43,7 @@ class Plugin:
             "GetPreferredAllocation": (self.preferred, "PreferredAllocationRequest"),
             "Allocate": (self.allocate, "AllocateRequest"),
             "PreStartContainer": (self.pre_start, "PreStartContainerRequest"),
-        }, streamed=("ListAndWatch",)),)
+        }),)
 
     async def options(self, _request: Any, _context: Any) -> Any:
         """What kubelet may ask."""

@@ -2,10 +2,8 @@
 """Listens to what the API server says of this node's pods; writes their events, and a condition of
 their status."""
 
-import http.client
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,20 +11,14 @@ from typing import Any
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
-from nvshared.kubelet.api import server
+from nvshared.kubelet.api import TROUBLES, listen, server
 from nvshared.kubelet.claims import Claim, Prepared, read
 from nvshared.kubelet.meanings import Classes
-from nvshared.kubelet.pod import CONDITION, Pod, clipped
+from nvshared.kubelet.pod import CONDITION, Pod, clipped, pod
 from nvshared.kubelet.static import ADVICE, REASON, StaticPods
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 2.0                            # seconds until an API server that is away is asked again
-# An answer may also be something else than one of an API server.
-TROUBLES = (
-    NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
-    AttributeError,
-)
 REFUSED = "AnnotationRefused"
 UNAVAILABLE = "GPUsNotShared"
 MOST_IN_EVENT = 1024                    # bytes that the API server takes
@@ -48,7 +40,9 @@ class Pods:
         self._static = static_pods
         self._terms = Terms(
             bus, self._complain, self._mark, prepared.terms(), classes, smallest)
-        threading.Thread(target=self._listen, name="pods", daemon=True).start()
+        self._has_listed = False
+        threading.Thread(target=listen, name="pods", daemon=True, args=(
+            "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._hear)).start()
 
     def nvshared_is_back(self) -> None:
         """It may know nothing of what it was told."""
@@ -81,30 +75,19 @@ class Pods:
         """All that the pods of a claim have, by it and by others."""
         return self._prepared.devices(claim)
 
-    def _listen(self) -> None:
-        trouble, is_first = "", True
-        while True:
-            try:
-                for news, what in server(self._kubeconfig).pods(self._node):
-                    if news == "LISTED":
-                        logger.info("annotations of the pods of %s are heeded", self._node)
-                        trouble = ""
-                    self._terms.hear(news, what)
-                    for pod, why in self._static.hear(news, what):
-                        self._complain(pod, f"{why}; {ADVICE}", REASON)
-                    there = {pod.uid for pod in what} if news == "LISTED" else {what.uid}
-                    if is_first:        # only now: a list of later may be older than a claim
-                        self._prepared.forget_but(there)
-                        is_first = False
-                    if news in ("LISTED", "ADDED"):
-                        self._look_again(there)
-                    elif news == "DELETED":
-                        for said in self._prepared.without(what.uid):
-                            self._renew(said)
-            except TROUBLES as error:
-                if trouble != (trouble := str(error)):
-                    logger.warning("annotations of pods are not heeded: %s", error)
-                time.sleep(PERIOD)
+    def _hear(self, news: str, what: Any) -> None:
+        self._terms.hear(news, what)
+        for one, why in self._static.hear(news, what):
+            self._complain(one, f"{why}; {ADVICE}", REASON)
+        there = {one.uid for one in what} if news == "LISTED" else {what.uid}
+        if not self._has_listed:        # only now: a list of later may be older than a claim
+            self._prepared.forget_but(there)
+            self._has_listed = True
+        if news in ("LISTED", "ADDED"):
+            self._look_again(there)
+        elif news == "DELETED":
+            for said in self._prepared.without(what.uid):
+                self._renew(said)
 
     def _look_again(self, pods: set[str]) -> None:
         """Whether pods that have come use a claim that is prepared: kubelet does not say so."""

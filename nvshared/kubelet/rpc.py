@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import isasyncgenfunction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,13 +28,12 @@ class Service:
     name: str
     messages: Mapping[str, Any]
     methods: Mapping[str, tuple[Callable[[Any, Any], Any], str]]
-    streamed: tuple[str, ...] = ()
 
     def handler(self) -> Any:
         """As gRPC wants it."""
         return grpc.method_handlers_generic_handler(self.name, {
             name: (
-                grpc.unary_stream_rpc_method_handler if name in self.streamed
+                grpc.unary_stream_rpc_method_handler if isasyncgenfunction(function)
                 else grpc.unary_unary_rpc_method_handler
             )(
                 function, request_deserializer=self.messages[request].FromString,

@@ -22,11 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import server
+from nvshared.kubelet.api import PERIOD, TROUBLES, listen, server
 from nvshared.kubelet.card import Card
 from nvshared.kubelet.claims import DRIVER, device
 from nvshared.kubelet.offer import Offer
-from nvshared.kubelet.pods import PERIOD, TROUBLES
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +100,9 @@ class Slices:
         self._wanted: list[dict[str, Any]] | None = None    # devices; None: nobody knows yet
         self._written: list[dict[str, Any]] | None = None
         self._known: dict[str, Any] | None = None           # all of this node; None: not listed yet
-        for name, target in (("slices", self._listen), ("slice", self._write)):
-            threading.Thread(target=target, name=name, daemon=True).start()
+        threading.Thread(target=listen, name="slices", daemon=True, args=(
+            "ResourceSlices", kubeconfig, SLICES, node, dict, self._learn)).start()
+        threading.Thread(target=self._write, name="slice", daemon=True).start()
 
     def publish(self, offer: Offer) -> None:
         """From now on this is offered; nothing new while nobody knows which cards there are."""
@@ -114,20 +114,6 @@ class Slices:
             if devices or not offer.trouble_of_all:
                 self._wanted = devices
                 self._news.notify_all()
-
-    def _listen(self) -> None:
-        trouble = ""
-        while True:
-            try:
-                following = server(self._kubeconfig).follow(
-                    SLICES, f"spec.nodeName={self._node}", dict)
-                for news, what in following:
-                    trouble = ""
-                    self._learn(news, what)
-            except TROUBLES as error:
-                if trouble != (trouble := str(error)):
-                    logger.warning("ResourceSlices are not seen: %s", error)
-                time.sleep(PERIOD)
 
     def _learn(self, news: str, what: Any) -> None:
         with self._news:

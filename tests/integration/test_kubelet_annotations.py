@@ -337,7 +337,7 @@ def test_a_node_without_pods_is_watched_too(
     node: Node, api: ApiServer, eventually: Eventually
 ) -> None:
     lab = Lab(node, api, eventually)
-    eventually(lambda: "annotations of the pods of thisnode are heeded" in node.log.read_text())
+    eventually(lambda: "annotations of pods of thisnode are heeded" in node.log.read_text())
     api.annotate("first", weight="5")
     lab.has(api.tenant("first"), weight=5)
 
