@@ -180,8 +180,9 @@ def _clicked(state: State, means: Key | Sort | Row, frame: Frame) -> Answer:
     match means:
         case Key(name):
             return _struck(replace(state, words=""), name, frame)
-        case Sort(column):
-            return _sorted_by(state, column), None
+        case Sort(column):          # once more: the other way round
+            reverse = column == state.sort and not state.reverse
+            return settled(replace(state, sort=column, reverse=reverse, first=0)), None
         case Row(clicked) if clicked == state.selected and not (state.prompt or state.question):
             return _opened(state)
         case Row(clicked):
@@ -269,12 +270,6 @@ def _meant(state: State) -> ClientSnapshot | None:
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if who(one) == state.selected), None)
-
-
-def _sorted_by(state: State, column: str) -> State:
-    """Once more: the other way round."""
-    reverse = not state.reverse if column == state.sort else False
-    return settled(replace(state, sort=column, reverse=reverse, first=0))
 
 
 def _sorted_next(state: State, step: int) -> State:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who waits, for what, since when and about how much longer, in words."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -40,7 +39,9 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
         case "suspended":
             return "to be resumed"
         case "crowded":
-            return f"for memory that is not shared{_outsiders(snapshot, client)}"
+            unshared = _gpu_of(snapshot, client).unshared[:NAMED]
+            held = [f"{one.name}[{one.pid}] has {size(one.memory)}" for one in unshared]
+            return "for memory that is not shared" + (f" ({', '.join(held)})" if held else "")
     return "for its turn" if client.waiting_usec else ""
 
 
@@ -79,20 +80,16 @@ def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     return f"{shortened(name, room)} waits: {behind}"
 
 
+def _gpu_of(snapshot: Snapshot, client: ClientSnapshot) -> GPUSnapshot:
+    return next(one for one in snapshot.gpus if one.index == client.gpu)
+
+
 def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:
-    gpu = next(one for one in snapshot.gpus if one.index == client.gpu)
+    gpu = _gpu_of(snapshot, client)
     holding = [process(one) for one in snapshot.clients if one.id in gpu.holders]
-    if not holding:
-        return "its turn"
     if len(holding) > NAMED:
         return f"the turns of {len(holding)} programs to end"
-    return f"{' and '.join(holding)}"
-
-
-def _outsiders(snapshot: Snapshot, client: ClientSnapshot) -> str:
-    gpu = next(one for one in snapshot.gpus if one.index == client.gpu)
-    held = [f"{one.name}[{one.pid}] has {size(one.memory)}" for one in gpu.unshared[:NAMED]]
-    return f" ({', '.join(held)})" if held else ""
+    return " and ".join(holding) or "its turn"
 
 
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
@@ -115,46 +112,43 @@ ROWS = 5                                # of the list below, where there are so 
 QUIET = frozenset({"idle", "suspended"})
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """All by index of the GPU."""
+def gpus(
+    snapshot: Snapshot, past: Past, width: int, height: int | None, below: int
+) -> list[Text]:
+    """In `height` lines at most, one at least, with as much of each as there is room for.
 
-    framed: tuple[GPUSnapshot, ...]
-    graphs: int = 0                     # the height of each; 0: there are none
-    lines: tuple[GPUSnapshot, ...] = ()
-    left_out: int = 0                   # GPUs
-
-
-def arranged(snapshot: Snapshot, height: int | None, below: int = 0) -> Arrangement:
-    """Fits into `height` lines, one at least; None: as many as it takes.
-
-    `below`: lines that are wanted for what stands below. If there is no room for all frames, GPUs
-    with something going on come first.
+    `height`: None: as many as it takes. `below`: lines that are wanted for what stands below. If
+    there is no room for all frames, GPUs with something going on come first.
     """
-    number = len(snapshot.gpus)
-    if height is None:
-        return Arrangement(snapshot.gpus)
+    framed, shown = list(snapshot.gpus), list(snapshot.gpus)
+    graphs = 0 if height is None else _graph_height(len(shown), height, below)
+    if height is not None and not graphs:
+        room = max(1, height - min(below, max(ROWS, height // 2)))
+        shown.sort(key=lambda gpu: _rank(snapshot, gpu))
+        if len(shown) > room:
+            shown = shown[:room - 1]
+        framed = shown[:max(0, room - len(shown)) // (FRAME - 1)]
+    found: list[Text] = []
+    for gpu in snapshot.gpus:
+        if gpu in framed:
+            found += _framed(snapshot, gpu, past, width, graphs)
+    lines = [gpu for gpu in snapshot.gpus if gpu in shown and gpu not in framed]
+    found += _lines(snapshot, lines, width)
+    if left_out := len(snapshot.gpus) - len(shown):
+        found.append(fit(Text(f"and {left_out} more GPUs", style="dim"), width))
+    return found
+
+
+def _graph_height(number: int, height: int, below: int) -> int:
+    """Lines of each graph, so that all GPUs fit; 0: there is no room for graphs."""
     for graphs in HEIGHTS:
         # High graphs are for terminals that have room for everything.
         needed = below if graphs > 1 else min(below, max(ROWS, height * 2 // 3))
         lines = number * (WITH_GRAPHS + GRAPHS * graphs)
-        if graphs > 1 and height < HIGH and lines > -(-height // PART):
-            continue
-        if lines + needed <= height:
-            return Arrangement(snapshot.gpus, graphs)
-    room = max(1, height - min(below, max(ROWS, height // 2)))
-    shown = sorted(snapshot.gpus, key=lambda gpu: _rank(snapshot, gpu))
-    if len(shown) > room:
-        shown = shown[:room - 1]
-    framed = set(_indices(shown[:max(0, room - len(shown)) // (FRAME - 1)]))
-    return Arrangement(
-        _by_index(gpu for gpu in shown if gpu.index in framed), 0,
-        _by_index(gpu for gpu in shown if gpu.index not in framed), number - len(shown),
-    )
-
-
-def _indices(gpus: Sequence[GPUSnapshot]) -> list[int]:
-    return [gpu.index for gpu in gpus]
+        is_too_high = graphs > 1 and height < HIGH and lines > -(-height // PART)
+        if lines + needed <= height and not is_too_high:
+            return graphs
+    return 0
 
 
 def _rank(snapshot: Snapshot, gpu: GPUSnapshot) -> tuple[bool, int, int]:
@@ -163,38 +157,19 @@ def _rank(snapshot: Snapshot, gpu: GPUSnapshot) -> tuple[bool, int, int]:
     return not busy, -len(clients), gpu.index
 
 
-def _by_index(gpus: Iterable[GPUSnapshot]) -> tuple[GPUSnapshot, ...]:
-    return tuple(sorted(gpus, key=lambda gpu: gpu.index))
-
-
-def gpus(
-    snapshot: Snapshot, past: Past, width: int, height: int | None, below: int
-) -> list[Text]:
-    """In `height` lines at most, with as much of each as there is room for."""
-    shown = arranged(snapshot, height, below)
-    found: list[Text] = []
-    for gpu in shown.framed:
-        found += _framed(snapshot, gpu, past, width, shown.graphs)
-    if shown.lines:
-        found += _lines(snapshot, shown.lines, width)
-    if shown.left_out:
-        found.append(fit(Text(f"and {shown.left_out} more GPUs", style="dim"), width))
-    return found
-
-
 def _framed(
     snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int, height: int
 ) -> list[Text]:
     inner = width - 4
     rates = past.rates(gpu.index)
+    turns = f"{gpu.turns} turns" if rates is None else f"{rates.turns * 60:.0f} turns/min"
     lines = [_memory(gpu, snapshot.of(gpu), inner)]
     lines += _graphs(gpu, past, rates, inner, height) if height else [
-        _movement(snapshot, gpu, past, inner)]
+        _movement(snapshot, gpu, past, rates, turns, inner)]
     note = Text(f" · {gpu.anti_thrash} · TQ {quantum_of(gpu)}")
     if height:
         lines.append(Text(
             waiting_sentence(snapshot, gpu, inner), style="yellow" if gpu.queue_length else "dim"))
-        turns = f"{gpu.turns} turns" if rates is None else f"{rates.turns * 60:.0f} turns/min"
         note.append(f" · {turns} · graphs: last {SPAN / 60:.0f} min")
     return frame(
         lines, width,
@@ -222,16 +197,12 @@ def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> 
     return bar(whole, room).append(figures)
 
 
-def _movement(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int) -> Text:
-    rates = past.rates(gpu.index)
-    parts = [f"{gpu.turns} turns"]
+def _movement(
+    snapshot: Snapshot, gpu: GPUSnapshot, past: Past, rates: Rates | None, turns: str, width: int
+) -> Text:
+    before = f"{turns}   "
     if rates is not None:
-        parts = [
-            f"{rates.turns * 60:.0f} turns/min",
-            f"in {size(rates.bytes_in)}/s",
-            f"out {size(rates.bytes_out)}/s",
-        ]
-    before, use = "   ".join(parts) + "   ", ""
+        before += f"in {size(rates.bytes_in)}/s   out {size(rates.bytes_out)}/s   "
     room = width - (width // 4 + len(" use ") if width >= WIDE else 0) - len(before)
     words = Text(before + waiting_sentence(snapshot, gpu, room), style="dim")
     if width < WIDE:

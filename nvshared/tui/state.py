@@ -149,10 +149,6 @@ def _age(client: ClientSnapshot) -> tuple[int, bool, int]:
     return client.gpu, client.state == UNSHARED, client.id
 
 
-def _unknown_last(value: int | None) -> tuple[bool, int]:
-    return value is None, value or 0
-
-
 # By heading: what is compared, and whether the largest comes first.
 SORTS: dict[str, tuple[Callable[[ClientSnapshot], Any], bool]] = {
     "GPU": (_age, False),
@@ -164,7 +160,7 @@ SORTS: dict[str, tuple[Callable[[ClientSnapshot], Any], bool]] = {
     "RESIDENT": (lambda one: one.resident + one.pinned, True),
     "HELD": (lambda one: one.held_usec, True),
     "WAITS": (lambda one: one.waiting_usec, True),
-    "LEFT": (lambda one: _unknown_last(one.expected_usec), True),
+    "LEFT": (lambda one: (one.expected_usec is None, one.expected_usec or 0), True),
     "IDLE": (lambda one: one.idle_usec, True),
     "LIMITS": (program_limits, True),
     "COMMAND": (command, False),
