@@ -5,10 +5,13 @@ An installed package has them in `nvshared/lib/`; a checkout that is used in
 place has them in `libhook/build/`, where `make build` puts them.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from nvshared.errors import NvshareError
+from nvshared.errors import InvalidArgs, NvshareError
 
+HOOK = "libnvshare.so"
+PRELOAD = "LD_PRELOAD"
 _PACKAGE = Path(__file__).resolve().parent
 _INSTALLED = _PACKAGE / "lib"
 _CHECKOUT = _PACKAGE.parent / "libhook" / "build"
@@ -16,7 +19,28 @@ _CHECKOUT = _PACKAGE.parent / "libhook" / "build"
 
 def hook() -> Path:
     """Path of libnvshare.so, for LD_PRELOAD. Raises NvshareError if it is not there."""
-    return _find("libnvshare.so")
+    return _find(HOOK)
+
+
+def preloads(environment: Mapping[str, str]) -> list[str]:
+    """The entries of LD_PRELOAD, but for libnvshare.so, wherever it lies."""
+    entries = environment.get(PRELOAD, "").replace(":", " ").split()
+    return [entry for entry in entries if Path(entry).name != HOOK]
+
+
+def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the library added to what is preloaded already.
+
+    Ours comes last: sanitizers insist on being first. Raises NvshareError if it is not there,
+    InvalidArgs for a path that LD_PRELOAD cannot carry.
+    """
+    path = str(hook())
+    if " " in path or ":" in path:
+        raise InvalidArgs(
+            f"{path!r} cannot be preloaded, its path has a blank or a colon",
+            "install nvshared elsewhere",
+        )
+    return {**environment, PRELOAD: ":".join([*preloads(environment), path])}
 
 
 def workload() -> Path:

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl preload: the library in every program of the machine."""
 
-import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb
-from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+from nvshared.cli.verb import Options, Verb, argument
+from nvshared.errors import InvalidArgs, NvshareError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvshared.preload.switch import State
     from nvshared.preload.tree import Tree
+    from nvshared.preload.trial import Tried
 
 ACTIONS = ("enable", "disable", "status")
 
@@ -32,109 +35,64 @@ RESCUE
 """
 
 
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", metavar="ACTION", choices=ACTIONS,
-        help="enable: put the library into the list; disable: take it out; status: look",
-    )
-    parser.add_argument(
-        "--root", metavar="DIR", default="/",
-        help="change the system below this folder, such as an image, not the running one",
-    )
-    parser.add_argument(
-        "--library", metavar="PATH",
-        help="libnvshare.so as the system's programs find it, if not where it was installed",
-    )
-
-
-def _act(options: Options) -> ExitCode:
+def _act(options: Options) -> None:
+    from nvshared.preload import switch
     from nvshared.preload.tree import Tree
 
     tree = Tree.below(options.root)
+    if options.library is not None and options.action != "enable":
+        raise InvalidArgs(
+            f"{options.action} is about any libnvshare.so in the list", "leave --library away")
+    data: dict[str, Any] = {}
+    lines = []
     match options.action:
         case "enable":
-            return _enable(options, tree)
+            library, before, tried = _enable(tree, options.library)
+            state = switch.look(tree)
+            data["changed"] = before.entries != state.entries
+            data["tried"] = [{"program": one.program, "obstacle": one.obstacle} for one in tried]
+            for one in tried:
+                outcome = f"could not be tried, {one.obstacle}" if one.obstacle else "works"
+                lines.append(f"With it preloaded, {one.program} {outcome}.")
+            if data["changed"]:
+                lines += [f"{entry} was in the list and gave way."
+                          for entry in before.entries if entry != str(library)]
+                lines += [f"{library} is preloaded into every program that starts from now on.",
+                          "Programs that run already are not concerned. Undo: nvsharectl preload "
+                          "disable"]
+            else:
+                lines.append(f"{library} stood in {state.place} already.")
         case "disable":
-            return _disable(options, tree)
+            data["changed"] = switch.disable(tree)
+            state = switch.look(tree)
+            if data["changed"]:
+                lines = [f"No libnvshare.so is in {state.place} any more.",
+                         "Programs that run already keep it until they end."]
+            else:
+                lines = [f"No libnvshare.so is in {state.place}."]
         case _:
-            return _status(options, tree)
-
-
-def _enable(options: Options, tree: "Tree") -> ExitCode:
-    from pathlib import Path
-
-    from nvshared.preload import switch
-
-    if options.library == "":
-        raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
-    named = None if options.library is None else Path(options.library)
-    library = switch.find(tree, named)
-    was = switch.look(tree)
-    tried = switch.enable(tree, library)
-    state = switch.look(tree)
-
-    def text() -> None:
-        for one in tried:
-            outcome = f"could not be tried, {one.obstacle}" if one.obstacle else "works"
-            print(f"With it preloaded, {one.program} {outcome}.")
-        if was.entries == state.entries:
-            print(f"{library} stood in {state.place} already.")
-            return
-        for entry in was.entries:
-            if entry != str(library):
-                print(f"{entry} was in the list and gave way.")
-        print(f"{library} is preloaded into every program that starts from now on.")
-        print("Programs that run already are not concerned. Undo: nvsharectl preload disable")
-
-    data = state.as_dict() | {
-        "changed": was.entries != state.entries,
-        "tried": [{"program": one.program, "obstacle": one.obstacle} for one in tried],
-    }
-    show(options, data, text)
-    return ExitCode.OK
-
-
-def _disable(options: Options, tree: "Tree") -> ExitCode:
-    from nvshared.preload import switch
-
-    if options.library is not None:
-        raise InvalidArgs("disable takes out any libnvshare.so", "leave --library away")
-    changed = switch.disable(tree)
-    state = switch.look(tree)
-
-    def text() -> None:
-        if changed:
-            print(f"No libnvshare.so is in {state.place} any more.")
-            print("Programs that run already keep it until they end.")
-        else:
-            print(f"No libnvshare.so is in {state.place}.")
-
-    show(options, state.as_dict() | {"changed": changed}, text)
-    return ExitCode.OK
-
-
-def _status(options: Options, tree: "Tree") -> ExitCode:
-    from nvshared.preload import switch
-
-    if options.library is not None:
-        raise InvalidArgs("status shows what is in the list", "leave --library away")
-    state = switch.look(tree)
-
-    def text() -> None:
-        if not state.enabled:
-            print(f"No libnvshare.so is in {state.place}.")
-        for entry in state.entries:
-            print(f"{entry} is in {state.place}: every program that starts has it.")
-        for entry in state.others:
-            print(f"Besides: {entry}")
-
-    show(options, state.as_dict(), text)
-    if state.fault:
+            state = switch.look(tree)
+            lines = [f"{entry} is in {state.place}: every program that starts has it."
+                     for entry in state.entries] or [f"No libnvshare.so is in {state.place}."]
+            lines += [f"Besides: {entry}" for entry in state.others]
+    show(options, state.as_dict() | data, lambda: print("\n".join(lines)))
+    if options.action == "status" and state.fault:
         raise NvshareError(
             f"the list is not right: {state.fault}",
             "put it right with: nvsharectl preload enable, or disable",
         )
-    return ExitCode.OK
+
+
+def _enable(tree: "Tree", named: str | None) -> "tuple[Path, State, tuple[Tried, ...]]":
+    """The library's path, how things stood before, and what was tried."""
+    from pathlib import Path
+
+    from nvshared.preload import switch
+
+    if named == "":
+        raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
+    library = switch.find(tree, None if named is None else Path(named))
+    return library, switch.look(tree), switch.enable(tree, library)
 
 
 PRELOAD = Verb(
@@ -153,7 +111,20 @@ PRELOAD = Verb(
         ("nvsharectl preload disable", "from now on, for none"),
         ("nvsharectl preload enable --root /srv/image", "in an image that you make"),
     ),
-    configure=_configure,
+    arguments=(
+        argument(
+            "action", metavar="ACTION", choices=ACTIONS,
+            help="enable: put the library into the list; disable: take it out; status: look",
+        ),
+        argument(
+            "--root", metavar="DIR", default="/",
+            help="change the system below this folder, such as an image, not the running one",
+        ),
+        argument(
+            "--library", metavar="PATH",
+            help="libnvshare.so as the system's programs find it, if not where it was installed",
+        ),
+    ),
     act=_act,
     more=RESCUE,
 )

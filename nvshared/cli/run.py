@@ -7,11 +7,10 @@ import shutil
 from typing import NoReturn
 
 from nvshared.cli.output import complain
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, Verb, argument, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
-PRELOAD = "LD_PRELOAD"
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its frameworks cache
 MODULES = "PYTHONPATH"
 REQUIRED = "NVSHARE_REQUIRED"           # 1: the program waits for nvshared; 0: it runs unshared
@@ -30,38 +29,6 @@ class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
     """The program cannot be run; the status is the one that shells give."""
 
 
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = (
-        "nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
-        "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]"
-    )
-    parser.add_argument(
-        "--name", metavar="NAME", type=_name,
-        help=f"what to call the program, for all users to see (or set {NAME})",
-    )
-    parser.add_argument(
-        "--gang", action="store_true",
-        help="give all programs that it starts their turns together, on several GPUs at once "
-             f"(or set {GANG} to NAME:N)",
-    )
-    parser.add_argument(
-        "-n", metavar="N", type=_ranks, dest="ranks",
-        help="of how many processes that use a GPU the gang is; torchrun says it by itself",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true",
-        help=f"say when the program waits for two seconds, and for what (or set {VERBOSE})",
-    )
-    parser.add_argument(
-        "--socket", metavar="PATH",
-        help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
-    )
-    parser.add_argument(
-        "command", metavar="PROGRAM", nargs=argparse.REMAINDER,
-        help="the program, and its arguments behind it",
-    )
-
-
 def _name(text: str) -> str:
     if text.strip() and text.isprintable() and len(os.fsencode(text)) <= NAME_LONGEST:
         return text
@@ -72,10 +39,7 @@ def _name(text: str) -> str:
 
 
 def _ranks(text: str) -> int:
-    if text.isascii() and text.isdigit() and 2 <= int(text) <= RANKS_MOST:
-        return int(text)
-    raise InvalidArgs(
-        f"a gang cannot be of {text!r} processes", f"give a number from 2 to {RANKS_MOST}")
+    return whole(text, RANKS_MOST, f"a gang cannot be of {text!r} processes", 2)
 
 
 def _act(options: Options) -> NoReturn:
@@ -84,7 +48,7 @@ def _act(options: Options) -> NoReturn:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise InvalidArgs("no program is named", "write: nvsharectl run -- PROGRAM ARGUMENTS")
-    environment = preloaded(dict(os.environ), str(library.hook()))
+    environment = library.preloaded(os.environ)
     if environment.get(TRIM) == "1":
         others = environment.get(MODULES)
         environment[MODULES] = f"{library.program()}{':' + others if others else ''}"
@@ -129,22 +93,6 @@ def _listens(path: str | None) -> bool:
     return True
 
 
-def preloaded(environment: dict[str, str], hook: str) -> dict[str, str]:
-    """The environment with the library added to what is preloaded already.
-
-    Ours comes last: sanitizers insist on being first. Raises InvalidArgs for a
-    path that LD_PRELOAD cannot carry.
-    """
-    if " " in hook or ":" in hook:
-        raise InvalidArgs(
-            f"{hook!r} cannot be preloaded, its path has a blank or a colon",
-            "install nvshared elsewhere",
-        )
-    there = environment.get(PRELOAD, "").replace(":", " ").split()
-    others = [path for path in there if path != hook]
-    return {**environment, PRELOAD: ":".join([*others, hook])}
-
-
 RUN = Verb(
     name="run",
     summary="run a program that shares its GPU with others",
@@ -162,6 +110,34 @@ RUN = Verb(
          "a training on two GPUs: both at once, or none"),
         ("nvsharectl run -- bash", "a shell; all that is started from it shares the GPU"),
     ),
-    configure=_configure,
+    usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
+          "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]",
+    arguments=(
+        argument(
+            "--name", metavar="NAME", type=_name,
+            help=f"what to call the program, for all users to see (or set {NAME})",
+        ),
+        argument(
+            "--gang", action="store_true",
+            help="give all programs that it starts their turns together, on several GPUs at once "
+                 f"(or set {GANG} to NAME:N)",
+        ),
+        argument(
+            "-n", metavar="N", type=_ranks, dest="ranks",
+            help="of how many processes that use a GPU the gang is; torchrun says it by itself",
+        ),
+        argument(
+            "--verbose", action="store_true",
+            help=f"say when the program waits for two seconds, and for what (or set {VERBOSE})",
+        ),
+        argument(
+            "--socket", metavar="PATH",
+            help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
+        ),
+        argument(
+            "command", metavar="PROGRAM", nargs=argparse.REMAINDER,
+            help="the program, and its arguments behind it",
+        ),
+    ),
     act=_act,
 )

@@ -18,7 +18,6 @@ MOST = 8 * GIB                          # of a real card: more only takes longer
 LEAST = 256 * MIB                       # below this a context alone fills the card
 HOST_SHARE = 0.5                        # of the free host memory, for what is swapped out
 NO_DRIVER = 5                           # nvshare-workload's exit status
-PRELOAD = "LD_PRELOAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,7 @@ class DemoGPU:
 
     def with_sharing(self) -> dict[str, str]:
         """The environment of a program that shares the GPU; keeps what was preloaded already."""
-        others = self.environment.get(PRELOAD, "")
-        preload = f"{others}:{library.hook()}".lstrip(":")
-        return {**self.environment, PRELOAD: preload}
+        return library.preloaded(self.environment)
 
 
 async def find(folder: Path, simulate: bool) -> DemoGPU:
@@ -52,12 +49,7 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
     """
     # A name where no daemon listens, lest the machine's own has a say in what runs unshared.
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
-    environment[PRELOAD] = ":".join(
-        entry for entry in environment.get(PRELOAD, "").replace(" ", ":").split(":")
-        if entry and Path(entry).name != library.hook().name
-    )
-    if not environment[PRELOAD]:
-        del environment[PRELOAD]
+    environment[library.PRELOAD] = ":".join(library.preloads(environment))
     if simulate:
         return _simulated(environment, folder, "as asked for")
     status, answer, words = await _try(environment)

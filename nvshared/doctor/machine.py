@@ -27,12 +27,9 @@ def installed() -> Iterator[Finding]:
     yield ok("nvsharectl", f"version {__version__}, in {Path(__file__).parents[1]}")
     yield _library()
     yield _preload()
-    named = [
-        entry for entry in os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-        if Path(entry).name == "libnvshare.so"
-    ]
-    if named:
-        yield note("environment", f"LD_PRELOAD names {named[0]} here")
+    for entry in os.environ.get(library.PRELOAD, "").replace(":", " ").split():
+        if Path(entry).name == library.HOOK:
+            yield note("environment", f"LD_PRELOAD names {entry} here")
 
 
 def _library() -> Finding:

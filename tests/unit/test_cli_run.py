@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nvshared import library
-from nvshared.cli.run import preloaded
 from nvshared.errors import ExitCode, InvalidArgs
 
 ROOT = Path(__file__).parents[2]
@@ -32,23 +31,30 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("", "/l/hook.so"),
-        ("/l/asan.so", "/l/asan.so:/l/hook.so"),
-        ("/l/a.so /l/b.so:/l/c.so", "/l/a.so:/l/b.so:/l/c.so:/l/hook.so"),
-        ("/l/hook.so:/l/a.so", "/l/a.so:/l/hook.so"),
-        (":: ", "/l/hook.so"),
+        ("", "/l/libnvshare.so"),
+        ("/l/asan.so", "/l/asan.so:/l/libnvshare.so"),
+        ("/l/a.so /l/b.so:/l/c.so", "/l/a.so:/l/b.so:/l/c.so:/l/libnvshare.so"),
+        ("/l/libnvshare.so:/l/a.so", "/l/a.so:/l/libnvshare.so"),
+        ("/old/libnvshare.so /l/a.so", "/l/a.so:/l/libnvshare.so"),
+        (":: ", "/l/libnvshare.so"),
     ],
 )
-def test_what_is_preloaded(before: str, after: str) -> None:
+def test_library_is_added_as_the_last_entry_and_once(
+    before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "hook", lambda: Path("/l/libnvshare.so"))
     environment = {"HOME": "/root", "LD_PRELOAD": before}
-    assert preloaded(environment, "/l/hook.so") == {"HOME": "/root", "LD_PRELOAD": after}
+    assert library.preloaded(environment) == {"HOME": "/root", "LD_PRELOAD": after}
     assert environment["LD_PRELOAD"] == before
 
 
 @pytest.mark.parametrize("path", ["/my files/hook.so", "/a:b/hook.so"])
-def test_a_path_that_cannot_be_preloaded(path: str) -> None:
+def test_library_is_refused_at_a_path_that_ld_preload_cannot_carry(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "hook", lambda: Path(path))
     with pytest.raises(InvalidArgs, match="blank or a colon"):
-        preloaded({}, path)
+        library.preloaded({})
 
 
 def test_the_program_takes_our_place() -> None:
