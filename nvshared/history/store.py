@@ -336,7 +336,8 @@ class Store:
     def _make_room(self, file: sqlite3.Connection) -> None:
         """Drops the oldest until a batch will surely find room."""
         for length, least in (one for fewest in FEWEST for one in fewest.items()):
-            while self._used_pages(file) > self.file.pages * 7 // 8:
+            while number(file, "PRAGMA page_count") - number(
+                    file, "PRAGMA freelist_count") > self.file.pages * 7 // 8:
                 there = number(file, "SELECT count(*) FROM step WHERE length = ?", length)
                 if there <= least:
                     break
@@ -345,9 +346,6 @@ class Store:
         if number(file, "PRAGMA page_count") > self.file.pages:    # it was allowed more before
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.file.pages}").fetchall()
-
-    def _used_pages(self, file: sqlite3.Connection) -> int:
-        return number(file, "PRAGMA page_count") - number(file, "PRAGMA freelist_count")
 
     def _drop(self, file: sqlite3.Connection, length: int, kept: int) -> None:
         """All but the latest steps of this length, in the order in which they were begun."""

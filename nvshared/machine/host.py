@@ -47,10 +47,8 @@ class _Room:
 
     def with_held(self, held: Iterable["_Held"]) -> int:
         """What is free, with what these processes have of it."""
-        return self.free + min(self.used, sum(one.bytes for one in held if self._has(one)))
-
-    def _has(self, one: "_Held") -> bool:
-        return self.group is None or self.group in one.groups
+        inside = [one.bytes for one in held if self.group is None or self.group in one.groups]
+        return self.free + min(self.used, sum(inside))
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,16 +160,13 @@ def watch(connection: socket.socket, pid: int) -> int | None:
         if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
             raise ProcessLookupError from error
         found = _open(pid)
-    if found is not None and _is_readable(found):
-        os.close(found)
-        raise ProcessLookupError
+    if found is not None:
+        asked = select.poll()           # select.select() knows a thousand of them alone
+        asked.register(found, select.POLLIN)
+        if asked.poll(0):
+            os.close(found)
+            raise ProcessLookupError
     return found
-
-
-def _is_readable(descriptor: int) -> bool:
-    asked = select.poll()               # select.select() knows a thousand of them alone
-    asked.register(descriptor, select.POLLIN)
-    return bool(asked.poll(0))
 
 
 def _open(pid: int) -> int | None:

@@ -105,7 +105,7 @@ def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
     """
     place = _place(tree)
     try:
-        with _locked(place.parent):
+        with _locked(place.parent) as folder:
             before = read(tree)
             after = edit(before)
             if after == before:
@@ -114,7 +114,7 @@ def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
                 _replace(tree, place, after)
             else:
                 place.unlink(missing_ok=True)
-            _to_disk(place.parent)
+            os.fsync(folder)
     except OSError as error:
         raise _sentence(place, error, "written") from error
     return before
@@ -156,20 +156,13 @@ def _label(tree: Tree, place: Path, descriptor: int) -> None:
             raise
 
 
-def _to_disk(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[int]:
+    """Its descriptor, while nobody else changes the list by this code."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

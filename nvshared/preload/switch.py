@@ -131,7 +131,7 @@ def enable(tree: Tree, library: Path) -> tuple[trial.Tried, ...]:
     listing.writable(tree)              # nobody should wait for a trial that leads to nothing
     check_guarded(tree, library)
     usual = trial.complaints(tree)
-    tried = trial.run(tree, library, usual)
+    tried = tuple(trial.run(tree, library, usual))
     before = listing.change(tree, lambda data: listing.with_library(data, library))
     try:
         trial.start(tree, usual)

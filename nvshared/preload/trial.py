@@ -91,11 +91,6 @@ def check(tree: Tree, library: Path) -> None:
         _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), complaints(tree), library)
 
 
-def run(tree: Tree, library: Path, usual: frozenset[str]) -> tuple[Tried, ...]:
-    """Tries all programs; `usual`: the complaints before. Raises Unloadable when one fails."""
-    return tuple(_programs(tree, library, usual))
-
-
 def complaints(tree: Tree) -> frozenset[str]:
     """The lines that any program of the system says now. Raises Unloadable if none runs."""
     if not tree.has(TRUE):
@@ -121,7 +116,8 @@ def _can_run(tree: Tree) -> bool:
     return tree.running or os.geteuid() == 0
 
 
-def _programs(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
+def run(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
+    """Tries all programs; `usual`: the complaints before. Raises Unloadable when one fails."""
     if not _can_run(tree):
         yield Tried("every program", "only root can run programs of another system")
         return
@@ -154,7 +150,13 @@ def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
     if not (temporary := tree.outside(tree.resolve(Path("/tmp")))).is_dir():
         return Tried(name, f"there is no {temporary}")
     try:
-        done = _as_setuid(tree, library, temporary)
+        with tempfile.TemporaryDirectory(prefix=".nvshare-", dir=temporary) as own:
+            inside = Path("/", Path(own).relative_to(tree.top))
+            done = _run([
+                "unshare", "--mount", "--propagation", "private", "--",
+                "/bin/sh", "-c", SETUID, "sh", str(tree.top).rstrip("/"), own, str(inside),
+                str(library),
+            ])
     except OSError as error:
         return Tried(name, f"{temporary} cannot be used: {error.strerror}")
     if not done.out.startswith(READY + "\n"):
@@ -162,16 +164,6 @@ def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
         return Tried(name, reason[-1] if reason else f"its surroundings failed with {done.code}")
     _judge(name, done, usual, library, tree.resolve(library))
     return Tried(name, "")
-
-
-def _as_setuid(tree: Tree, library: Path, temporary: Path) -> _Ended:
-    with tempfile.TemporaryDirectory(prefix=".nvshare-", dir=temporary) as own:
-        inside = Path("/", Path(own).relative_to(tree.top))
-        return _run([
-            "unshare", "--mount", "--propagation", "private", "--",
-            "/bin/sh", "-c", SETUID, "sh", str(tree.top).rstrip("/"), own, str(inside),
-            str(library),
-        ])
 
 
 def _run(command: Sequence[str]) -> _Ended:

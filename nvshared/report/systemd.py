@@ -46,7 +46,9 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
             kept[name] = given
         else:
             listening.append(given)
-    if len(listening) > 1 or not all(_speaks_packets(one) for one in listening):
+    if len(listening) > 1 or any(
+        one.family != socket.AF_UNIX or one.type != socket.SOCK_SEQPACKET for one in listening
+    ):
         for one in [*listening, *kept.values()]:
             one.detach()
         raise InvalidArgs(
@@ -56,10 +58,6 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
     for one in [*listening, *kept.values()]:
         os.set_inheritable(one.fileno(), False)
     return Inherited(listening[0] if listening else None, kept)
-
-
-def _speaks_packets(given: socket.socket) -> bool:
-    return given.family == socket.AF_UNIX and given.type == socket.SOCK_SEQPACKET
 
 
 def say_why(environment: Mapping[str, str], words: str) -> None:
