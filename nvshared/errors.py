@@ -1,25 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that can go wrong and has a name.
 
-    NvshareError
-    ├── InvalidArgs             what the caller asked for makes no sense
-    │   └── ConfigError         and it stands in a file, a variable or an option
-    ├── NotPermitted            the kernel or polkit says no
-    │   └── PasswordNeeded      polkit would say yes to somebody who gives a password
-    ├── NoSuchGPU               no GPU goes by that index, UUID or PCI address
-    ├── NoSuchClient            no client goes by that id
-    ├── GPULost                 the GPU fell off the bus or its driver is gone
-    ├── NoDriver                no NVIDIA driver, or no library to ask it
-    │   ├── NoGPU               a driver, but it knows no GPU
-    │   └── DriverUnready       a driver that does not let us in, or does not answer
-    ├── NoHistory               what tenants used is not kept, or cannot be read
-    ├── NotKept                 a change holds, but could not be written down
-    ├── AlreadyRunning          another nvshared has the socket or the bus name
-    ├── NotRunning              nobody answers for com.nvshare
-    ├── BusUnavailable          there is no message bus at that address
-    ├── Interrupted             somebody pressed Ctrl-C
-    └── ProtocolError           a record that protocol.h does not know
-
 Each class says under which name it travels over D-Bus and with which status a
 command that meets it ends; so the bus and the command line need no tables of
 their own. The message is one sentence that names the value; the hint, where
@@ -63,12 +44,14 @@ class NvshareError(Exception):
     `details` are for --json alone.
     """
 
+    by_bus_name: ClassVar[dict[str, type["NvshareError"]]] = {}     # subclasses with their own
     bus_name: ClassVar[str] = DBUS + "Failed"
     exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
 
     def __init_subclass__(cls, bus_name: str = "", exit_code: ExitCode | None = None) -> None:
         if bus_name:
             cls.bus_name = bus_name
+            cls.by_bus_name[bus_name] = cls
         if exit_code is not None:
             cls.exit_code = exit_code
 

@@ -97,11 +97,17 @@ def milliseconds(text: str) -> int:
         raise ValueError("give a positive whole number of milliseconds") from None
 
 
+def whole(text: str, least: int, most: int, words: str = "") -> int:
+    """A whole number of a range; `words`: what would have been right, where more is to be said."""
+    # Python refuses to convert thousands of digits, with an error of its own.
+    if re.fullmatch(r"\d{1,20}", text, re.ASCII) and least <= int(text) <= most:
+        return int(text)
+    raise ValueError(words or f"give a whole number from {least} to {most}")
+
+
 def percentage(text: str) -> int:
     """0 to 100, with or without its sign."""
-    if not re.fullmatch(r"\d{1,3}\s*%?", text, re.ASCII) or int(text.rstrip("% ")) > 100:
-        raise ValueError("give a whole percentage from 0 to 100")
-    return int(text.rstrip("% "))
+    return whole(text.removesuffix("%").rstrip(), 0, 100, "give a whole percentage from 0 to 100")
 
 
 def limit(text: str) -> int:
@@ -113,16 +119,12 @@ def limit(text: str) -> int:
 
 def share(text: str) -> int:
     """1 to 100 percent of the time, with or without its sign."""
-    if not re.fullmatch(r"\d{1,3}%?", text, re.ASCII) or not 1 <= int(text.rstrip("%")) <= 100:
-        raise ValueError("give a percentage of the time from 1 to 100")
-    return int(text.rstrip("%"))
+    return whole(text.removesuffix("%"), 1, 100, "give a percentage of the time from 1 to 100")
 
 
 def weight(text: str) -> int:
     """1 to HEAVIEST."""
-    if not re.fullmatch(r"\d{1,4}", text, re.ASCII) or not 1 <= int(text) <= HEAVIEST:
-        raise ValueError(f"give a whole number from 1 to {HEAVIEST}")
-    return int(text)
+    return whole(text, 1, HEAVIEST)
 
 
 def priority(text: str) -> int:
@@ -144,9 +146,7 @@ def quantum(text: str) -> int:
 
 def positive(text: str) -> int:
     """A whole number above zero, of at most 32 bits."""
-    if not re.fullmatch(r"\d{1,10}", text, re.ASCII) or not 1 <= int(text) <= 0xFFFF_FFFF:
-        raise ValueError("give a positive whole number")
-    return int(text)
+    return whole(text, 1, 0xFFFF_FFFF, "give a positive whole number")
 
 
 def endpoint(text: str) -> Endpoint | None:

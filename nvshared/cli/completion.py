@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, Verb, argument
 
 FILES = frozenset({"PATH", "DIR", "FILE"})      # what stands for a file in help
 KNOWN = {"BUS": ("system", "session")}  # values that can be listed though others may be given
@@ -174,11 +174,6 @@ def _described(word: str, help: str, shell: str) -> str:
     return f"{word}\t{help}" if shell == "fish" else f"{word}:{help}"
 
 
-def _configure_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", metavar="SHELL", choices=SCRIPTS, help=", ".join(SCRIPTS))
-    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-
-
 def _act_completion(options: Options) -> None:
     if options.words:
         print("\n".join(offered(options.parser, options.words, options.shell)))
@@ -195,17 +190,12 @@ COMPLETION = Verb(
         ('eval "$(nvsharectl completion zsh)"', "in ~/.zshrc, after compinit"),
         ("nvsharectl completion fish > ~/.config/fish/completions/nvsharectl.fish", "once"),
     ),
-    configure=_configure_completion,
+    arguments=(
+        argument("shell", metavar="SHELL", choices=SCRIPTS, help=", ".join(SCRIPTS)),
+        argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS),
+    ),
     act=_act_completion,
 )
-
-
-def _configure_help(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("about", metavar="HELP", nargs="?", help="about one verb; without it, all")
-
-
-def _act_help(options: Options) -> None:
-    options.parser.parse_args([options.about, "--help"] if options.about else ["--help"])
 
 
 HELP = Verb(
@@ -213,6 +203,8 @@ HELP = Verb(
     summary="the same as --help",
     description="Prints the help of nvsharectl, or that of one verb.",
     examples=(("nvsharectl help limit", "the same as: nvsharectl limit --help"),),
-    configure=_configure_help,
-    act=_act_help,
+    arguments=(
+        argument("about", metavar="HELP", nargs="?", help="about one verb; without it, all"),
+    ),
+    act=lambda options: options.parser.parse_args([*filter(None, [options.about]), "--help"]),
 )

@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl demo: two programs that do not fit together share one GPU."""
 
-import argparse
 import sys
 
 from nvshared.cli.output import show, show_table
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, Verb, argument
 from nvshared.errors import ExitCode
-
-
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--simulate", action="store_true",
-        help="use a simulated GPU, even if this machine has a real one",
-    )
 
 
 def _act(options: Options) -> ExitCode:
@@ -46,6 +38,11 @@ DEMO = Verb(
         ("nvsharectl demo", "on the GPU, if there is one"),
         ("nvsharectl demo --simulate", "on a simulated one"),
     ),
-    configure=_configure,
+    arguments=(
+        argument(
+            "--simulate", action="store_true",
+            help="use a simulated GPU, even if this machine has a real one",
+        ),
+    ),
     act=_act,
 )

@@ -5,7 +5,6 @@ Moments are microseconds since 1970, in the local time zone for people. Shares o
 are drawn as lines of a terminal or as a stacked area, SVG or PNG; rsvg-convert makes a PNG.
 """
 
-import argparse
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvshared import quantity
 from nvshared.cli.output import show_table
-from nvshared.cli.verb import Options, Verb, add_gpu, whole
+from nvshared.cli.verb import GPU, Options, Verb, argument, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
@@ -87,27 +86,7 @@ TERMINAL = "-"                          # where --plot draws, if no file is give
 
 
 def _names(text: str) -> int:
-    wrong = f"{text!r} is no number of names"
-    return whole(text, MOST_NAMES, wrong, f"give a whole number from 1 to {MOST_NAMES}")
-
-
-def _configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--since", metavar="WHEN", type=moment, default="7d",
-        help="from when on: how long ago, as in 12h, or a date, as in 2026-11-01, "
-        "2026-11-01T08:30, yesterday; without it, 7d")
-    add("--until", metavar="WHEN", type=moment, default="now", help="until when; without it, now")
-    add("--by", metavar="WHAT", choices=BY, help="user, tenant or gpu: what each line is about")
-    add_gpu(parser)
-    add("--step", metavar="TIME", type=step,
-        help="a line for each minute, hour, day, or a time such as 6h")
-    add("--top", metavar="N", type=_names, help="those N that used most, others in one line")
-    add("--all", action="store_true",
-        help="what everybody used, not only your own programs; so it is for root in any case")
-    add("--csv", action="store_true", help="print lines with commas between the values")
-    add("--plot", metavar="FILE", nargs="?", const=TERMINAL,
-        help="draw the shares of the time over the time: in the terminal, or into FILE.svg or "
-        "FILE.png")
+    return whole(text, MOST_NAMES, f"{text!r} is no number of names")
 
 
 def _act(options: Options) -> None:
@@ -262,7 +241,27 @@ HISTORY = Verb(
         ("nvsharectl history --since 12h --plot", "drawn in the terminal"),
         ("nvsharectl history --plot week.svg", "as a picture"),
     ),
-    configure=_configure,
+    arguments=(
+        argument(
+            "--since", metavar="WHEN", type=moment, default="7d",
+            help="from when on: how long ago, as in 12h, or a date, as in 2026-11-01, "
+            "2026-11-01T08:30, yesterday; without it, 7d",
+        ),
+        argument("--until", metavar="WHEN", type=moment, default="now",
+                 help="until when; without it, now"),
+        argument("--by", metavar="WHAT", choices=BY,
+                 help="user, tenant or gpu: what each line is about"),
+        GPU,
+        argument("--step", metavar="TIME", type=step,
+                 help="a line for each minute, hour, day, or a time such as 6h"),
+        argument("--top", metavar="N", type=_names,
+                 help="those N that used most, others in one line"),
+        argument("--all", action="store_true", help="what everybody used, not only your own "
+                 "programs; so it is for root in any case"),
+        argument("--csv", action="store_true", help="print lines with commas between the values"),
+        argument("--plot", metavar="FILE", nargs="?", const=TERMINAL, help="draw the shares of the "
+                 "time over the time: in the terminal, or into FILE.svg or FILE.png"),
+    ),
     act=_act,
 )
 

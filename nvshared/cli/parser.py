@@ -131,11 +131,12 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
     for verb in verbs:
         one = _parser(
             verb.description, verb.examples, verb_parsers.add_parser, verb.more,
-            name=verb.name, help=verb.summary, allow_abbrev=False,
+            name=verb.name, help=verb.summary, usage=verb.usage, allow_abbrev=False,
         )
         # What stands before the verb is not forgotten when nothing stands after it.
         add_everywhere(one, default=argparse.SUPPRESS)
-        verb.configure(one)
+        for names, settings in verb.arguments:
+            one.add_argument(*names, **settings)
         one.set_defaults(verb=verb)
     return parser
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for GPUs: set-tq, anti-thrash and reset; and nvshare's own flags, -T and -S."""
 
-import argparse
 from functools import partial
 from typing import Any
 
 from nvshared.cli.output import show
 from nvshared.cli.terms import Step, carry_out
-from nvshared.cli.verb import AUTO, MODES, QUANTUM, Options, Verb, add_gpu, quantum
+from nvshared.cli.verb import AUTO, GPU, MODES, QUANTUM, Options, Verb, argument, quantum
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
@@ -24,12 +23,12 @@ def _change(options: Options, usec: int | None, mode: str | None, gpu: str | Non
         if usec is not None:
             told = _quantum_as_json(usec)
             put = partial(daemon.set_quantum, usec, gpu)
-            steps.append(Step("the quantum", {"gpu": gpu, **told}, put))
+            steps.append(Step("quantum", {"gpu": gpu, **told}, put))
             data |= told
             sentences.append(f"The quantum of {where} is {in_words(usec)}.")
         if mode is not None:
             put = partial(daemon.set_anti_thrash, mode, gpu)
-            steps.append(Step("the anti-thrash mode", {"gpu": gpu, "anti_thrash": mode}, put))
+            steps.append(Step("anti-thrash mode", {"gpu": gpu, "anti_thrash": mode}, put))
             data["anti_thrash"] = mode
             sentences.append(f"The anti-thrash mode of {where} is {mode}.")
         carry_out(steps)
@@ -48,14 +47,6 @@ def in_words(usec: int) -> str:
     return f"{usec / MILLISECOND:.10g} ms" if rest else counted(seconds, "second")
 
 
-def _configure_quantum(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "quantum", metavar=QUANTUM, type=quantum,
-        help="seconds, 500ms, 2min, or auto: as short as moving memory allows",
-    )
-    add_gpu(parser)
-
-
 SET_TQ = Verb(
     name="set-tq",
     summary="set how long a program may keep a GPU while others wait",
@@ -71,17 +62,15 @@ SET_TQ = Verb(
         ("nvsharectl set-tq auto", "what suits the programs that there are"),
         ("nvsharectl set-tq 5 --gpu 1", "five seconds on the second GPU"),
     ),
-    configure=_configure_quantum,
+    arguments=(
+        argument(
+            "quantum", metavar=QUANTUM, type=quantum,
+            help="seconds, 500ms, 2min, or auto: as short as moving memory allows",
+        ),
+        GPU,
+    ),
     act=lambda options: _change(options, options.quantum, None, options.gpu),
 )
-
-
-def _configure_anti_thrash(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "mode", metavar="MODE", choices=MODES,
-        help="auto: when not all programs fit; on: always; off: never",
-    )
-    add_gpu(parser)
 
 
 ANTI_THRASH = Verb(
@@ -98,7 +87,13 @@ ANTI_THRASH = Verb(
         ("nvsharectl anti-thrash auto", "turns only where they are needed"),
         ("nvsharectl anti-thrash on --gpu 0", "one at a time on the first GPU"),
     ),
-    configure=_configure_anti_thrash,
+    arguments=(
+        argument(
+            "mode", metavar="MODE", choices=MODES,
+            help="auto: when not all programs fit; on: always; off: never",
+        ),
+        GPU,
+    ),
     act=lambda options: _change(options, None, options.mode, options.gpu),
 )
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How things stand: status (GPUs and programs), clients (programs) and tenants (whose they are)."""
 
-import argparse
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
-from nvshared.cli.verb import Options, Verb, tenant
+from nvshared.cli.verb import Options, Verb, argument, tenant
 from nvshared.control import Daemon
 from nvshared.errors import NoSuchGPU
 from nvshared.quantity import counted
@@ -13,23 +12,22 @@ from nvshared.tui.figures import duration, size
 from nvshared.tui.tables import TENANT_COLUMNS, TERMS, client_columns, gpu_columns, plain
 
 if TYPE_CHECKING:
-    from nvshared.control.snapshot import Snapshot
     from nvshared.control.tenants import Tenant
 
 
 def _act_status(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         now = daemon.snapshot()
-    show(options, now.as_dict(), lambda: _print_status(now))
 
+    def text() -> None:
+        show_table(gpu_columns(now), now.gpus)
+        print()
+        if now.clients:
+            show_table(client_columns(now.clients), now.clients)
+        else:
+            print("No program uses a GPU through nvshare.")
 
-def _print_status(now: "Snapshot") -> None:
-    show_table(gpu_columns(now), now.gpus)
-    print()
-    if now.clients:
-        show_table(client_columns(now.clients), now.clients)
-    else:
-        print("No program uses a GPU through nvshare.")
+    show(options, now.as_dict(), text)
 
 
 STATUS = Verb(
@@ -49,10 +47,6 @@ STATUS = Verb(
     ),
     act=_act_status,
 )
-
-
-def _configure_clients(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu", metavar="GPU", help="only those of this GPU")
 
 
 def _act_clients(options: Options) -> None:
@@ -85,16 +79,11 @@ CLIENTS = Verb(
         ("nvsharectl clients --gpu 0", "those of one GPU"),
         ("nvsharectl clients | awk 'NR > 1 {print $2}'", "their process ids"),
     ),
-    configure=_configure_clients,
+    arguments=(
+        argument("--gpu", metavar="GPU", help="only those of this GPU"),
+    ),
     act=_act_clients,
 )
-
-
-def _configure_tenants(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--explain", metavar="TENANT", type=tenant,
-        help="say where each term of one tenant comes from, also of one that is yet to come",
-    )
 
 
 def _act_tenants(options: Options) -> None:
@@ -104,14 +93,14 @@ def _act_tenants(options: Options) -> None:
             show(options, one.as_dict(), lambda: _explain(one))
             return
         found = daemon.tenants()
-    show(options, {"tenants": [one.as_dict() for one in found]}, lambda: _print_tenants(found))
 
+    def text() -> None:
+        if found:
+            show_table(TENANT_COLUMNS, found)
+        else:
+            print("No program uses a GPU through nvshare, and nothing is set for a tenant.")
 
-def _print_tenants(found: "list[Tenant]") -> None:
-    if found:
-        show_table(TENANT_COLUMNS, found)
-    else:
-        print("No program uses a GPU through nvshare, and nothing is set for a tenant.")
+    show(options, {"tenants": [one.as_dict() for one in found]}, text)
 
 
 def _explain(one: "Tenant") -> None:
@@ -147,6 +136,11 @@ TENANTS = Verb(
         ("nvsharectl tenants", "all of them"),
         ("nvsharectl tenants --explain user:alice", "which rule set what"),
     ),
-    configure=_configure_tenants,
+    arguments=(
+        argument(
+            "--explain", metavar="TENANT", type=tenant,
+            help="say where each term of one tenant comes from, also of one that is yet to come",
+        ),
+    ),
     act=_act_tenants,
 )

@@ -4,7 +4,6 @@
 Several changes may be for one command: whoever cannot have them all hears which of them hold.
 """
 
-import argparse
 import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared.cli.output import show, warn
-from nvshared.cli.verb import Options, Verb, add_target, number_or_none, tenant
+from nvshared.cli.verb import TARGET, Options, Verb, argument, number_or_none, tenant
 from nvshared.control import Daemon
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
@@ -24,15 +23,19 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """One change. Those that differ by the GPU alone have the same name."""
+    """One change."""
 
-    name: str                           # what is changed, such as "the memory limit"
+    name: str                           # what is changed, such as "memory limit"
     data: dict[str, Any]                # its GPU's index (or None) as "gpu", and what it is set to
     act: Callable[[], None]             # raises NvshareError
 
+    def __str__(self) -> str:
+        gpu = self.data["gpu"]
+        return self.name if gpu is None else f"{self.name} on GPU {gpu}"
 
-def carry_out(steps: Sequence[Step], become: str = "set") -> None:
-    """Takes the steps one after the other; each thing is then what `become` says.
+
+def carry_out(steps: Sequence[Step]) -> None:
+    """Takes the steps one after the other.
 
     The error of one that fails ends it, and says what is done, what is not, and what may
     be: in its message where there is more than one step, and in its details for --json.
@@ -44,47 +47,14 @@ def carry_out(steps: Sequence[Step], become: str = "set") -> None:
             error = reason if isinstance(reason, NvshareError) else Interrupted("interrupted")
             done = at + 1 if isinstance(error, NotKept) else at     # what is not kept holds
             tried = done if error.answered else done + 1
-            parts = steps[:done], steps[done:tried], steps[tried:]
-            error.details = {
-                name: [one.data for one in part]
-                for name, part in zip(("done", "unknown", "not_done"), parts, strict=True)
-            }
+            parts = {"done": steps[:done], "unknown": steps[done:tried], "not_done": steps[tried:]}
+            error.details = {name: [one.data for one in part] for name, part in parts.items()}
             if tried and done < len(steps) > 1:
-                error.message = f"{_outcome(parts, become)}: {error.message}"
+                outcome = "; ".join(
+                    f"{words}: {', '.join(map(str, part))}" for words, part in zip(
+                        ("done", "perhaps done", "not done"), parts.values(), strict=True) if part)
+                error.message = f"{error.message} ({outcome})"
             raise error from None
-
-
-def _outcome(parts: Sequence[Sequence[Step]], become: str) -> str:
-    """What is done, what may be, and what is not."""
-    names = {step.name for part in parts for step in part}
-    places = {step.data["gpu"] for part in parts for step in part}
-    words: list[str] = []
-    for doubt, part in zip(("", "perhaps ", "not "), parts, strict=True):
-        found: dict[str, list[int]] = {}
-        for step in part:
-            found.setdefault(step.name, []).append(step.data["gpu"])
-        if not found:
-            continue
-        place = {name: _on(indices) if len(places) > 1 else "" for name, indices in found.items()}
-        if len(names) == 1:
-            what = "".join(place.values())
-        else:
-            what = _listed([f"{name} {place[name]}".rstrip() for name in found])
-            if not words:
-                what += f" {'is' if len(found) == 1 else 'are'} {become}"
-        words.append(doubt + what)
-    all_words = ", ".join(words)
-    return f"{names.pop()} is {become} {all_words}" if len(names) == 1 else all_words
-
-
-def _on(gpus: Sequence[int]) -> str:
-    """On GPU 0; on GPUs 0 and 1."""
-    return f"on GPU{'s' if len(gpus) > 1 else ''} {_listed([str(gpu) for gpu in gpus])}"
-
-
-def _listed(items: Sequence[str]) -> str:
-    """A; a and b; a, b and c."""
-    return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
 
 
 def set_terms(options: Options, terms: Mapping[str, int]) -> None:
@@ -97,7 +67,7 @@ def set_terms(options: Options, terms: Mapping[str, int]) -> None:
 
 
 def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> None:
-    if options.gpu is not None:
+    if getattr(options, "gpu", None) is not None:
         raise InvalidArgs("what is set for a tenant holds on each GPU", "leave out --gpu")
     with Daemon(options.bus) as daemon:
         daemon.set_tenant_terms(name, terms)
@@ -120,16 +90,17 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
 
 def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
     """On the GPU that is named, or on all that the program uses."""
-    gpu, become, around = options.gpu, "set", list["Tenant"]()
-    if "suspended" in terms:
-        become = "suspended" if terms["suspended"] else "resumed"
+    gpu, around = options.gpu, list["Tenant"]()
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
         carry_out([
-            Step(_NAMES[term].format(pid), {"gpu": on, **_as_json({term: value})},
-                 partial(daemon.set_client_term, one, term, value))
+            Step(
+                term.replace("-", " ") if term != "suspended" or value else "resumed",
+                {"gpu": on, **_as_json({term: value})},
+                partial(daemon.set_client_term, one, term, value),
+            )
             for term, value in terms.items() for one, on in found.items()
-        ], become)
+        ])
         if terms.keys() & _LIMITS:
             names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
             around = [daemon.tenant(name) for name in names]
@@ -144,11 +115,6 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
     show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
 
 
-# What a program's terms are called where some of several changes fail.
-_NAMES = {
-    "memory-limit": "the memory limit", "compute-limit": "the compute limit",
-    "weight": "the weight of process {}", "suspended": "process {}",
-}
 _LIMITS = {"memory-limit", "host-memory-limit", "compute-limit"}
 
 
@@ -188,28 +154,6 @@ def _has_account(name: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _configure_limit(parser: argparse.ArgumentParser) -> None:
-    add_target(parser)
-    parser.add_argument(
-        "--memory", metavar="SIZE", type=number_or_none("memory-limit"),
-        help="how much it may allocate, such as 20GiB; none: what was set is taken back",
-    )
-    parser.add_argument(
-        "--host-memory", metavar="SIZE", type=number_or_none("host-memory-limit"),
-        help="of a tenant: how much host memory what may leave GPUs may need, on all GPUs "
-        "together; none: what was set is taken back",
-    )
-    parser.add_argument(
-        "--compute", metavar="PERCENT", type=number_or_none("compute-limit"),
-        help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
-    )
-    parser.add_argument(
-        "--request", metavar="PERCENT", type=number_or_none("compute-request"),
-        help="of a tenant: the share of the GPU's time that it gets whenever it wants it, 1 to "
-        "100, whatever others' weights are; none: what was set is taken back",
-    )
 
 
 def _act_limit(options: Options) -> None:
@@ -255,17 +199,29 @@ LIMIT = Verb(
         ("nvsharectl limit job:4711 --request 30", "30 % of the time whenever the job wants it"),
         ("nvsharectl limit user:alice --memory none", "as the configuration says"),
     ),
-    configure=_configure_limit,
+    arguments=(
+        *TARGET,
+        argument(
+            "--memory", metavar="SIZE", type=number_or_none("memory-limit"),
+            help="how much it may allocate, such as 20GiB; none: what was set is taken back",
+        ),
+        argument(
+            "--host-memory", metavar="SIZE", type=number_or_none("host-memory-limit"),
+            help="of a tenant: how much host memory what may leave GPUs may need, on all GPUs "
+            "together; none: what was set is taken back",
+        ),
+        argument(
+            "--compute", metavar="PERCENT", type=number_or_none("compute-limit"),
+            help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
+        ),
+        argument(
+            "--request", metavar="PERCENT", type=number_or_none("compute-request"),
+            help="of a tenant: the share of the GPU's time that it gets whenever it wants it, 1 to "
+            "100, whatever others' weights are; none: what was set is taken back",
+        ),
+    ),
     act=_act_limit,
 )
-
-
-def _configure_weight(parser: argparse.ArgumentParser) -> None:
-    add_target(parser)
-    parser.add_argument(
-        "weight", metavar="WEIGHT|none", type=number_or_none("weight"),
-        help="1 to 1000; usual is 100; none: what was set is taken back",
-    )
 
 
 WEIGHT = Verb(
@@ -285,25 +241,15 @@ WEIGHT = Verb(
         ("nvsharectl weight user:alice 200", "of all programs of a user together"),
         ("nvsharectl weight user:alice none", "as the configuration says, or 100"),
     ),
-    configure=_configure_weight,
+    arguments=(
+        *TARGET,
+        argument(
+            "weight", metavar="WEIGHT|none", type=number_or_none("weight"),
+            help="1 to 1000; usual is 100; none: what was set is taken back",
+        ),
+    ),
     act=lambda options: set_terms(options, {"weight": options.weight}),
 )
-
-
-def _configure_priority(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="TENANT", type=tenant,
-        help=f"whose programs, as nvsharectl tenants shows it: {TENANT_KINDS}",
-    )
-    parser.add_argument(
-        "priority", choices=[*PRIORITIES, "none"],
-        help="none: what was set is taken back",
-    )
-
-
-def _act_priority(options: Options) -> None:
-    options.gpu = None
-    set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
 
 
 PRIORITY = Verb(
@@ -323,20 +269,22 @@ PRIORITY = Verb(
         ("nvsharectl priority unit:inference.service high", "before others who wait"),
         ("nvsharectl priority unit:inference.service none", "as the configuration says"),
     ),
-    configure=_configure_priority,
-    act=_act_priority,
+    arguments=(
+        argument(
+            "target", metavar="TENANT", type=tenant,
+            help=f"whose programs, as nvsharectl tenants shows it: {TENANT_KINDS}",
+        ),
+        argument(
+            "priority", choices=[*PRIORITIES, "none"],
+            help="none: what was set is taken back",
+        ),
+    ),
+    act=lambda options: _set_for_tenant(
+        options, options.target, {"priority": PRIORITIES.get(options.priority, 0)}),
 )
 
 
 POLL = 0.02                             # seconds
-
-
-def _configure_suspension(suspended: bool, parser: argparse.ArgumentParser) -> None:
-    add_target(parser)
-    if suspended:
-        parser.add_argument(
-            "--wait", action="store_true", help="return when nothing that can leave is on the GPU",
-        )
 
 
 def _act_suspension(suspended: bool, options: Options) -> None:
@@ -368,7 +316,12 @@ SUSPEND = Verb(
         ("nvsharectl suspend 4711", "until: nvsharectl resume 4711"),
         ("nvsharectl suspend --wait job:4711", "returns when its memory has left the GPU"),
     ),
-    configure=partial(_configure_suspension, True),
+    arguments=(
+        *TARGET,
+        argument(
+            "--wait", action="store_true", help="return when nothing that can leave is on the GPU",
+        ),
+    ),
     act=partial(_act_suspension, True),
 )
 RESUME = Verb(
@@ -382,6 +335,6 @@ RESUME = Verb(
         ("nvsharectl resume 4711", "after: nvsharectl suspend 4711"),
         ("nvsharectl resume job:4711", "after: nvsharectl suspend job:4711"),
     ),
-    configure=partial(_configure_suspension, False),
+    arguments=TARGET,
     act=partial(_act_suspension, False),
 )

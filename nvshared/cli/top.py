@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl top: the dashboard, live."""
 
-import argparse
 import json
 import os
 import sys
 import time
 
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, Verb, argument
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs
 
@@ -26,13 +25,6 @@ def _interval(text: str) -> float:
             f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to {LONGEST:.0f}"
         )
     return seconds
-
-
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-i", "--interval", metavar="SECONDS", type=_interval, default=1.0,
-        help="time between two looks; 1",
-    )
 
 
 def _act(options: Options) -> None:
@@ -93,6 +85,11 @@ TOP = Verb(
         ("nvsharectl top -i 0.2", "five times a second"),
         ("nvsharectl top --json", "one line of JSON each time, for a program"),
     ),
-    configure=_configure,
+    arguments=(
+        argument(
+            "-i", "--interval", metavar="SECONDS", type=_interval, default=1.0,
+            help="time between two looks; 1",
+        ),
+    ),
     act=_act,
 )

@@ -7,7 +7,6 @@ they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are 
 programs and a restarted service find the same ones. A reboot removes all of it.
 """
 
-import argparse
 import os
 import shutil
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from nvshared import library
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb, whole
+from nvshared.cli.verb import Options, Verb, argument, whole
 from nvshared.control import Daemon, unit
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 from nvshared.names import TRIAL_FOLDER
@@ -35,17 +34,6 @@ DAEMON = "/usr/bin/nvshared"
 CONTEXT = 8 * MIB                       # what one takes of a simulated GPU
 
 
-def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", metavar="ACTION", choices=ACTIONS,
-        help="start: put the service on simulated GPUs; stop: take them away again",
-    )
-    parser.add_argument("--gpus", metavar="N", default="1", help="how many (1)")
-    parser.add_argument(
-        "--memory", metavar="SIZE", default="1GiB", help="of each of them (1GiB)"
-    )
-
-
 def _act(options: Options) -> None:
     if os.geteuid() != 0:
         raise NotPermitted("only root changes how the service runs", "run it with sudo")
@@ -60,10 +48,7 @@ def _act(options: Options) -> None:
 
 
 def _start(options: Options) -> None:
-    number = whole(
-        options.gpus, MOST_GPUS, f"there cannot be {options.gpus} GPUs",
-        f"give a number from 1 to {MOST_GPUS}",
-    )
+    number = whole(options.gpus, MOST_GPUS, f"there cannot be {options.gpus} GPUs")
     try:
         memory = parse_size(options.memory)
     except ValueError as error:
@@ -189,6 +174,15 @@ TRIAL = Verb(
         ("nvsharectl trial start --gpus 2 --memory 4GiB", "two larger ones"),
         ("nvsharectl trial stop", "as it was before"),
     ),
-    configure=_configure,
+    arguments=(
+        argument(
+            "action", metavar="ACTION", choices=ACTIONS,
+            help="start: put the service on simulated GPUs; stop: take them away again",
+        ),
+        argument("--gpus", metavar="N", default="1", help="how many (1)"),
+        argument(
+            "--memory", metavar="SIZE", default="1GiB", help="of each of them (1GiB)"
+        ),
+    ),
     act=_act,
 )

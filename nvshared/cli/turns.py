@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns: preempt ends those on a GPU; drain lets in who fits, so that nvshared can be stopped."""
 
-import argparse
 import time
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, Verb, argument
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
@@ -14,13 +13,6 @@ from nvshared.tui.figures import command, process, size
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
-
-
-def _configure_preempt(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "gpu", metavar="GPU", nargs="?",
-        help="index, UUID or PCI address; not needed where there is one GPU",
-    )
 
 
 def _act_preempt(options: Options) -> None:
@@ -50,7 +42,12 @@ PREEMPT = Verb(
         "for it queue again."
     ),
     examples=(("nvsharectl preempt 0", "on the first GPU"),),
-    configure=_configure_preempt,
+    arguments=(
+        argument(
+            "gpu", metavar="GPU", nargs="?",
+            help="index, UUID or PCI address; not needed where there is one GPU",
+        ),
+    ),
     act=_act_preempt,
 )
 
@@ -62,19 +59,9 @@ LONGEST = 60.0                          # seconds for --no-wait, whatever change
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
-def _configure_drain(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--check", action="store_true",
-        help="only look: end with status 1 if there are programs that would stand still",
-    )
-    how.add_argument(
-        "--no-wait", action="store_true",
-        help="let in whoever fits, and end with status 1 if others remain, after a minute at most",
-    )
-
-
 def _act_drain(options: Options) -> None:
+    if options.check and options.no_wait:
+        raise InvalidArgs("--check lets nobody in", "leave out --no-wait")
     told: dict[int, str] = {}
     settled, before = 0, None
     end = time.monotonic() + LONGEST
@@ -136,6 +123,15 @@ DRAIN = Verb(
         ("nvsharectl drain --no-wait", "the same; whoever does not fit is named"),
         ("nvsharectl drain --check", "which programs would stand still"),
     ),
-    configure=_configure_drain,
+    arguments=(
+        argument(
+            "--check", action="store_true",
+            help="only look: end with status 1 if there are programs that would stand still",
+        ),
+        argument(
+            "--no-wait", action="store_true", help="let in whoever fits, and end with status 1 if "
+            "others remain, after a minute at most",
+        ),
+    ),
     act=_act_drain,
 )

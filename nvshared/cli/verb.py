@@ -8,7 +8,7 @@ is cheap; rich and the like are imported by the action that draws with them.
 
 import argparse
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nvshared import quantity
 from nvshared.errors import ExitCode, InvalidArgs
@@ -22,6 +22,18 @@ QUANTUM = f"TIME|{AUTO}"                # what stands for one in help
 LONGEST_PID = 1 << 22                   # as the kernel has it
 
 
+class Argument(NamedTuple):
+    """What argparse's add_argument() is given."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """One of a verb's, as add_argument() takes it."""
+    return Argument(names, options)
+
+
 class Verb(NamedTuple):
     """One thing that nvsharectl does."""
 
@@ -30,18 +42,17 @@ class Verb(NamedTuple):
     description: str                    # what one should know before using it
     examples: tuple[tuple[str, str], ...]           # (command, what it does)
     act: Callable[[Options], ExitCode | None]       # None: OK
-    configure: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
+    arguments: tuple["Argument", ...] = ()
+    usage: str | None = None            # what stands behind "usage:"; None: what argparse makes
     more: str = ""                      # sections that stand below the examples, as they are
 
 
-def whole(text: str, most: int, wrong: str, hint: str) -> int:
-    """A whole number from 1 to `most`, from the command line. Raises InvalidArgs."""
-    # Python refuses to convert thousands of digits, with an error of its own.
-    if text.isascii() and text.isdigit() and len(text) <= len(str(most)):
-        number = int(text)
-        if 1 <= number <= most:
-            return number
-    raise InvalidArgs(wrong, hint)
+def whole(text: str, most: int, wrong: str, least: int = 1) -> int:
+    """A whole number from the command line. Raises InvalidArgs: `wrong`, and what is right."""
+    try:
+        return quantity.whole(text, least, most)
+    except ValueError as error:
+        raise InvalidArgs(wrong, str(error)) from None
 
 
 def number_or_none(term: str) -> Callable[[str], int]:
@@ -64,18 +75,15 @@ def quantum(text: str) -> int:
         raise InvalidArgs(f"the quantum cannot be {text!r}", f"{error}, or auto") from None
 
 
-def add_gpu(parser: argparse.ArgumentParser, without: str = "all GPUs") -> None:
+def gpu(without: str) -> Argument:
     """--gpu G, for verbs that change one card or all."""
-    parser.add_argument(
+    return argument(
         "--gpu", metavar="GPU",
         help=f"index, UUID or PCI address of one GPU; without it, {without}",
     )
 
 
-def process(text: str) -> int:
-    """A process id from the command line. Raises InvalidArgs."""
-    hint = "see those of the programs with: nvsharectl clients"
-    return whole(text, LONGEST_PID, f"{text!r} is no process id", hint)
+GPU = gpu("all GPUs")
 
 
 def tenant(text: str) -> str:
@@ -85,24 +93,29 @@ def tenant(text: str) -> str:
     return text
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """PID or TENANT, a number or a text, and --gpu G for the former."""
-    parser.add_argument(
-        "target", metavar="PID|TENANT", type=_target,
-        help="a program, as nvsharectl clients shows it, or all programs together of a user, "
-        f"unit, container, job or pod, as nvsharectl tenants shows it: {TENANT_KINDS}",
-    )
-    add_gpu(parser, "all that the program uses")
-
-
 def _target(text: str) -> int | str:
     if ":" in text:
         return tenant(text)
     if text.isdigit():
-        return process(text)
+        try:
+            return quantity.whole(text, 1, LONGEST_PID)
+        except ValueError:
+            raise InvalidArgs(f"{text!r} is no process id", "see those of the programs with: "
+                              "nvsharectl clients") from None
     raise InvalidArgs(
         f"{text!r} is neither a process id nor a tenant", f"give a number, or {TENANT_KINDS}"
     )
+
+
+# A number or a text; --gpu G is for the former.
+TARGET = (
+    argument(
+        "target", metavar="PID|TENANT", type=_target,
+        help="a program, as nvsharectl clients shows it, or all programs together of a user, "
+        f"unit, container, job or pod, as nvsharectl tenants shows it: {TENANT_KINDS}",
+    ),
+    gpu("all that the program uses"),
+)
 
 
 def add_everywhere(parser: argparse.ArgumentParser, *, default: object) -> None:

@@ -163,7 +163,7 @@ class ControlConnection:
                 f"the nvshared that runs is of another version: {text}",
                 "restart it with: systemctl restart nvshared",
             )
-        return _known().get(name, NvshareError)(text or f"nvshared answered {name}")
+        return NvshareError.by_bus_name.get(name, NvshareError)(text or f"nvshared answered {name}")
 
 
 def not_running(bus: str) -> NotRunning:
@@ -199,15 +199,3 @@ def _unanswered(error: NvshareError) -> NvshareError:
     """One after which nobody can tell whether what was asked for is done."""
     error.answered = False
     return error
-
-
-def _known() -> dict[str, type[NvshareError]]:
-    """The classes of errors that nvshared raises, by their names on the bus."""
-    found: dict[str, type[NvshareError]] = {}
-    classes = NvshareError.__subclasses__()
-    while classes:
-        one = classes.pop()
-        classes += one.__subclasses__()
-        if "bus_name" in vars(one):
-            found[one.bus_name] = one
-    return found

@@ -37,10 +37,9 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
     manager.set_terms(client.id, "compute_limit", 50)
     ended = await ctl("limit", "11", "--memory", "1GiB", "--compute", "60")
     assert ended.code == ExitCode.NOT_PERMITTED
-    assert sentence(ended).startswith(
-        "the memory limit is set, not the compute limit: "
-        "authentication required: com.nvshare.manage-clients "
-    )
+    said = sentence(ended)
+    assert said.startswith("authentication required: com.nvshare.manage-clients ")
+    assert "(done: memory limit on GPU 0; not done: compute limit on GPU 0)" in said
     assert client.terms.in_force == Terms(memory_limit=GIB, compute_limit=50)
     ended = await ctl("limit", "11", "--compute", "60")
     assert sentence(ended).startswith("authentication required: com.nvshare.manage-clients ")
@@ -54,10 +53,10 @@ async def test_who_may_set_a_limit_on_one_of_two_gpus_hears_that(
     one, two = (owned_by(a_client(manager, gpu, pid=11), SOMEBODY) for gpu in manager.gpus)
     manager.set_terms(two.id, "memory_limit", GIB)
     ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
-    assert sentence(ended).startswith(
-        "the memory limit on GPU 0 is set, "
-        "not the memory limit on GPU 1 and the compute limit on GPUs 0 and 1: "
-    )
+    assert (
+        "(done: memory limit on GPU 0; not done: memory limit on GPU 1, compute limit on GPU 0, "
+        "compute limit on GPU 1)"
+    ) in sentence(ended)
     assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
@@ -70,16 +69,17 @@ async def test_of_the_predecessors_flags_one_may_be_refused(
     monkeypatch.setattr(manager, "set_anti_thrash", refuse)
     ended = await ctl("-T", "5", "-S", "on")
     assert ended.code == ExitCode.NOT_PERMITTED
-    assert sentence(ended).startswith("the quantum is set, not the anti-thrash mode: not today")
+    assert sentence(ended).startswith(
+        "not today (done: quantum; not done: anti-thrash mode)")
     assert manager.tq == 5
 
 
 @pytest.mark.parametrize(
     ("arguments", "told", "setting"),
     [
-        (["weight", "11", "200"], "the weight of process 11 is set", {"weight": 200}),
-        (["suspend", "11"], "process 11 is suspended", {"suspended": True}),
-        (["resume", "11"], "process 11 is resumed", {"suspended": False}),
+        (["weight", "11", "200"], "weight", {"weight": 200}),
+        (["suspend", "11"], "suspended", {"suspended": True}),
+        (["resume", "11"], "resumed", {"suspended": False}),
     ],
 )
 async def test_who_fails_on_one_of_two_gpus_hears_where_it_holds(
@@ -97,7 +97,8 @@ async def test_who_fails_on_one_of_two_gpus_hears_where_it_holds(
     monkeypatch.setattr(manager, "set_terms", leave)
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (
-        ExitCode.NO_SUCH_THING, f"{told} on GPU 0, not on GPU 1: it has just ended",
+        ExitCode.NO_SUCH_THING,
+        f"it has just ended (done: {told} on GPU 0; not done: {told} on GPU 1)",
     )
     said = json.loads((await ctl(*arguments, "--json")).err)
     assert (said["done"], said["not_done"], said["unknown"]) == (
@@ -124,7 +125,7 @@ async def test_what_nobody_answers_may_hold(
     ended = await ctl("suspend", "11", "--json")
     assert (one.terms.in_force.suspended, two.terms.in_force.suspended) == (True, True)
     said = json.loads(ended.err)
-    assert said["error"].startswith("process 11 is suspended on GPU 0, perhaps on GPU 1: ")
+    assert "(done: suspended on GPU 0; perhaps done: suspended on GPU 1)" in said["error"]
     assert (said["done"], said["not_done"], said["unknown"]) == (
         [{"gpu": 0, "suspended": True}], [], [{"gpu": 1, "suspended": True}],
     )
@@ -144,6 +145,6 @@ async def test_what_is_not_kept_is_set_nevertheless(
     ended = await ctl("-T", "5", "-S", "on")
     assert (ended.code, sentence(ended)) == (
         ExitCode.FAILURE,
-        "the quantum is set, not the anti-thrash mode: it holds, but the disk is full",
+        "it holds, but the disk is full (done: quantum; not done: anti-thrash mode)",
     )
     assert (manager.tq, manager.anti_thrash) == (5, "auto")

@@ -12,7 +12,7 @@ from nvshared.control import Daemon
 from nvshared.control.connection import ControlConnection
 from nvshared.errors import ExitCode, NotKept, NotPermitted, NvshareError
 
-NAMES = {"m": "the memory limit", "c": "the compute limit", "w": "the weight"}
+NAMES = {"m": "memory limit", "c": "compute limit", "w": "weight"}
 
 
 def failing(error: BaseException) -> Callable[[], None]:
@@ -36,32 +36,27 @@ def unanswered() -> NvshareError:
     [
         ("m0", 0, NotPermitted("no"), "no"),
         ("m0 m1", 0, NotPermitted("no"), "no"),
-        ("m0 m1", 1, NotPermitted("no"), "the memory limit is set on GPU 0, not on GPU 1: no"),
-        ("m0 m1 m2 m3", 2, NotPermitted("no"),
-         "the memory limit is set on GPUs 0 and 1, not on GPUs 2 and 3: no"),
-        ("m0 m1 m2 m3", 3, NotPermitted("no"),
-         "the memory limit is set on GPUs 0, 1 and 2, not on GPU 3: no"),
-        ("m0 c0", 1, NotPermitted("no"), "the memory limit is set, not the compute limit: no"),
-        ("m0 c0 w0", 2, NotPermitted("no"),
-         "the memory limit and the compute limit are set, not the weight: no"),
-        ("m0 m1 c0 c1", 3, NotPermitted("no"),
-         "the memory limit on GPUs 0 and 1 and the compute limit on GPU 0 are set, "
-         "not the compute limit on GPU 1: no"),
+        ("m0 m1", 1, NotPermitted("no"),
+         "no (done: memory limit on GPU 0; not done: memory limit on GPU 1)"),
+        ("m0 m1 c0", 2, NotPermitted("no"),
+         "no (done: memory limit on GPU 0, memory limit on GPU 1; "
+         "not done: compute limit on GPU 0)"),
         ("m0", 0, unanswered(), "no answer"),
         ("m0 m1", 0, unanswered(),
-         "the memory limit is set perhaps on GPU 0, not on GPU 1: no answer"),
-        ("m0 m1 m2", 1, unanswered(),
-         "the memory limit is set on GPU 0, perhaps on GPU 1, not on GPU 2: no answer"),
-        ("m0 c0", 0, unanswered(),
-         "perhaps the memory limit is set, not the compute limit: no answer"),
+         "no answer (perhaps done: memory limit on GPU 0; not done: memory limit on GPU 1)"),
+        ("m0 m1 w2", 1, unanswered(),
+         "no answer (done: memory limit on GPU 0; perhaps done: memory limit on GPU 1; "
+         "not done: weight on GPU 2)"),
         ("m0 m1", 1, KeyboardInterrupt(),
-         "the memory limit is set on GPU 0, perhaps on GPU 1: interrupted"),
+         "interrupted (done: memory limit on GPU 0; perhaps done: memory limit on GPU 1)"),
         ("m0 c0", 0, NotKept("not kept"),
-         "the memory limit is set, not the compute limit: not kept"),
+         "not kept (done: memory limit on GPU 0; not done: compute limit on GPU 0)"),
         ("m0 c0", 1, NotKept("not kept"), "not kept"),
     ],
 )
-def test_what_is_said(line: str, at: int, error: BaseException, told: str) -> None:
+def test_carry_out_says_what_is_done_when_a_step_fails(
+    line: str, at: int, error: BaseException, told: str
+) -> None:
     steps = [
         Step(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
         for one in line.split()

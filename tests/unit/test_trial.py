@@ -44,7 +44,8 @@ def run(systemctl: Path) -> Run:
 
     def act(*words: str) -> None:
         parser = argparse.ArgumentParser()
-        trial.TRIAL.configure(parser)
+        for names, settings in trial.TRIAL.arguments:
+            parser.add_argument(*names, **settings)
         options = parser.parse_args(words)
         options.json, options.bus = True, "system"
         trial.TRIAL.act(options)
