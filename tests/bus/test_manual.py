@@ -100,7 +100,7 @@ def test_what_is_typed_is_written_as_it_is_typed() -> None:
     assert "\nThe same as: nvsharectl anti-thrash." in text
     assert "\nThe same as: nvsharectl set-tq." in text
     assert "\nauto: when not all programs fit" in text
-    assert "--set-tq SECONDS|auto" in text
+    assert "--set-tq TIME|auto" in text
 
 
 def test_words_and_variables_that_a_page_uses_are_explained_there() -> None:
