@@ -54,42 +54,6 @@ def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-def owner_of(entry: str) -> list[str]:
-    """Who ought to define what a program finds for `entry`."""
-    return ["libnvshare.so" if entry in recorded.hooks() else "libcuda.so.1", entry]
-
-
-def test_dlsym_gives_the_wrapper_of_each_hook_and_the_drivers_own_of_the_rest(
-    library: Path, driver: Path
-) -> None:
-    found = run(
-        "say({name: owner(address_of(driver[name])) for name in sys.argv[1:]})",
-        library,
-        driver,
-        *recorded.entries(),
-    )
-    assert found == {entry: owner_of(entry) for entry in recorded.entries()}
-
-
-def test_cu_get_proc_address_gives_the_wrapper_of_exactly_the_entry_point_the_driver_chose(
-    library: Path, driver: Path
-) -> None:
-    questions = [[a.symbol, a.version, a.flags] for a in recorded.recorded()]
-    questions += [[a.symbol, a.version, 0] for a in recorded.recorded() if a.flags == 1]
-    answers = [a.entry for a in recorded.recorded()]
-    answers += [a.entry for a in recorded.recorded() if a.flags == 1]
-    for old in (False, True):
-        found = run(
-            "say([owner(proc_address(*q, old=sys.argv[2] == 'True'))"
-            " for q in json.loads(sys.argv[1])])",
-            library,
-            driver,
-            json.dumps(questions),
-            old,
-        )
-        assert found == [owner_of(entry) for entry in answers]
-
-
 def test_what_the_driver_does_not_have_is_not_found(library: Path, driver: Path) -> None:
     assert run(
         "say([proc_address('cuMemAlloc', 1000, 0), proc_address('cuMemAlloc_v2', 12000, 0),"

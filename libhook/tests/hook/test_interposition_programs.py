@@ -52,16 +52,6 @@ def test_rtld_next_means_the_object_after_the_caller(
     assert run(program, library, driver) == ["first", "second", "third"]
 
 
-def test_a_linked_program_calls_the_wrapper(library: Path, driver: Path, tmp_path: Path) -> None:
-    program = compile_c(
-        'int main(void) { printf("%s %d\\n", owner(cuLaunchKernel), call(cuLaunchKernel)); }',
-        tmp_path / "program",
-        f"-L{driver}",
-        "-lcuda",
-    )
-    assert run(program, library, driver) == [f"libnvshare.so {LAUNCH}"]
-
-
 def test_every_handle_finds_the_wrapper(library: Path, driver: Path, tmp_path: Path) -> None:
     """The driver's own handle, the whole program's, the default search, and from a library that
     stands behind us the next object too."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library among others: constructors, plugins, other preloads, sanitizers."""
+"""The library among others: plugins, other preloads, sanitizers."""
 
 import re
 import subprocess
@@ -9,35 +9,6 @@ import pytest
 
 from libhook.tests.hook import recorded_driver as recorded
 from libhook.tests.hook.programs import LAUNCH, compile_c, run
-
-
-def test_constructors_before_ours_may_use_everything(
-    library: Path, driver: Path, tmp_path: Path
-) -> None:
-    early = """
-    __attribute__((constructor(101))) static void start(void)
-    {
-        void *entry = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
-        printf("%s %s %d %d\\n", NAME, owner(entry), call(entry), call(cuLaunchKernel));
-    }
-    """
-    link = (f"-L{driver}", "-lcuda")
-    preloaded = compile_c(
-        early, tmp_path / "libpreloaded.so", "-shared", '-DNAME="preloaded"', *link
-    )
-    needed = compile_c(early, tmp_path / "libneeded.so", "-shared", '-DNAME="needed"', *link)
-    program = compile_c(
-        "int main(void) { return 0; }",
-        tmp_path / "program",
-        "-Wl,--no-as-needed",
-        needed,
-        f"-Wl,-rpath,{tmp_path}",
-        *link,
-    )
-    lines = run(program, library, driver, preloaded)
-    assert sorted(lines) == [
-        f"{n} libnvshare.so {LAUNCH} {LAUNCH}" for n in ("needed", "preloaded")
-    ]
 
 
 def test_a_plugin_opened_with_deepbind_still_works(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each hook, in every way in which a program can come by it: linked with the driver, dlopen() and
-dlsym(), and cuGetProcAddress with old and new versions and both kinds of default stream; from the
-program itself, from libraries it is linked with or opens later, and from constructors that run
-before anything of ours or its own."""
+"""Each entry point, in every way in which a program can come by it: linked with the driver,
+dlopen() and dlsym(), and cuGetProcAddress with old and new versions and both kinds of default
+stream; from the program itself, from libraries it is linked with or opens later, and from
+constructors that run before anything of ours or its own."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,11 @@ static int result(const char *name, void *entry)
 static void survey(const char *way)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    for (unsigned i = 0; i < sizeof hooks / sizeof *hooks; i++) {
-        const char *name = hooks[i].name;
+    for (unsigned i = 0; i < sizeof entries / sizeof *entries; i++) {
+        const char *name = entries[i].name;
         void *found = dlsym(driver, name);
-        printf("%s linked %s %s %d\\n", way, name, symbol(hooks[i].entry),
-               result(name, hooks[i].entry));
+        printf("%s linked %s %s %d\\n", way, name, symbol(entries[i].entry),
+               result(name, entries[i].entry));
         printf("%s found %s %s %s %d\\n", way, name, owner(found), symbol(found),
                result(name, found));
     }
@@ -64,19 +65,25 @@ int main(void) { return 0; }
 PLUGIN = 'void plugin(void) { survey("plugin"); }'
 
 
+def questions() -> list[recorded.Answer]:
+    """With the driver's answers. No flag means the legacy default stream."""
+    plain = [replace(one, flags=0) for one in recorded.recorded() if one.flags == recorded.LEGACY]
+    return [*recorded.recorded(), *plain]
+
+
 def tables() -> str:
-    """The hooks, and the recorded questions, as C tables."""
+    """The driver's entry points, and the recorded questions, as C tables."""
     lines = ["int cuGetProcAddress(const char *, void **, int, unsigned long);"]
     lines += ["int cuGetProcAddress_v2(const char *, void **, int, unsigned long, int *);"]
-    for hook in recorded.hooks():
-        if not hook.startswith("cuGetProcAddress") and hook != "cuLaunchKernel":
-            lines.append(f"int {hook}(long, ...);")
-    lines.append("static const struct { const char *name; void *entry; } hooks[] = {")
-    lines += [f'    {{ "{hook}", (void *){hook} }},' for hook in recorded.hooks()]
+    for entry in recorded.entries():
+        if not entry.startswith("cuGetProcAddress") and entry != "cuLaunchKernel":
+            lines.append(f"int {entry}(long, ...);")
+    lines.append("static const struct { const char *name; void *entry; } entries[] = {")
+    lines += [f'    {{ "{entry}", (void *){entry} }},' for entry in recorded.entries()]
     lines.append("};")
     lines.append("static const struct { const char *symbol; int version; unsigned long flags; }")
     lines.append("questions[] = {")
-    for answer in recorded.recorded():
+    for answer in questions():
         lines.append(f'    {{ "{answer.symbol}", {answer.version}, {answer.flags} }},')
     return "\n".join([*lines, "};\n"])
 
@@ -92,11 +99,12 @@ def compiled(
 def expected(way: str) -> list[str]:
     """What the survey must say wherever it is made."""
     lines = []
-    for hook in recorded.hooks():
-        result = 0 if hook.startswith(UNCALLED) else recorded.result_of(hook)
-        lines.append(f"{way} linked {hook} {hook} {result}")
-        lines.append(f"{way} found {hook} libnvshare.so {hook} {result}")
-    for answer in recorded.recorded():
+    for entry in recorded.entries():
+        result = 0 if entry.startswith(UNCALLED) else recorded.result_of(entry)
+        owner = "libnvshare.so" if entry in recorded.hooks() else "libcuda.so.1"
+        lines.append(f"{way} linked {entry} {entry} {result}")
+        lines.append(f"{way} found {entry} {owner} {entry} {result}")
+    for answer in questions():
         owner = "libnvshare.so" if answer.entry in recorded.hooks() else "libcuda.so.1"
         lines.append(
             f"{way} asked {answer.symbol} {answer.version} {answer.flags} "
