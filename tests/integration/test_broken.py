@@ -74,10 +74,7 @@ def hears(program: Program) -> None:
 def test_program_whose_context_fails_while_swapped_gets_the_error(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE))
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     hears(program)
 
 

@@ -5,7 +5,7 @@ ask the driver from there."""
 import pytest
 
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back
 
 WATCHED = '''
 import faulthandler, threading
@@ -59,8 +59,5 @@ def test_cupti_callback_may_call_the_driver_during_a_call_of_the_library(
         site: Site, asks: str) -> None:
     site.start("--tq", "200ms")
     program = Program(site, WATCHED + f"asks = {asks}\n" + USES)
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     program.ends_well()

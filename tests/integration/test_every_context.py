@@ -5,7 +5,7 @@ import pytest
 
 from tests.integration.conftest import Site
 from tests.integration.test_contexts import WAITING
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import PRELUDE, Program, give_it_back
 
 MANY = 20
 
@@ -60,10 +60,7 @@ PROGRAMS = {how: MINE + made + UNDER_WAY for how, made in MADE.items()}
 def sent_away(site: Site, body: str) -> None:
     """A program that has said that it may be."""
     program = Program(site, body.removeprefix(PRELUDE))
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     program.ends_well()
 
 
@@ -91,10 +88,7 @@ away()
     assert program.hears() == "away"
     site.start("--tq", "1")
     program.go_on()
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     program.ends_well()
 
 

@@ -3,7 +3,7 @@
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import give_it_back, take_the_card
+from tests.integration.test_own_memory import give_it_back
 from tests.integration.test_pools import program
 
 
@@ -23,8 +23,5 @@ call("cuMemPoolDestroy", own)
 call("cuMemPoolCreate", byref(c_uint64()), byref(PoolProperties(1, 2, Location(1, 0))),
      result=NOT_SUPPORTED)
 ''')
-    assert running.hears() == "away"
-    hook = take_the_card(site, 800 * MIB)
-    running.go_on()
-    give_it_back(hook)
+    give_it_back(running.lose_card(800 * MIB))
     running.ends_well()

@@ -114,9 +114,7 @@ def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(
 ) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, ALONE)
-    assert program.hears() == "away"
-    hook = take_the_card(site, 700 * MIB)
-    program.go_on()
+    hook = program.lose_card(700 * MIB)
     give_it_back(hook)
     hook.close()
     assert program.hears() == "back"
@@ -132,10 +130,7 @@ def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(
 def test_host_memory_of_evicted_blocks_lies_near_the_card(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, NEAR)
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     program.ends_well()
 
 
@@ -162,10 +157,7 @@ def test_host_memory_mapped_and_not_used_is_unmapped(
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, KEPT + ODD)
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     mapped = program.hears()
     program.ends_well()
     assert mapped == [each for each in counted(site) if each > 0][-1]
@@ -212,10 +204,7 @@ def test_empty_host_memory_is_freed_after_its_context_ends(
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, f"primary = {primary}\n" + KEPT + ENDS)
     for _ in range(2):
-        assert program.hears() == "away"
-        hook = take_the_card(site)
-        program.go_on()
-        give_it_back(hook)
+        give_it_back(program.lose_card())
         assert program.hears() >= 120 * MIB
         eventually(lambda: counted(site)[-1] == 0)
         program.go_on()
@@ -266,9 +255,7 @@ def test_host_memory_is_registered_anew_in_another_context(
     site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, f"both = {both}\n" + KEPT + OUTLIVES)
     for _ in range(3):
-        assert program.hears() == "away"
-        hook = take_the_card(site)
-        program.go_on()
+        hook = program.lose_card()
         assert program.hears() == "gone"
         program.go_on()
         give_it_back(hook)

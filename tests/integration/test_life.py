@@ -329,9 +329,7 @@ away()
 thread.join()
 assert seen == [data]
 """)
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
+    hook = program.lose_card()
     assert program.hears() == "away"
     until_it_waits(hook)
     program.go_on()

@@ -9,7 +9,7 @@ import pytest
 from nvshared.units import MIB
 from tests.integration.conftest import SIMULATOR, Site
 from tests.integration.test_others import Eventually, is_granted
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back
 
 SOURCE = Path(__file__).with_name("tomorrow.c")
 
@@ -72,10 +72,7 @@ def test_copy_function_unknown_to_the_library_waits_for_its_memory(
     opening = OPEN.replace("PLUGIN", str(linked)) if way == "linked" else ""
     asking = "" if way == "linked" else "copy = cuda.cuMemcpyTomorrowAsync\n"
     program = Program(site, asking + COPY, before=opening)
-    assert program.hears() == "away"
-    hook = take_the_card(site, 1000 * MIB)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card(1000 * MIB))
     assert program.hears() == "copied"
     program.ends_well()
 

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back
 
 EXPORT = '''
 file, imported = c_int(), c_uint64()
@@ -55,9 +55,7 @@ active, flags = c_int(), c_int()
 call("cuDevicePrimaryCtxGetState", 0, byref(flags), byref(active))
 assert not active.value                  # whatever context it took, the program does not see it
 ''')
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
+    hook = program.lose_card()
     assert program.hears() == "away"
     give_it_back(hook)
     eventually(lambda: " left" in site.log.read_text())

@@ -92,6 +92,13 @@ class Program:
         self.popen.stdin.write("\n")
         self.popen.stdin.flush()
 
+    def lose_card(self, much: int = 1000 * MIB) -> Hook:
+        """At its next pause another client takes the card, and the program goes on."""
+        assert self.hears() == "away"
+        hook = take_the_card(self.site, much)
+        self.go_on()
+        return hook
+
     def ends_well(self) -> None:
         _, errors = self.popen.communicate(timeout=PATIENCE)
         assert self.popen.returncode == 0, errors
@@ -115,9 +122,7 @@ def said_while_away(site: Site, body: str) -> None:
     """What the program does from "away" on, while another has the card, until it says "done"."""
     site.start("--tq", "1")
     program = Program(site, body)
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
+    hook = program.lose_card()
     assert program.hears() == "done"
     assert hook.running
     give_it_back(hook)
@@ -196,10 +201,7 @@ away()
 allow(address, size, flags=2)                           # no such access
 ''')
     for _ in range(2):
-        assert program.hears() == "away"
-        hook = take_the_card(site)
-        program.go_on()
-        give_it_back(hook)
+        give_it_back(program.lose_card())
     _, errors = program.popen.communicate(timeout=PATIENCE)
     assert program.popen.returncode != 0
     assert "cuMemSetAccess: 1, must be 0" in errors
@@ -229,9 +231,7 @@ assert (held(True), held(False)) == (600 * MIB, 0)
 away()
 assert held(True) == 0
 ''')
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
+    hook = program.lose_card()
     program.ends_well()
     give_it_back(hook)
 
@@ -318,9 +318,7 @@ call("cuMemAddressFree", address, 2 * size)
     here = program.hears()
     # The range of a pointer is the whole reservation, as an H200 has it.
     assert here == [0, 64 * MIB, 3, 1, 2, 0, 0, 128 * MIB, 0]
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
+    hook = program.lose_card()
     # The answers come although the card is somebody else's.
     assert program.hears() == here
     assert hook.running

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_life import LINKED, SOURCE, compiled
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back
 
 TWO = '''
 other = c_void_p()
@@ -67,10 +67,7 @@ on(other)
 copied(first, result=700)                                # for good, as without the library
 ''')
     for _ in range(2):
-        assert program.hears() == "away"
-        hook = take_the_card(site)
-        program.go_on()
-        give_it_back(hook)
+        give_it_back(program.lose_card())
     program.ends_well()
 
 
@@ -91,10 +88,7 @@ away()
 call("cuCtxSynchronize")
 assert get(second, size) == data
 ''')
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     program.ends_well()
 
 
@@ -155,10 +149,7 @@ on(other)
 call("cuCtxEnablePeerAccess", context, 0)
 copied()
 ''')
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     program.ends_well()
 
 

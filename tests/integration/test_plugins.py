@@ -10,7 +10,7 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import SIMULATOR, Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import Program, give_it_back
 
 SOURCE = Path(__file__).with_name("past.c")
 
@@ -54,10 +54,7 @@ def test_plugin_opened_with_deepbind_waits_for_its_memory(
     program = Program(
         site, ("" if early else opening) + WORK, before=opening if early else ""
     )
-    assert program.hears() == "away"
-    hook = take_the_card(site)
-    program.go_on()
-    give_it_back(hook)
+    give_it_back(program.lose_card())
     assert program.hears() == "copied"
     program.ends_well()
 
@@ -84,9 +81,7 @@ def test_plugin_in_a_dlmopen_namespace_does_not_disturb_clients(site: Site, tmp_
     site.start("--tq", "1")
     plugin = build(tmp_path / "plugin.so")
     program = Program(site, APART.replace("PLUGIN", str(plugin)))
-    assert program.hears() == "away"
-    hook = take_the_card(site, 900 * MIB)
-    program.go_on()
+    hook = program.lose_card(900 * MIB)
     assert program.hears() == "done"
     assert hook.running
     give_it_back(hook)

@@ -250,10 +250,7 @@ plain = c_uint64()
 call("cuMemAlloc_v2", byref(plain), 1000)
 assert attribute(17, plain) == 0
 ''')
-    assert running.hears() == "away"
-    give_hook = take_the_card(site)
-    running.go_on()
-    give_it_back(give_hook)
+    give_it_back(running.lose_card())
     running.ends_well()
 
 
@@ -379,10 +376,7 @@ away()
 assert get(kept, len(data)) == data
 give(kept, b)
 ''')
-    assert running.hears() == "away"
-    hook = take_the_card(site)
-    running.go_on()
-    give_it_back(hook)
+    give_it_back(running.lose_card())
     running.ends_well()
 
 
@@ -400,9 +394,7 @@ print(json.dumps(figure(RESERVED)), flush=True)
 assert get(kept, len(data)) == data
 ''')
     assert running.hears() == 750 * MIB
-    assert running.hears() == "away"
-    hook = take_the_card(site)
-    running.go_on()
+    hook = running.lose_card()
     assert running.hears() == 50 * MIB
     give_it_back(hook)
     running.ends_well()
@@ -434,10 +426,7 @@ assert copied(before) == data and copied(behind) == data[::-1]
 opened(own, 0)
 copied(before, result=700)
 ''')
-    assert running.hears() == "away"
-    hook = take_the_card(site)
-    running.go_on()
-    give_it_back(hook)
+    give_it_back(running.lose_card())
     running.ends_well()
 
 
@@ -484,8 +473,5 @@ assert copied(address) == data
 away()
 assert copied(address) == data
 ''')
-    assert running.hears() == "away"
-    hook = take_the_card(site)
-    running.go_on()
-    give_it_back(hook)
+    give_it_back(running.lose_card())
     running.ends_well()
