@@ -266,9 +266,8 @@ def _record(order: actions.Order) -> OrderRecord:
 
 def _wait(client: Client) -> OrderRecord:
     """What it waits for."""
-    view, queue = client.view, tuple(client.gpu.snapshot().queue)
-    place = queue.index(client.id) + 1 if client.id in queue else 0
-    match view.state:
+    place = client.position
+    match client.view.state:
         case actions.ClientState.SUSPENDED:
             wait = Wait.RESUME
         case actions.ClientState.LIMITED:

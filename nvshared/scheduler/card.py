@@ -420,11 +420,6 @@ class Card:
         return self.groups.group(phase)
 
     @property
-    def waiting(self) -> list[ScheduledClient]:
-        """Clients that want a turn and may have one, in the order of their joining."""
-        return self.groups.group("queued")
-
-    @property
     def moving(self) -> list[ScheduledClient]:
         """Clients with an EVICT or LOAD on its way."""
         return self.groups.group("moving")

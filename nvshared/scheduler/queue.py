@@ -91,7 +91,8 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Clients that wait now go before this client, whatever the weights."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
-        beside = [one.path[level + 1].virtual for one in card.waiting if one.path[level] is node]
+        queued = card.groups.group("queued")
+        beside = [one.path[level + 1].virtual for one in queued if one.path[level] is node]
         child.virtual = max([child.virtual, *beside])
 
 

@@ -9,10 +9,10 @@ turns did on average, at most a quantum, after what a hand-over costs. What prog
 known, so the times are about right while they go on as before.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ class ClientView:
     terms: Terms = Terms()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """One GPU and its clients."""
 
@@ -74,12 +74,17 @@ class Snapshot:
     free: int                           # room nobody has; negative after the capacity shrank
     host_free: int                      # of the budget; negative after the budget shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
-    queue: Collection[int]              # clients that want it open, the next one first, and
-    clients: Mapping[int, ClientView]   # all of them; both to be looked at before the next event
+    queue_length: int                   # clients that want it open
+    clients: Mapping[int, ClientView]   # all of them, to be read before the next event
     counters: Counters
-    waits: Mapping[int, Wait]           # of those who wait; before the next event, too
+    forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last
+
+    @cached_property
+    def waits(self) -> Mapping[int, Wait]:
+        """Of those who wait, the next one first; to be read before the next event."""
+        return self.forecast()
 
 
 def take(card: Card) -> Snapshot:
@@ -92,10 +97,10 @@ def take(card: Card) -> Snapshot:
         host_free=card.host_free,
         host_budget=max(0, card.host.takeable),
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
-        queue=_Queue(card),
+        queue_length=card.groups.size(Phase.LOADING) + card.groups.size("queued"),
         clients=_Views(card),
         counters=card.counters,
-        waits=_Forecast(card),
+        forecast=partial(_forecast, card),
         quantum=quantum.in_force(card),
     )
 
@@ -133,28 +138,6 @@ class _Views(Mapping[int, ClientView]):
         return len(self._clients)
 
 
-class _Queue(Collection[int]):
-    """Ids of clients that want the card and do not have it: first the chosen, then the waiting."""
-
-    def __init__(self, card: Card) -> None:
-        self._card = card
-
-    def __len__(self) -> int:
-        groups = self._card.groups
-        return groups.size(Phase.LOADING) + groups.size("queued")
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ids)
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._ids
-
-    @cached_property
-    def _ids(self) -> dict[int, None]:
-        loading = [c for c in self._card.holders if c.phase is Phase.LOADING]
-        return dict.fromkeys([c.id for c in [*loading, *queue.sequence(self._card)]])
-
-
 def _view(card: Card, client: ScheduledClient) -> ClientView:
     state, fits = client.state, card.fits([client])
     if state is ClientState.WAITING and not fits:
@@ -177,26 +160,6 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         failures=client.history.failures,
         terms=client.terms,
     )
-
-
-class _Forecast(Mapping[int, Wait]):
-    """Of all that wait, made when somebody looks, which is to be before the next event."""
-
-    def __init__(self, card: Card) -> None:
-        self._card = card
-
-    def __getitem__(self, id: int) -> Wait:
-        return self._waits[id]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._waits)
-
-    def __len__(self) -> int:
-        return len(self._waits)
-
-    @cached_property
-    def _waits(self) -> dict[int, Wait]:
-        return _forecast(self._card)
 
 
 def _forecast(card: Card) -> dict[int, Wait]:

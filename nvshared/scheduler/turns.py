@@ -647,7 +647,7 @@ def _review_busy(decision: Decision) -> bool:
     if not card.busy.members:
         return _begin_busy_turns(decision)
     members = [card.clients[id] for id in sorted(card.busy.members) if id in card.clients]
-    wanting = (*card.groups.group("holding"), *card.waiting)
+    wanting = (*card.groups.group("holding"), *card.groups.group("queued"))
     goes_on = (
         all(client.id in card.busy.members for client in wanting)
         and _may_be_busy(card) and _suit_turns(members) and card.fits(members)

@@ -264,7 +264,7 @@ class GPU:
     @property
     def queue_length(self) -> int:
         """How many clients wait to become holders."""
-        return len(self.snapshot().queue)
+        return self.snapshot().queue_length
 
     @property
     def occupied(self) -> dict[int, int]:

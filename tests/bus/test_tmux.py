@@ -107,7 +107,7 @@ def share(manager: Manager) -> None:
     gpu.sample = replace(gpu.sample, processes=(Process(os.getpid(), 3 * GIB),))
     scheduler = gpu.scheduler
     assert isinstance(scheduler, Scripted)
-    scheduler.queue, scheduler.waits = (waiter.id,), {waiter.id: Wait(1, 600 * SECOND)}
+    scheduler.waits = {waiter.id: Wait(1, 600 * SECOND)}
     scheduler._clients[waiter.id] = replace(
         waiter.view, state=ClientState.WAITING, waiting=60 * SECOND)
     scheduler._clients[holder.id] = replace(holder.view, state=ClientState.RUNNING)

@@ -298,7 +298,9 @@ class World:
         for action in actions:
             self._check_action(action, starting)
         members = self.scheduler._card.busy.members
-        assert not members or members.issuperset(self.scheduler.snapshot().queue), "somebody waits"
+        waits = self.scheduler.snapshot().waits
+        queued = [id for id, wait in waits.items() if wait.position]
+        assert not members or members.issuperset(queued), "somebody waits"
         again = self.scheduler.handle(Tick(), self.now)
         assert not again, f"after {event} it did {actions} and then, with nothing new, {again}"
         for action in actions:
@@ -398,7 +400,7 @@ class World:
             turns = [client.turn for client in self.scheduler._card.clients.values()]
             busy = sum(turn is not None and turn.busy is not None for turn in turns) > 1
             busy = busy or bool(self.scheduler._card.busy.members)
-            assert full or crowded or busy or now.queue, "stopped, and nobody wants it"
+            assert full or crowded or busy or now.queue_length, "stopped, and nobody wants it"
 
     def _ordered(self, hook: Hook) -> list[Order]:
         doing = [hook.doing] if hook.doing is not None else []

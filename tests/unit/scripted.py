@@ -96,7 +96,6 @@ class Scripted:
         self.state = CardState.IDLE
         self.quantum = 1_200_000        # where it is auto
         self.holders: tuple[int, ...] = ()
-        self.queue: tuple[int, ...] = ()
         self.waits: dict[int, Wait] = {}
         self.used: dict[int, Usage] = {}        # by clients
         self._clients: dict[int, ClientView] = {}
@@ -177,8 +176,8 @@ class Scripted:
         """As Scheduler.snapshot."""
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
-            self.holders, self.queue, dict(self._clients), Counters(),
-            self.waits, self.settings.host_budget, self.quantum,
+            self.holders, len(self.waits), dict(self._clients), Counters(),
+            lambda: self.waits, self.settings.host_budget, self.quantum,
         )
 
 

@@ -62,7 +62,7 @@ def check(scheduler: Scheduler) -> None:
         mine = [one for one in everyone if domain in one.tenancies]
         assert domain.sums == Stake(
             sum(one.committed for one in mine), sum(one.committed - one.used for one in mine))
-    queued = sorted(card.waiting, key=lambda one: one.place)
+    queued = sorted(card.groups.group("queued"), key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
     lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
     swapped = [(lack, one.id) for lack, one in lacks if one.is_idle and lack > 0]

@@ -58,7 +58,7 @@ def test_lost_card_keeps_clients_until_they_leave(talk: Talk) -> None:
     seen = talk.scheduler.snapshot()
     assert sorted(seen.clients) == [1, 2, 3]
     assert {view.state for view in seen.clients.values()} == {ClientState.IDLE}
-    assert (seen.holders, tuple(seen.queue)) == ((), ())
+    assert (seen.holders, seen.queue_length) == ((), 0)
     talk.wait(5)
     assert talk.view(2).waited == seen.clients[2].waited
     talk.tell(TermsChanged(2, Terms(weight=7)))

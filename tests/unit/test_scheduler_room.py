@@ -251,7 +251,7 @@ def test_chosen_client_that_fits_no_more_keeps_its_place() -> None:
     assert talk.view(1).state is ClientState.CROWDED
     assert talk.view(2).state is ClientState.LOADING
     talk.tell(CapacityChanged(100 * GIB))
-    assert [*talk.scheduler.snapshot().queue][-1] == 1
+    assert [*talk.scheduler.snapshot().waits][-1] == 1
 
 
 def test_hand_over_with_little_host_memory_alternates_small_moves() -> None:

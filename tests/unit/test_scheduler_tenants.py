@@ -315,7 +315,7 @@ def test_queue_that_people_see_takes_turns_among_tenants() -> None:
     for tenant in ("user:alice", "user:alice", "user:alice", "user:bob", "job:1"):
         world.program(tenant)
     world.advance(20 * SECOND)
-    queue = [world.tenants[id] for id in world.scheduler.snapshot().queue]
+    queue = [world.tenants[id] for id in world.scheduler.snapshot().waits]
     assert set(queue[:2]) != {ALICE}
 
 
@@ -620,7 +620,7 @@ def test_limited_client_waits_until_the_next_window_begins() -> None:
     world.advance(WINDOW * 3 // 4)
     assert world.state(one) is ClientState.LIMITED
     now = world.scheduler.snapshot()
-    assert not now.queue
+    assert now.queue_length == 0
     assert now.state is CardState.IDLE
     world.advance(WINDOW // 2)
     assert one.open
@@ -873,7 +873,7 @@ def test_suspended_client_is_evicted_without_need_for_room() -> None:
     world.put(alone, suspended=True)
     world.advance(SECOND)
     assert (alone.resident, alone.filled) == (0, 64 * MIB)
-    assert not world.scheduler.snapshot().queue
+    assert world.scheduler.snapshot().queue_length == 0
     computed = alone.computed
     world.advance(10 * SECOND)
     assert alone.computed == computed

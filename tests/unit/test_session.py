@@ -31,6 +31,7 @@ from nvshared.scheduler.actions import (
     Yield,
 )
 from nvshared.scheduler.events import Memory
+from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
@@ -211,7 +212,7 @@ def test_who_waits_is_told_what_for(
 ) -> None:
     scheduler = Scripted.latest
     scheduler._clients[1] = replace(scheduler._clients[1], state=state)
-    scheduler.queue = (77, 1)[2 - place:] if place else (77,)
+    scheduler.waits = {1: WaitView(place, None)} if place else {}
     hook.says(ReportRecord(Type.WAITING, flags=Flag.WANTS, memory=FIGURES))
     assert scheduler.events == [events.MemoryChanged(1, FIGURES, True)]
     assert hook.wire.sent == [OrderRecord(Type.QUEUED, waits[0], waits[1])]

@@ -237,7 +237,7 @@ class Liars(RuleBasedStateMachine):
             snapshot = gpu.snapshot()
             assert set(snapshot.clients) == set(gpu.clients)
             assert set(snapshot.holders) <= set(gpu.clients)
-            assert set(snapshot.queue) <= set(gpu.clients)
+            assert set(snapshot.waits) <= set(gpu.clients)
         for hook in self.honest:
             assert hook.session.client in self.gpu.clients.values()
             assert hook.memory.resident <= hook.memory.room
