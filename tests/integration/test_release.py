@@ -96,6 +96,20 @@ def test_release_is_void_once_the_program_submits_work(site: Site, daemon: Daemo
     program.ends_well()
 
 
+def test_release_ends_with_its_turn(site: Site, daemon: Daemon) -> None:
+    """Or a thread that is slow to pass the open gate would lose its next turn to it."""
+    program = start(site, daemon, "said(sharing.release())")
+    assert program.hears() is True
+    daemon.run(contended=True)
+    daemon.hear(Type.IDLE)
+    daemon.stop()
+    daemon.run(contended=True)
+    for _ in range(50):                 # the client looks at its work after each order
+        assert Type.IDLE not in heard(daemon)
+    program.go_on()
+    program.ends_well()
+
+
 def test_turn_releases_when_its_last_block_ends(site: Site, daemon: Daemon) -> None:
     program = start(site, daemon, '''
 try:

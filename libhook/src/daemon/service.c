@@ -189,6 +189,7 @@ static void begin_turn(struct client *client)
 {
     client->granted = true;
     client->turns++;
+    activity_begin_turn();
 }
 
 static void run(struct client *client, const struct nvshare_order *order)

@@ -52,7 +52,8 @@
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
-/* gate_passes() when the program last released its turn: a later pass takes that back. */
+/* gate_passes() when the program last released its turn. A later pass takes that back, and so does
+ * the next turn, whose first thread may be slow to pass. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)
@@ -110,6 +111,11 @@ static void look_for_pause(struct client *client, struct activity *activity, uin
 uint64_t activity_idle(const struct activity *activity)
 {
     return activity->idle.counts ? activity->idle.counted - activity->idle.since : 0;
+}
+
+void activity_begin_turn(void)
+{
+    released_passes = UINT64_MAX;
 }
 
 bool activity_released(const struct activity *activity)

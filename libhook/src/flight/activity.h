@@ -48,5 +48,7 @@ uint64_t activity_idle(const struct activity *activity);
 bool activity_released(const struct activity *activity);
 /* The program's turn is over when the work in flight is done. Any thread. */
 void activity_release(void);
+/* A turn of one of the process's clients begins: an earlier release counts no more. */
+void activity_begin_turn(void);
 /* The daemon asks for BUSY no more. */
 void activity_forget_gaps(struct activity *activity);
