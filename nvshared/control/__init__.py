@@ -89,13 +89,10 @@ class Daemon:
         ])
         return [{name: one.value for name, one in gpu.items()} for (gpu,) in answers]
 
-    def follow(self) -> None:
-        """Has wait() return when nvshared comes or goes."""
-        self._connection.follow()
-
-    def wait(self, seconds: float) -> None:
-        """Returns when nvshared has come or gone, or after so long."""
-        self._connection.wait(seconds)
+    @property
+    def peer(self) -> str:
+        """The own name on the bus of the nvshared that answered last: another after each start."""
+        return self._connection.peer
 
     def gpu(self, name: str) -> int:
         """The index of the GPU that goes by this index, UUID or PCI address."""

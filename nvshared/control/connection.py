@@ -2,7 +2,6 @@
 """A connection to a message bus on which one asks and waits for the answer."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -26,7 +25,6 @@ from nvshared.names import BUS_NAME
 Question = tuple[str, str, str, str, tuple[Any, ...]]
 
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
-_COMES_OR_GOES = "NameOwnerChanged"
 
 
 class ControlConnection:
@@ -43,6 +41,7 @@ class ControlConnection:
         self._socket.settimeout(self._patience)
         self._buffer = bytearray()
         self._serial = 0
+        self.peer = ""                  # of the last answer: the sender's own name
         try:
             self._authenticate()
         except BaseException:
@@ -83,6 +82,7 @@ class ControlConnection:
                     message = received.message
                     if message.message_type is MessageType.METHOD_RETURN:
                         answers[message.reply_serial] = received.values()
+                        self.peer = message.sender
                     elif message.message_type is MessageType.ERROR:
                         reason = "".join(map(str, received.values()[:1]))
                         raise self._error(message.error_name, reason)
@@ -92,21 +92,6 @@ class ControlConnection:
                 "see what it says: journalctl -u nvshared",
             )) from error
         return [answers[serial] for serial in serials]
-
-    def follow(self) -> None:
-        """Has wait() return when nvshared comes or goes. Raises BusUnavailable."""
-        rule = f"type='signal',sender='{BUS[0]}',member='{_COMES_OR_GOES}',arg0='{BUS_NAME}'"
-        with _still_there():
-            self._socket.sendall(self._pack(Message(*BUS, "AddMatch", signature="s", body=[rule])))
-
-    def wait(self, seconds: float) -> None:
-        """Returns when nvshared has come or gone, or after so long. Raises BusUnavailable."""
-        end = time.monotonic() + seconds
-        with suppress(TimeoutError), _still_there():
-            while (left := end - time.monotonic()) > 0:
-                self._socket.settimeout(left)
-                if self._receive().message.member == _COMES_OR_GOES:
-                    return
 
     def _authenticate(self) -> None:
         try:

@@ -10,7 +10,7 @@ no pod starts. A claim may be prepared any number of times.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
@@ -24,7 +24,6 @@ from nvshared.kubelet.pod import clipped
 from nvshared.kubelet.pods import MOST_IN_EVENT, Pods
 from nvshared.kubelet.rpc import Kind
 from nvshared.kubelet.runtime import Runtime
-from nvshared.kubelet.watch import Seen
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +37,13 @@ HEALTH_API = classes("health", HEALTH)
 
 
 class Driver:
-    """Answers kubelet. `look` asks nvshared anew; it may block."""
+    """Answers kubelet. `look` asks nvshared anew, for `offer`."""
 
     kind = Kind("DRAPlugin", DRIVER, ("v1.DRAPlugin",), f"{DRIVER}-reg.sock")
 
     def __init__(
         self, offer: Offer, containers: Containers, runtime: Runtime, pods: Pods, node: str,
-        look: Callable[[], Seen],
+        look: Callable[[], Awaitable[None]],
     ) -> None:
         self._offer = offer
         self._containers = containers
@@ -73,7 +72,7 @@ class Driver:
         """Has containers get what their claims have; or says why they do not."""
         answer = API["NodePrepareResourcesResponse"]()
         async with self._alone:
-            self._offer.learn(await asyncio.to_thread(self._look))
+            await self._look()
             for asked in request.claims:
                 one = answer.claims[asked.uid]
                 try:

@@ -18,12 +18,12 @@ from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
 from nvshared.kubelet.pod import RESOURCE
-from nvshared.kubelet.watch import Place, Seen, Watch, look
+from nvshared.kubelet.watch import Place, look
 from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 2.0                            # seconds between two looks at our socket
+PERIOD = 2.0                            # seconds between two looks at nvshared, and our socket
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,25 +63,29 @@ async def _serve(options: Options) -> None:
     containers = Containers(options.socket, options.state, Folders(options.cdi_folder))
     runtime = Runtime(options.cdi, options.runtime)
     place = Place(options.bus, options.socket, options.kubelet, RESOURCE)
-    ask = partial(look, place)
+    nvshared = ""                       # its own name on the bus, when it was last asked
 
-    def learn(seen: Seen) -> None:
+    async def look_again() -> None:
+        nonlocal nvshared
+        seen, answered = await asyncio.to_thread(look, place)
+        if pods is not None and answered not in ("", nvshared):
+            pods.nvshared_is_back()
+        nvshared = answered or nvshared
         if offer.learn(seen):
             logger.info("%s", offer.words())
             notifier.status(offer.words())
-            if pods is not None and not isinstance(seen, NvshareError):
-                pods.nvshared_is_back()
             warn()
+
+    async def keep_looking() -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
+            await look_again()
 
     def warn() -> None:
         """The scheduler says of a pod that waits only that there is no GPU for it."""
         if pods is not None and offer.has_trouble:
             threading.Thread(
                 target=pods.tell_of_node, args=(offer.words(),), name="node", daemon=True).start()
-
-    def tell(seen: Seen) -> None:
-        with suppress(RuntimeError):    # the loop has ended meanwhile
-            loop.call_soon_threadsafe(learn, seen)
 
     def others(offered: dict[str, str]) -> None:
         with suppress(RuntimeError):
@@ -102,7 +106,7 @@ async def _serve(options: Options) -> None:
 
     threading.excepthook = fail
     pods: Pods | None = None
-    learn(await asyncio.to_thread(ask))
+    await look_again()
     pods = Pods(
         options.bus, options.kubeconfig, options.node, Prepared(options.state),
         StaticPods(options.state, partial(holders, options.kubelet, RESOURCE)),
@@ -112,15 +116,14 @@ async def _serve(options: Options) -> None:
     slices: Slices | None = None
     plugin: Driver | Plugin
     if options.dra:
-        plugin = Driver(offer, containers, runtime, pods, options.node, ask)
+        plugin = Driver(offer, containers, runtime, pods, options.node, look_again)
         slices = Slices(options.kubeconfig, options.node, others)
     else:
-        plugin = Plugin(offer, containers, runtime, ask)
+        plugin = Plugin(offer, containers, runtime, look_again)
     registered = Registered(plugin, options.kubelet)
-    watch = None
+    looking = asyncio.create_task(keep_looking())
     try:
         await registered.start()
-        watch = Watch(place, tell)
         notifier.ready()
         if options.cdi != OFF and (why := await runtime.why_not()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
@@ -130,7 +133,10 @@ async def _serve(options: Options) -> None:
                 slices.publish(offer)
             if runtime.heeds and (offered := offer.offered()):
                 containers.learn(card.uuid for card in offered)
-            await asyncio.wait(news, timeout=PERIOD, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [*news, looking], timeout=PERIOD, return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()        # it ends by a fault of ours alone
             for one in news:
                 one.cancel()
             if not stopped.is_set() and not registered.is_there():
@@ -138,8 +144,7 @@ async def _serve(options: Options) -> None:
                 await registered.start()
         notifier.stopping()
     finally:
-        if watch is not None:
-            watch.close()
+        looking.cancel()
         await registered.stop()
         notifier.close()
         os.close(lock)

@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from nvshared.errors import NvshareError
@@ -14,7 +14,6 @@ from nvshared.kubelet.offer import Offer, SameCardTwice, preferred
 from nvshared.kubelet.pod import RESOURCE
 from nvshared.kubelet.rpc import Kind
 from nvshared.kubelet.runtime import Runtime
-from nvshared.kubelet.watch import Seen
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +22,13 @@ DP = classes("v1beta1", DEVICE_PLUGIN)
 
 
 class Plugin:
-    """Answers kubelet. `look` asks nvshared anew; it may block."""
+    """Answers kubelet. `look` asks nvshared anew, for `offer`."""
 
     kind = Kind("DevicePlugin", RESOURCE, (VERSION,), "nvshare.com-gpu-reg.sock")
 
     def __init__(
-        self, offer: Offer, containers: Containers, runtime: Runtime, look: Callable[[], Seen]
+        self, offer: Offer, containers: Containers, runtime: Runtime,
+        look: Callable[[], Awaitable[None]],
     ) -> None:
         self._offer = offer
         self._containers = containers
@@ -73,7 +73,7 @@ class Plugin:
 
     async def allocate(self, request: Any, context: Any) -> Any:
         """What each container gets; or nothing, with the reason, if nvshared does not answer."""
-        self._offer.learn(await asyncio.to_thread(self._look))
+        await self._look()
         by_cdi = not await self._runtime.why_not()
         try:
             if by_cdi:

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks which cards there are and whether they can be shared: asks nvshared, reads what kubelet
-has given to others. A thread looks again whenever nvshared comes or goes, and every two seconds.
+has given to others.
 """
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvshared.control import Daemon
-from nvshared.errors import BusUnavailable, NvshareError
+from nvshared.errors import NvshareError
 from nvshared.kubelet.card import Card, conflict, elsewhere
 
-PERIOD = 2.0                            # seconds between two looks
 PATIENCE = 5.0                          # seconds for nvshared's answer
 
 Seen = tuple[Card, ...] | NvshareError
@@ -28,13 +25,16 @@ class Place:
     resource: str                       # ours
 
 
-def look(place: Place) -> Seen:
-    """The cards now, or why nobody says which there are."""
+def look(place: Place) -> tuple[Seen, str]:
+    """The cards now, or why nobody says which there are; and nvshared's own name on the bus.
+
+    The name is another one after each start; "" if nvshared does not answer.
+    """
     try:
         with Daemon(place.bus, PATIENCE) as daemon:
-            return _look(daemon, place)
+            return _look(daemon, place), daemon.peer
     except NvshareError as error:
-        return error
+        return error, ""
 
 
 def _look(daemon: Daemon, place: Place) -> tuple[Card, ...]:
@@ -57,39 +57,3 @@ def _look(daemon: Daemon, place: Place) -> tuple[Card, ...]:
             trouble = conflict(card, given)
         cards.append(replace(card, trouble=trouble))
     return tuple(cards)
-
-
-class Watch:
-    """The thread. `tell` is called in it after each look."""
-
-    def __init__(self, place: Place, tell: Callable[[Seen], None]) -> None:
-        self._place = place
-        self._tell = tell
-        self._ended = threading.Event()
-        # It may be within a question for some seconds when we end, and keeps nobody.
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
-
-    def close(self) -> None:
-        """Looks no more."""
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            try:
-                with Daemon(self._place.bus, PATIENCE) as daemon:
-                    self._follow(daemon)
-            except NvshareError as error:       # there is no bus
-                self._tell(error)
-                self._ended.wait(PERIOD)
-
-    def _follow(self, daemon: Daemon) -> None:
-        daemon.follow()
-        while not self._ended.is_set():
-            try:
-                seen: Seen = _look(daemon, self._place)
-            except BusUnavailable:
-                raise
-            except NvshareError as error:
-                seen = error
-            self._tell(seen)
-            daemon.wait(PERIOD)

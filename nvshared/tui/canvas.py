@@ -14,7 +14,6 @@ WIDE = 100                              # columns of a terminal from which there
 NARROWEST_BAR = 8                       # characters
 LEVELS = " ▁▂▃▄▅▆▇█"
 FULL = len(LEVELS) - 1                  # parts of a character
-GAP = 1
 PART_OF_LINE = 6                        # a bar is at least so large a part of a wide line
 
 

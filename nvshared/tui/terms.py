@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
 UNLIMITED = USUAL_TERMS["compute-limit"]
-USUAL_WEIGHT = USUAL_TERMS["weight"]
 
 
 class Meaning(NamedTuple):
