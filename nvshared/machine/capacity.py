@@ -3,26 +3,26 @@
 
     capacity = min(configured, total - outside - reserve - contexts to come)
 
-*Outside* is what nobody tells us about: contexts, modules, the driver itself
-and programs that run without the library. It is the difference of what NVML
-says is used and what our clients say they hold. The two are taken at different
-moments, so the difference means something only if nothing moved in between:
-no order on its way, and the same figures before and after (gpu.py sees to it).
+*Outside* is memory that no client reports: contexts, modules, the driver itself
+and programs that run without the library. It is the memory in use by NVML's
+figure less the sum of the clients' reports. The two are read at different
+moments, so the difference is valid only if nothing moved in between: no order
+in progress, and the same figures before and after (gpu.py sees to it).
 
-Even then a client may have mapped something it has not reported yet. Taking
-that for outside memory would make the scheduler evict for nothing, or refuse
-memory that there is. So an increase must be seen in two samples in a row, and
-what clients have reported between them does not count; a decrease is believed
-at once.
+Even then a client may have mapped memory that it has not reported yet. Counting
+that as outside memory would make the scheduler evict for nothing, or refuse
+available memory. An increase therefore counts only after two samples in a row,
+without the bytes that clients have reported between them; a decrease counts at
+once.
 
-A client's context is made just before it says HELLO, and the driver goes on
-allocating for it (modules, printf buffers) while it starts. Until two samples
-have seen a client, a reserve is kept for its context; of each account
-(scheduler/trust.py) for a few at most, as anybody can connect. One is always
-kept for one more, which nobody knows of before it has made its context. Where no
-sample means anything, as NVML fails or something is always on its way, time has
-to do: the reserve is given up after a while, and what a context took shows when
-the driver has less than it should.
+A client's context is created just before its HELLO, and the driver goes on
+allocating for it (modules, printf buffers) while the program starts. Until two
+samples have seen a client, a reserve is kept for its context; for each account
+(scheduler/trust.py) for YOUNG_MOST at most, as every user can connect. One more
+reserve is always kept for the next client, whose context exists before its
+HELLO. If no sample is valid, because NVML fails or orders are always in
+progress, the reserve is given up after a while, and the context shows up later
+as less free memory than expected.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 
 from nvshared.units import MIB
 
-CONTEXT = 600 * MIB                     # what a context takes on a large card, with its modules
-RESERVE = 256 * MIB                     # what the driver likes to have left for itself
+CONTEXT = 600 * MIB                     # of a context on a large card, with its modules
+RESERVE = 256 * MIB                     # left free for the driver itself
 SMALLEST_SHARE = 64                     # but on small cards 1/64 for the reserve,
 CONTEXT_SHARE = 16                      # and 1/16 for a context
 SAMPLES_TO_BELIEVE = 2
@@ -40,7 +40,7 @@ YOUNG_MOST = 4                          # contexts of one account, for which a r
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """What the administrator wants; bytes. None means: derive it from the card's size."""
+    """The configuration; bytes. None: derived from the card's size."""
 
     configured: int | None = None       # capacity at most; None: the whole card
     reserve: int | None = None
@@ -49,14 +49,14 @@ class Allowances:
 
 @dataclass(slots=True)
 class Capacity:
-    """What one card offers, learned sample by sample."""
+    """The capacity of one card, updated by samples."""
 
-    total: int                          # bytes on the card, as NVML says
+    total: int                          # bytes on the card, by NVML
     allowances: Allowances = Allowances()
-    outside: int = 0                    # bytes, as believed now
+    outside: int = 0                    # bytes, by the valid samples so far
     _last: tuple[int, int] | None = field(default=None, init=False)     # used and held
     _accounts: dict[int, str] = field(default_factory=dict, init=False)
-    _seen: dict[int, int] = field(default_factory=dict, init=False)     # of those seen too rarely
+    _seen: dict[int, int] = field(default_factory=dict, init=False)     # samples, of young clients
 
     @property
     def reserve(self) -> int:
@@ -74,48 +74,48 @@ class Capacity:
 
     @property
     def offered(self) -> int:
-        """Bytes of the card that clients are told it has in all."""
+        """Bytes that clients see as the size of the card."""
         configured = self.allowances.configured
         return self.total if configured is None else min(self.total, configured)
 
     @property
     def bytes(self) -> int:
         """Bytes that can be handed out now."""
-        # And one more may start at any moment, before it can say so.
+        # One more context may be created at any moment, before its HELLO.
         free = self.total - self.outside - self.reserve - (self._young + 1) * self.context_reserve
         return max(0, min(self.offered, free))
 
     @property
     def _young(self) -> int:
-        """How many contexts are still to show, or may be."""
+        """The number of contexts that samples may not have seen yet."""
         of_all = Counter(self._accounts.get(client, "") for client in self._seen)
         return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
     def joined(self, client: int, account: str = "") -> None:
-        """A client whose context no sample has seen yet; one of many, where it is an account's."""
+        """Adds a client whose context no sample has seen yet. `account`: bounds the reserves."""
         self._seen[client] = 0
         if account:
             self._accounts[client] = account
 
     def left(self, client: int) -> None:
-        """A client is gone; its context too, as the next samples will show."""
+        """Removes a client; the next samples will show that its context is gone."""
         self._seen.pop(client, None)
         self._accounts.pop(client, None)
 
     def grown(self, client: int) -> None:
-        """A client has its context by now, whether samples show it or not."""
+        """Gives up the reserve for a client: it has its context, whether samples show it or not."""
         self._seen.pop(client, None)
 
     def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
-        """NVML says `used` bytes while clients say they hold `held` in all, at one moment.
+        """One valid sample: NVML's figure `used` and the sum of the clients' reports `held`, bytes.
 
-        `alone`: there are no clients, so none can have mapped what it has not reported.
+        `alone`: there are no clients, so no mapping can be unreported.
         """
         outside = max(0, used - held)
         if self._last is None:
             self.outside = max(0, outside - self._young * self.context_reserve)
         else:
-            # A context that is still to show comes while its client grows.
+            # The context of a young client appears while that client grows.
             used_before, held_before = self._last
             reported = 0 if self._seen else max(0, held - held_before)
             seen_before = used_before - held_before - reported

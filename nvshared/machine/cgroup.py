@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control groups: which of them a process is in, and what their limits of memory still leave it.
+"""Control groups: those of a process, and the memory that their limits leave it.
 
-A process may take no more than the tightest leaves, of its own group and of all above that.
-Version 1 and version 2 of the kernel's interface are read, also side by side.
+A process may use as much as the tightest limit allows, of its own group and of all groups above.
+Versions 1 and 2 of the kernel's interface are read, also side by side.
 
-What leaves the card is memory that nobody can swap. So memory.high counts as memory.max does: the
-kernel would slow the program down until that memory is gone. What a group may swap does not count.
-The kernel takes files that it keeps in memory away before it kills anybody, so they count as free.
+Memory evicted from the card is locked, so the kernel cannot swap it. memory.high therefore counts
+like memory.max: the kernel would throttle the program until that memory is freed. A group's limit
+of swap does not count. The kernel drops the page cache of files before it kills a process, so the
+page cache counts as free.
 """
 
 import os
@@ -21,18 +22,18 @@ from nvshared.machine.tenant import DEPTH, OTHERS
 
 STANDARD = ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
-ESCAPED = re.compile(r"\\([0-7]{3})")   # a blank, and what else would part fields
+ESCAPED = re.compile(r"\\([0-7]{3})")   # a blank, or another separator
 TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
-STEPS_MOST = 16                         # of a job that are looked at
+STEPS_MOST = 16                         # steps of a job that are examined
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"
 
-# A limit, and what counts against it.
+# A limit, and the usage that counts against it.
 UNIFIED = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
 MEMORY = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # with what is swapped
+    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # with swap
 )
-# In memory.stat: of the group with all below it, as version 1 and version 2 call it.
+# In memory.stat, with all groups below: the names in version 1 and version 2.
 FILES = frozenset({
     "total_inactive_file", "total_active_file", "inactive_file", "active_file",
 })
@@ -42,11 +43,11 @@ Membership = tuple[str, str]            # controllers and path, as in /proc/PID/
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The tightest one of a group; bytes."""
+    """The tightest limit of a group; bytes."""
 
-    file: Path                          # where it is written
+    file: Path                          # that holds it
     size: int
-    free: int                           # what it leaves
+    free: int                           # below the limit
     used: int                           # by the group's processes, without files
 
 
@@ -58,7 +59,7 @@ class Group:
     controllers: str                    # of its hierarchy; "" for version 2
 
     def limit(self) -> Limit | None:
-        """None: it has no limit, or is gone."""
+        """None: the group has no limit, or was removed."""
         pairs = MEMORY if self.controllers else UNIFIED
         found: list[tuple[int, int, Path]] = []
         for most, taken in pairs:
@@ -75,15 +76,15 @@ class Group:
 
 
 def memberships(text: str) -> list[Membership]:
-    """Of /proc/PID/cgroup those that may limit memory."""
+    """The memberships in /proc/PID/cgroup that may limit memory."""
     lines = [line.split(":", 2) for line in text.split("\n") if line.count(":") > 1]
     return [(c, path) for _, c, path in lines if c == "" or "memory" in c.split(",")]
 
 
 def owner(controllers: str, path: str) -> int | None:
-    """The user id that a group's folder belongs to: who made it, or whom root gave it to.
+    """The user id that owns a group's directory: its creator, or whom root delegated it to.
 
-    OTHERS: also those that are not its owner may make groups in there. None: not to be seen.
+    OTHERS: users other than the owner may create groups in it, too. None: not visible.
     """
     place = _place(controllers, path)
     if place is None:
@@ -96,9 +97,9 @@ def owner(controllers: str, path: str) -> int | None:
 
 
 def slurm_job(controllers: str, path: str) -> str:
-    """The number of the job of SLURM whose group this is; "": it is not to be found.
+    """The number of the SLURM job that this group belongs to; "": not found.
 
-    Each step has a group where only slurmstepd is, as root, and says it in its title.
+    Each step has a group with slurmstepd only, which runs as root and has the number in its title.
     """
     place = _place(controllers, path)
     steps = sorted(place[1].glob("step_*/slurm*")) if place is not None else []
@@ -121,9 +122,9 @@ def slurm_job(controllers: str, path: str) -> str:
 
 
 def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
-    """The groups that /proc/PID/cgroup names, and all above them, the innermost first.
+    """The groups named in /proc/PID/cgroup, and all above them, the innermost first.
 
-    Those that are not to be seen are missing, and so are those below the outermost DEPTH.
+    Groups that are not visible are missing, and so are levels below DEPTH.
     """
     groups: list[Group] = []
     for controllers, path in memberships(text):
@@ -139,7 +140,7 @@ def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
 
 
 def top(controllers: str, root: Path | None = None) -> Path:
-    """Where a hierarchy is mounted. Version 2 has a folder of its own beside version 1."""
+    """The mount point of a hierarchy. Version 2 has its own directory beside version 1."""
     root = root or ROOT
     if controllers:
         return root / ("memory" if "memory" in controllers.split(",") else
@@ -149,12 +150,12 @@ def top(controllers: str, root: Path | None = None) -> Path:
 
 
 def hides(text: str) -> bool:
-    """Whether there are groups above those that we see; `text` is /proc/self/cgroup."""
+    """Whether there are groups above the visible ones; `text` is /proc/self/cgroup."""
     for controllers, path in memberships(text):
         if controllers:
             hidden = not (top(controllers) / path.lstrip("/")).exists()
         else:
-            hidden = (top("") / "cgroup.events").exists()   # which the root of all does not have
+            hidden = (top("") / "cgroup.events").exists()   # which the root group lacks
         outside = _outside(controllers)
         if hidden if outside is None else outside[1] is None:
             return True
@@ -162,9 +163,9 @@ def hides(text: str) -> bool:
 
 
 def _place(controllers: str, path: str, root: Path | None = None) -> tuple[Path, Path] | None:
-    """Where a hierarchy begins, as far as we see it, and the folder of a group in there.
+    """The visible top of a hierarchy, and the directory of a group in it.
 
-    None: the group is outside of what we see.
+    None: the group is not visible.
     """
     names = [name for name in path.split("/") if name not in ("", "..")][:DEPTH]
     out = path.split("/").count("..")
@@ -180,13 +181,14 @@ def _place(controllers: str, path: str, root: Path | None = None) -> tuple[Path,
 
 @cache
 def _outside(controllers: str) -> tuple[Path, tuple[str, ...] | None] | None:
-    """Where more of a hierarchy is mounted than at the usual place, and the way to our own there.
+    """A mount that begins above the usual one, and the path to the daemon's group in it.
 
-    In a control group namespace paths are relative to the group where it was made, and what is
-    mounted in there begins at that. But the host's may be mounted in a container, too. Then
-    /proc/self/mountinfo says how far above ours that begins: /../../.. What the groups between are
-    called it does not say; ours is the one with the same inode number. None for the way: what is at
-    the usual place begins above ours, and nobody knows where ours is.
+    In a control group namespace paths are relative to the group where the namespace was created,
+    and mounts in the namespace begin at that group. But the host's hierarchy may be mounted in a
+    container, too. /proc/self/mountinfo then says how many levels above the namespace's root it
+    begins: /../../.. It does not name the groups in between; the daemon's is the group with the
+    same inode number. None for the path: the usual mount begins above the daemon's group, and that
+    group is not found below it.
     """
     found = _mounted(controllers)
     above = {point: root.count("..") for root, point in found if not root.strip("/.")}
@@ -206,7 +208,7 @@ def _outside(controllers: str) -> tuple[Path, tuple[str, ...] | None] | None:
 
 
 def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:
-    """Those so many levels below."""
+    """The directories `deep` levels below."""
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
@@ -217,7 +219,7 @@ def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:
 
 
 def _mounted(controllers: str) -> list[tuple[str, Path]]:
-    """Of each mount of a hierarchy, where in it that begins, and where it is."""
+    """For each mount of a hierarchy, its root in the hierarchy, and its mount point."""
     found = []
     for line in os.fsdecode(MOUNTINFO.read_bytes()).split("\n"):
         before, _, after = line.partition(" - ")
@@ -232,7 +234,7 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
 
 
 def _files(path: Path) -> int:
-    """Bytes of files that are kept in memory, of which the kernel can drop its copies."""
+    """Bytes of page cache, which the kernel can drop."""
     try:
         lines = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:
@@ -245,7 +247,7 @@ def _files(path: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """None where there is no such file, or it says that there is no limit."""
+    """None if there is no such file, or no limit in it."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError:

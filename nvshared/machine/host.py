@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much host memory may be taken for what does not fit on the cards.
+"""The budget of host memory for swapped memory.
 
-What is swapped out cannot be swapped out again: it is locked, because the
-card's copy engines read and write it. So the budget is derived from what is
-really free, and the rest is left to everybody else.
+Swapped memory cannot be swapped out by the kernel: it is locked, because the
+card's copy engines read and write it. The budget is therefore derived from free
+memory, and the rest is left to other programs.
 
-What programs hold of it already, since a daemon before us let them, is not free, but
-it is part of what may be taken; without it they would count against what they lack.
-They say themselves how much that is, and any user's program may say anything. So it is
-believed as far as the kernel has it, at the same moment as what is free:
+Host memory that programs hold already, granted by an earlier daemon, is not free, but it
+is part of the budget. The programs report it, and a program may report anything. A report
+therefore counts only as far as the kernel's figures confirm it, read at the same moment as
+free memory:
 
-    of a process     no more than the private memory it has (RssAnon), as the library's is;
-    of all together  no more than all processes of the host have (AnonPages): memory that
-                     a process shares with its children is all of it in each one's figure;
-    in a container   what is in there alone, and no more than is used in there.
+    of a process     at most its private memory (RssAnon), which includes the library's;
+    of all together  at most the private memory of all processes of the host (AnonPages),
+                     because memory shared with a child counts in the figure of each;
+    in a container   only processes inside, and at most the memory used inside.
 
-Who says so of memory that it has for other purposes gains nothing by it: it could as well
-take that memory after we have looked. What is shared exactly /proc/PID/smaps_rollup knows,
-but it is not for everybody to read, and waits for a lock which that process may keep.
-Managed memory that has left a card is not in RssAnon, and is not counted.
+A program that reports memory used for other purposes gains nothing: it could as well
+allocate that memory after the check. /proc/PID/smaps_rollup has exact figures for shared
+memory, but needs privileges, and waits for a lock that the process may hold.
+Swapped managed memory is not in RssAnon, and is not counted.
 """
 
 import os
@@ -28,51 +28,51 @@ from pathlib import Path
 
 from nvshared.machine import cgroup
 
-SAFE_SHARE = 0.8                        # of what is free at start
+SAFE_SHARE = 0.8                        # of the memory that is free at start
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
-START_FIELD = 22 - 3                    # of proc(5)'s stat, counted from behind the name
+START_FIELD = 22 - 3                    # of proc(5)'s stat, counted after the name
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """The host, or a control group that we are in and that has a limit; bytes."""
+    """The host, or a control group with a limit that contains the daemon; bytes."""
 
     total: int
-    free: int                           # that could be taken without driving anybody into swap
+    free: int                           # that could be allocated without any swapping
     used: int                           # by processes
     group: Path | None = None           # its folder; None: the host
 
     def with_held(self, held: Iterable["_Held"]) -> int:
-        """What is free, with what these processes have of it."""
+        """Free bytes, and the bytes that these processes hold."""
         inside = [one.bytes for one in held if self.group is None or self.group in one.groups]
         return self.free + min(self.used, sum(inside))
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a process has, as far as it is believed."""
+    """The host memory that a process holds, as far as confirmed."""
 
     bytes: int
-    groups: frozenset[Path]             # that it is in, as far as we see them
+    groups: frozenset[Path]             # that contain it, as far as visible
 
 
 def total() -> int:
-    """Bytes of memory this host, or the container we are in, may use."""
+    """Bytes of memory of this host, or of the container in which the daemon runs."""
     return min(room.total for room in _rooms())
 
 
 def free() -> int:
-    """Bytes that could be taken without driving anybody into swap, now."""
+    """Bytes that could be allocated now without any swapping."""
     return min(room.free for room in _rooms())
 
 
 def safe_budget(held: Mapping[int, int] | None = None) -> int:
-    """Bytes that may be taken when nobody said how many, with what is taken already.
+    """The default budget in bytes, including the memory that programs hold already.
 
-    `held`: how much of it processes say they have, by process id.
+    `held`: the bytes that processes report, by process id.
     """
     before = _rooms()
     known = [
@@ -80,13 +80,13 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
             group.folder for group in cgroup.chain(process(pid, "cgroup"))))
         for pid, size in (held or {}).items()
     ]
-    # What came or went meanwhile is either free or held at one moment, and never both at both.
+    # Memory that changes hands meanwhile is free or held in one of the two readings, never both.
     rooms = (*before, *_rooms()) if known else before
     return int(SAFE_SHARE * min(room.with_held(known) for room in rooms))
 
 
 def _rooms() -> list[_Room]:
-    """The host, and the groups from ours up to the root that have a limit."""
+    """The host, and the daemon's control groups up to the root that have a limit."""
     host = _sizes(MEMINFO.read_text(encoding="ascii"))
     return [_Room(host["MemTotal"], host["MemAvailable"], host["AnonPages"]), *_limited()]
 
@@ -100,19 +100,19 @@ def _limited() -> list[_Room]:
 
 
 def private(pid: int) -> int:
-    """Bytes of memory that is the process's own; 0 where we cannot see it."""
+    """Bytes of the process's private memory; 0 if not visible."""
     return _sizes(process(pid, "status")).get("RssAnon", 0)
 
 
 def started(pid: int) -> int | None:
-    """When a process was started, in ticks since boot; None if there is no such process."""
-    # Its name stands in parentheses and may have any of the characters that part fields.
+    """The start time of a process in ticks since boot; None if there is no such process."""
+    # The name is in parentheses and may contain any separator.
     fields = process(pid, "stat").rpartition(")")[2].split()
     return int(fields[START_FIELD]) if len(fields) > START_FIELD else None
 
 
 def process(pid: int, name: str) -> str:
-    """A file of a process that may have ended, or may live where we cannot see it: ""."""
+    """A file of a process; "" if the process has ended or is not visible."""
     try:
         return kernel_text(PROCESSES / str(pid) / name)
     except OSError:
@@ -120,15 +120,15 @@ def process(pid: int, name: str) -> str:
 
 
 def kernel_text(path: Path) -> str:
-    """A file that may have names of users' choice in it, each byte as it is.
+    """The content of a file that may contain names chosen by users, byte for byte.
 
-    Path.read_text() would take a carriage return in a name for the end of a line.
+    Path.read_text() would treat a carriage return in a name as the end of a line.
     """
     return os.fsdecode(path.read_bytes())
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Bytes by name, of the lines that have them in kB. A process chooses its own name."""
+    """Bytes by name, from the lines with a figure in kB. The Name line is the process's choice."""
     lines = [line.replace(":", " ", 1).split() for line in text.split("\n")]
     return {
         line[0]: int(line[1]) << 10

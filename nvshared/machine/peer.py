@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is at the other end of a socket, as the kernel says, never as the peer says."""
+"""Identifies the process at the other end of a socket by the kernel's information only."""
 
 import errno
 import os
@@ -15,12 +15,12 @@ from nvshared.machine import cgroup as control_groups
 from nvshared.machine import host, subordinate, tenant
 from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, locate, tenants
 
-SO_PEERPIDFD = 77                       # which socket has no name for: its process, by descriptor
+SO_PEERPIDFD = 77                       # not in module socket: a descriptor of the peer process
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMM_LONGEST = 15                       # bytes of /proc/PID/comm
-WORDS_WITH_NAME = 3                     # of a command line, which may begin with an interpreter
+WORDS_WITH_NAME = 3                     # of a command line, with an interpreter
 
-NOBODY = (1 << 32) - 1                  # as the kernel has it: no user
+NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
 CGROUPS_LONGEST = 1 << 14               # bytes; a line for each controller of cgroup v1
 ENVIRONMENT_LONGEST = 1 << 17
@@ -28,48 +28,49 @@ ENVIRONMENT_LONGEST = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A process, as seen from the daemon's own pid namespace."""
+    """A process, as seen from the daemon's pid namespace."""
 
-    pid: int                            # 0 when it lives in a namespace we cannot see into
+    pid: int                            # 0: in a namespace that is not visible
     uid: int
-    owner: int                          # the user whom this id is lent to, or the same id
-    name: str                           # /proc/PID/comm; whole_name() finds what is cut off
-    tenants: tuple[Tenant, ...]         # its user, and besides what it is in, if anything
+    owner: int                          # the user of a subordinate id, or the same id
+    name: str                           # /proc/PID/comm, 15 characters; see whole_name()
+    tenants: tuple[Tenant, ...]         # its user, then the tenant that contains it, if any
     is_contained: bool = False          # in a container: its root is not the host's root
-    started: int | None = None          # in ticks since boot; None: it had died
-    strange: tuple[str, ...] = ()       # paths of its control groups that are not understood
-    groups: frozenset[str] | None = None    # of its user; None: nobody has asked
-    title: str = ""                     # what it calls itself (NVSHARE_NAME): its own word
-    gang: str = ""                      # alike for its user's programs that are to run together
-    gang_size: int = 0                  # (NVSHARE_GANG), and how many they are; 0: nobody knows
+    started: int | None = None          # in ticks since boot; None: it had ended
+    strange: tuple[str, ...] = ()       # paths of control groups that are not understood
+    groups: frozenset[str] | None = None    # of its user; None: not read
+    title: str = ""                     # NVSHARE_NAME; set by the program
+    gang: str = ""                      # NVSHARE_GANG; the same for all its members
+    gang_size: int = 0                  # number of the gang's members; 0: unknown
 
     @property
     def user(self) -> str:
-        """The name of its user, or the number where that has none."""
+        """The name of its user, or the number of a user without a name."""
         return self.tenants[0].name
 
     @property
     def tenant(self) -> Tenant:
-        """The one that tells most of it."""
+        """Its most specific tenant."""
         return self.tenants[-1]
 
     @property
     def sharers(self) -> tuple[Tenant, ...]:
-        """The same, from the outermost in: whose share of the time it has a part of comes first.
+        """Its tenants from the outermost in: each has a part of the time of the one before.
 
-        What users make is theirs. In anything else, who is root chooses what user to be.
+        Tenants that a user created belong to the user. In all others, root inside chooses the user
+        id of a process, so the user belongs to the tenant.
         """
         return self.tenants if self.tenant.is_users_own else self.tenants[::-1]
 
     @property
     def account(self) -> str:
-        """Its user, pod or container, which answers for what it takes; "": the host's root."""
+        """The user, pod or container to which its resource use is charged; "": the host's root."""
         if _is_of_the_systems_container(self.tenant):
             return str(self.tenant)
         return f"user:{self.owner}" if self.owner or self.is_contained else ""
 
     def is_of(self, uid: int) -> bool:
-        """Whether it is a program of this user of the host; a container's users are others."""
+        """Whether it is a program of this user of the host; users of a container are not."""
         return uid in (self.uid, self.owner) and not _is_of_the_systems_container(self.tenant)
 
     def __str__(self) -> str:
@@ -77,26 +78,26 @@ class Peer:
 
 
 class Credentials(NamedTuple):
-    """Of the process that connected."""
+    """The identity of the process that connected."""
 
     pid: int
     uid: int
 
 
 def credentials(connection: socket.socket) -> Credentials:
-    """One question to the kernel, which answers at once."""
+    """The peer's credentials. Does not block."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(raw)
     return Credentials(pid, uid)
 
 
 def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
-    """By what /proc and the list of users say of a process; of a dead one, its user at most.
+    """Identifies a process by /proc and the user database; of a dead one, at most its user.
 
-    `grouped`: asks for its user's groups.
+    `grouped`: also reads its user's groups.
 
-    May block (nvshared/lanes.py), but not on memory of the process: only where root let SLURM
-    make a job's folder without a number is the environment read.
+    May block (nvshared/lanes.py), but not on memory of the process: the environment is read only
+    in a directory that SLURM, as root, created for a job without a number.
     """
     called = name(pid)
     started = host.started(pid)
@@ -113,24 +114,24 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
 
 
 def _is_of_the_systems_container(tenant: Tenant) -> bool:
-    """Where each user id is to be had for the asking, also root's."""
+    """Whether root inside the tenant can choose any user id."""
     return tenant.kind in (Kind.POD, Kind.CONTAINER) and not tenant.is_users_own
 
 
 def shown(pid: int) -> str:
-    """A process, by its name and number."""
+    """Name and id of a process, for people."""
     return f"{name(pid)}[{pid}]"
 
 
 def name(pid: int) -> str:
-    """What a process calls itself; "?": nobody can tell."""
+    """The name of a process; "?": unknown."""
     return printable(_read(pid, "comm").rstrip("\n") or "?")
 
 
 def whole_name(pid: int, called: str) -> str:
-    """The name of a program or script, of which the kernel keeps 15 characters alone.
+    """The full name of a program or script, of which the kernel keeps only 15 characters.
 
-    Waits for as long as the process changes its own mappings, which may be for ever.
+    Blocks while the process changes its own mappings, possibly for ever.
     """
     command = _read(pid, "cmdline").replace("\0", " ").strip()
     words = (word.rpartition("/")[2] for word in command.split(" ")[:WORDS_WITH_NAME])
@@ -138,7 +139,7 @@ def whole_name(pid: int, called: str) -> str:
 
 
 def owner(pid: int) -> int:
-    """The user id of a process; NOBODY: there is none any more, or it is not to be seen."""
+    """The user id of a process; NOBODY: the process has ended, or is not visible."""
     try:
         return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
@@ -146,12 +147,12 @@ def owner(pid: int) -> int:
 
 
 def watch(connection: socket.socket, pid: int) -> int | None:
-    """A descriptor that becomes readable when the process that connected dies; None where there is
-    none to be had.
+    """A descriptor that becomes readable when the process that connected ends; None if the kernel
+    provides none.
 
     Needed because a forked child keeps its parent's socket open. Raises ProcessLookupError if the
-    process is dead already; another may have its number then, and what was read of that process is
-    nothing of this one. A kernel before 6.5 only says so if no other process has the number.
+    process has ended already: its id may have been reused, and information read by id belongs to
+    another process. A kernel before 6.5 detects that only if the id is not in use.
     """
     found: int | None
     try:
@@ -161,7 +162,7 @@ def watch(connection: socket.socket, pid: int) -> int | None:
             raise ProcessLookupError from error
         found = _open(pid)
     if found is not None:
-        asked = select.poll()           # select.select() knows a thousand of them alone
+        asked = select.poll()           # select.select() is limited to 1,024 descriptors
         asked.register(found, select.POLLIN)
         if asked.poll(0):
             os.close(found)
@@ -179,19 +180,19 @@ def _open(pid: int) -> int | None:
 
 
 def printable(text: str) -> str:
-    """A process chooses its own name; it must not choose what a terminal or a log line does."""
+    """Replaces control characters: a process chooses its own name, which is shown on terminals."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _owner_of(controllers: str, path: str) -> int | None:
-    """Whose a control group is; of an id that is lent to a user, that user."""
+    """The owner of a control group; for a subordinate id, its user."""
     found = control_groups.owner(controllers, path)
     return found if found is None or found == tenant.OTHERS else subordinate.owner(found)
 
 
 def _contained(pid: int) -> bool:
-    """It sees other processes or users than we do, or nobody can tell."""
-    # The first line is its name, in which the kernel replaces no end of a line but this.
+    """Whether it is in another pid or user namespace than the daemon, or may be."""
+    # The first line is its name, in which the kernel escapes the newline but no other line break.
     status = _read(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
     users = _read(pid, "uid_map")
@@ -200,13 +201,13 @@ def _contained(pid: int) -> bool:
 
 @cache
 def own_cgroup() -> str:
-    """What /proc says of the daemon itself, which stays where it was started."""
+    """/proc/PID/cgroup of the daemon, which never changes its group."""
     return _read(os.getpid(), "cgroup", CGROUPS_LONGEST)
 
 
 @cache
 def own_users() -> str:
-    """Which user ids there are for the daemon itself."""
+    """/proc/PID/uid_map of the daemon."""
     return _read(os.getpid(), "uid_map")
 
 

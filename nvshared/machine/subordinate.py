@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a user id is that the system lends to somebody, as /etc/subuid says.
+"""The users to which /etc/subuid assigns subordinate user ids.
 
-A user has tens of thousands of them for containers without root (newuidmap(1)) and may be any of
-them. All of these are that one user. What root lends to itself or to a system's user is for
-containers that root runs: there each id is somebody else.
+A user has tens of thousands of subordinate ids for rootless containers (newuidmap(1)) and may use
+any of them; all of them count as that user. Ranges assigned to root or to a system user are for
+containers that root runs: there each id counts as a user of its own.
 """
 
 import os
@@ -14,19 +14,19 @@ from pathlib import Path
 FILE = Path("/etc/subuid")
 SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
 
-Range = tuple[str, int, int]            # name or number of the user, the first id, how many
+Range = tuple[str, int, int]            # name or number of the user, first id, count
 
 
 def owner(uid: int) -> int:
-    """The user whom this user id is lent to, or the same id.
+    """The user to whom this user id is assigned, or the same id.
 
-    May block, as whoever knows the numbers of users may be on another machine.
+    May block: the user database may be on another machine.
     """
     return _owner(uid, _all())
 
 
 def lender(uid: int) -> int | str:
-    """The same as the file has it, a name or a number, and at once: users are not looked up."""
+    """The same as written in the file, a name or a number. Does not block: no user is looked up."""
     return next((name for name, first, count in _all() if first <= uid < first + count), uid)
 
 

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which tenant a process belongs to: what is promised, limited and shown as one.
+"""Finds the tenant of a process: programs that are limited, weighted and shown as one.
 
-A tenant is a pod, a job, a container, a unit or a user, in this order: the first that a process is
-in. Only what the kernel says counts, that is /proc/PID/cgroup and the user id.
+A tenant is a pod, a job, a container, a unit or a user; of several, the first in this order counts.
+Only the kernel's information counts: /proc/PID/cgroup and the user id.
 
-A path in there is read from the root down, and the first folder that names a tenant decides. What
-lies below it was made by whoever is in there, who may give it any name: the root of a container
-makes folders in it, a user has a systemd of his own below user@UID.service. So the first folder
-that is not root's ends what root has named. All below belongs to the owner of that folder, which
-only root can change; there a name is one within that user, and never a pod's, a job's or another
-user's. Where nobody can see the folders, user@UID.service says whose it is. Runtimes that keep
-others below themselves (containerd.service, slurmstepd.scope) are looked through.
+A path in that file is read from the root down, and the first directory that names a tenant decides.
+Directories below it were created inside the tenant and may have any name: the root of a container
+creates directories in the container's group, and each user has a systemd instance below
+user@UID.service. The first directory that root does not own therefore ends the trusted names.
+Everything below belongs to the owner of that directory, which only root can change; a name there is
+valid within that user only, and never a pod's, a job's or another user's. If the directories are
+not visible, user@UID.service names the owner. Runtimes with other tenants below themselves
+(containerd.service, slurmstepd.scope) are skipped.
 
-A daemon that runs in a container sees what lies beside it in there. So the folders that it shares
-with a process say nothing about that process.
+A daemon in a container sees only its neighbours. Directories that it shares with a process
+therefore say nothing about that process.
 """
 
 import grp
@@ -28,7 +29,7 @@ from itertools import takewhile
 
 
 class Kind(StrEnum):
-    """What a tenant is, from the most to the least telling."""
+    """The kind of a tenant, from the most to the least specific."""
 
     POD = "pod"                         # of Kubernetes; its UID
     JOB = "job"                         # of SLURM: its number; of another batch system: its name
@@ -39,18 +40,18 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Processes that are treated as one; a unit or container of a user is USER/NAME."""
+    """A tenant; the name of a user's own unit or container is USER/NAME."""
 
     kind: Kind
     name: str
-    container: str = field(default="", compare=False)   # of a pod: the id of the one it is in
+    container: str = field(default="", compare=False)   # of a pod: id of the container
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
     @property
     def is_users_own(self) -> bool:
-        """Whether a user made it, who could make any number."""
+        """Whether a user created it, and could create any number of them."""
         inside = self.kind in (Kind.CONTAINER, Kind.UNIT) and "/" in self.name
         return inside or self.kind in (Kind.JOB, Kind.USER)
 
@@ -61,8 +62,8 @@ POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})"
     r"(?=\.slice(?:$|:)|$)"
 )
-QUALITY = ("besteffort", "burstable")   # kubelet's folders for pods; those of the third are above
-# By the folder above. SLURM names jobs by number, and since 26.05 by SLUID: 's' and base 32.
+QUALITY = ("besteffort", "burstable")   # kubelet's directories; guaranteed pods have none
+# By the parent directory. SLURM names jobs by number, and since 26.05 by SLUID: 's' and base 32.
 SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
 JOBS = (
     (re.compile(r".*slurm.*|uid_[0-9]+"), re.compile(r"job_([0-9]+)")),
@@ -77,10 +78,10 @@ CONTAINER = re.compile(
 )
 BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")    # with containers by name
 UNIT = re.compile(r".+\.(?:service|scope)")
-# What the login manager and desktops put a user's own programs in: these are the user's.
+# Groups of the login manager and of desktops for a user's programs: they count for the user.
 SESSION = re.compile(
     r"(?:session-.+|init|snap\..+)\.scope|(?:app|[a-z]+-spawn)-.+\.(?:service|scope)")
-# Services of the system that start programs of many users: these are the users', too.
+# System services that start programs of many users: these count for the users, too.
 LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
 MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
 USERS = re.compile(r"user-[0-9]+\.slice")
@@ -89,32 +90,32 @@ RUNTIME = re.compile(
     r"|k0s.+|podman|lxc|lxd|incus|snap\.(?:lxd|microk8s|k8s)\..+|slurmd|pbs.*|condor)\.service"
     r"|(?:.+_)?slurmstepd\.scope"
 )
-# Folders that only root makes, at places where nobody can see whose they are.
+# Directories that only root creates, for where owners are not visible.
 ROOTS = re.compile(
     rf".+\.slice|kubelet|kubepods|{'|'.join(QUALITY)}|slurm.*|uid_[0-9]+|jobid|jobs|htcondor"
     rf"|{BOXES.pattern}|{RUNTIME.pattern}"
 )
-DEPTH = 32                              # folders of a path that count, from the root
-STRANGE = object()                      # of a path that tells nothing here
+DEPTH = 32                              # directories of a path that are read, from the root
+STRANGE = object()                      # of a path that is not understood
 ROOT = 0
-OTHERS = -1                             # of a folder: also those that are not its owner write in it
+OTHERS = -1                             # of a directory: users other than its owner can write to it
 OwnerOf = Callable[[str, str], int | None]
 JobOf = Callable[[str, str], str]
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def unseen(_controllers: str, _path: str) -> int | None:
-    """Whose a control group's folder is, for who cannot see any."""
+    """Stands for OwnerOf where no directory is visible."""
     return None
 
 
 def unnamed(_controllers: str, _path: str) -> str:
-    """The number of a job whose folder is called otherwise, for who cannot find out."""
+    """Stands for JobOf where job numbers are not found."""
     return ""
 
 
 def user(uid: int) -> str:
-    """The name of a user, or the number where that has none."""
+    """The name of a user, or the number of a user without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -122,7 +123,7 @@ def user(uid: int) -> str:
 
 
 def groups(name: str) -> frozenset[str]:
-    """The names of the groups that a user is in; none of one who is not known."""
+    """The names of a user's groups; none for an unknown user."""
     found = set()
     try:
         for number in os.getgrouplist(name, pwd.getpwnam(name).pw_gid):
@@ -137,11 +138,11 @@ def tenants(
     cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
     job_of: JobOf = unnamed,
 ) -> tuple[Tenant, ...]:
-    """Those whose terms a process is under: its user, and besides what it is in, if anything.
+    """The tenants whose terms apply to a process: its user, then the one that contains it.
 
-    `cgroup` and `own` are what /proc/PID/cgroup says of the process and of the daemon;
-    `environment` is /proc/PID/environ as of the start of the process, which is its user's word:
-    it counts in a folder that SLURM made for a job alone, where `job_of` cannot tell.
+    `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon; `environment` is
+    /proc/PID/environ as of the start of the process, which its user controls: it counts only in a
+    directory that SLURM created for a job, if `job_of` does not find the number.
     """
     found, _ = locate(cgroup, uid, own, owner_of, job_of)
     if is_unnumbered(found[-1]):
@@ -153,8 +154,8 @@ def tenants(
 def locate(
     cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen, job_of: JobOf = unnamed,
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """The same, and if its user is all that is known, the paths in which root named folders that
-    tell nothing here: somebody may have meant them to."""
+    """The same; if only its user is known, also the paths with directories named by root that are
+    not understood: an administrator should hear of them."""
     beside = dict(_lines(own))
     found = [
         (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
@@ -169,15 +170,15 @@ def locate(
 
 
 def is_unnumbered(tenant: Tenant) -> bool:
-    """Whether it is a job of SLURM of which no more is known than its folder's name."""
+    """Whether it is a SLURM job of which only the SLUID is known."""
     return tenant.kind is Kind.JOB and SLUID.fullmatch(tenant.name) is not None
 
 
 def _lines(cgroup: str) -> list[tuple[str, str]]:
     """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7).
 
-    A folder's name may have any character but "/" and the newline, those included at which
-    str.splitlines() ends a line too.
+    A directory's name may contain any character but "/" and the newline, including those at which
+    str.splitlines() would split.
     """
     parts = [line.split(":", 2) for line in cgroup.split("\n")]
     return [(part[1], part[2]) for part in parts if len(part) == 3]
@@ -186,13 +187,13 @@ def _lines(cgroup: str) -> list[tuple[str, str]]:
 def _of_path(
     controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf = unnamed,
 ) -> Tenant | object | None:
-    """None: it is in nothing but its user's sessions, or was started for that user; STRANGE."""
+    """None: only its user's sessions, or started for that user. STRANGE: not understood."""
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
-    out = "/.." * path.split("/").count("..")   # of what we can see, before what can be named
+    out = "/.." * path.split("/").count("..")   # above the visible directories
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
     unit: Tenant | None = None
-    certain = True                      # that root gave the names so far
+    certain = True                      # root has created all directories so far
     for number, folder in enumerate(folders):
         above = folders[:number]
         here = "/".join([out, *folders[:number + 1]])
@@ -216,7 +217,7 @@ def _of_path(
                 max(shared, number + 1):])
         if number >= shared:
             certain = certain and (owner == ROOT or bool(ROOTS.fullmatch(folder)))
-        # What is below has names that root gave, if all above is root's.
+        # Names below are trusted only if root owns all directories above.
         if unit is not None and (owner or not certain):
             return unit
     told = all(folder.endswith(".slice") for folder in folders[shared:])
@@ -224,7 +225,7 @@ def _of_path(
 
 
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
-    """In folders that this user made, or could have made."""
+    """The tenant of a path below directories of this user."""
     for folder in folders:
         if match := CONTAINER.fullmatch(folder):
             return Tenant(Kind.CONTAINER, f"{user(uid)}/{_plain(match)}")
@@ -236,17 +237,17 @@ def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
 
 
 def _is_of_users(folder: str, above: list[str]) -> bool:
-    """Whether root made it for what users start."""
+    """Whether root created it for programs that users start."""
     if SESSION.fullmatch(folder):
-        # Where the system's own first process stays in its folder, so do those that it starts.
+        # init.scope at the top: a system whose first process and its children stay in that group.
         return any(map(USERS.fullmatch, above)) or (folder == "init.scope" and not above)
     return bool(LAUNCHER.fullmatch(folder))
 
 
 def _of_the_system(folder: str, above: list[str], *, beneath: bool) -> Tenant | None:
-    """What only root makes: a pod, a job, a container of LXC.
+    """A tenant whose directory only root can create: a pod, a job, a container of LXC.
 
-    `beneath`: what would be above these is above us, too, and has no names here.
+    `beneath`: the directories above are above the daemon's view, too, and have no names.
     """
     if (match := POD.search(folder)) and (
         any("kubepods" in name for name in (folder, *above))
@@ -262,13 +263,13 @@ def _of_the_system(folder: str, above: list[str], *, beneath: bool) -> Tenant | 
 
 
 def _container(folders: list[str]) -> str:
-    """The id of a pod's container from what lies below the pod; "" for its own first process."""
+    """The id of a pod's container from the directories below the pod; "" for its first process."""
     inside = map(CONTAINER.fullmatch, re.split(r":[a-z-]+:|/", "/".join(folders)))
     return next((match[1] for match in inside if match and match[1]), "")
 
 
 def _plain(match: re.Match[str]) -> str:
-    """A container's id or name, without what systemd puts in the place of other characters."""
+    """A container's id or name, without systemd's escapes."""
     name = next(group for group in match.groups() if group)
-    # A slash would make it another's: what is left of one is a user.
+    # A slash would name another user's container: USER/NAME.
     return ESCAPED.sub(lambda one: chr(int(one[1], 16)), name).replace("/", "\\x2f")
