@@ -24,16 +24,16 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "moving": lambda c: c.moves,                    # an order to move memory is on its way
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
     "asking": lambda c: c.promise.question,
-    "lent": lambda c: c.committed > c.need,         # was promised more than it uses
-    "pinning": lambda c: c.promise.pins,            # was allowed some more, and may not know yet
-    "bounded": lambda c: c.terms.memory_limit,
-    "staying": lambda c: c.memory.stays,
-    "keeping": lambda c: c.memory.stays is Stays.KEPT,
-    # Of those that stay: was promised more than it may have.
-    "excessive": lambda c: c.memory.stays and (
+    "unused_commit": lambda c: c.committed > c.need,
+    "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have heard of the grant
+    "memory_limited": lambda c: c.terms.memory_limit,
+    "undrainable": lambda c: c.memory.stays,
+    "ignoring_evicts": lambda c: c.memory.stays is Stays.KEPT,
+    # It was promised more than it may have now that nothing of it can be evicted.
+    "undrainable_overcommitted": lambda c: c.memory.stays and (
         c.promise.granted > c.need or c.promise.commit > max(c.used, c.need + c.to_pin)),
-    "entering": lambda c: c.queued and c.settled,
-    "settled": lambda c: c.holds and c.settled,
+    "queued_permanent": lambda c: c.queued and c.is_permanent,
+    "permanent": lambda c: c.holds and c.is_permanent,
     "suspended": lambda c: c.terms.suspended,
     "ganged": lambda c: c.standing,
     "granted": lambda c: (
@@ -45,10 +45,10 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Of those that hold the card: gives way to all "urgent" ones.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
-    # Came in for another once, and holds the card or is queued.
-    "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.settled,
+    # Its last hand-over has a known cost, and it holds the card or is queued.
+    "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
-HEADS = 16                              # clients of one account, for which a margin is kept
+MARGINS_MOST = 16                       # clients of an account for which a margin is kept
 BURST = 500 * MILLISECOND               # that they may wait in a row,
 WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
 REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
@@ -58,8 +58,8 @@ class Account(NamedTuple):
     """Sums over the clients of an account, see trust.py."""
 
     unshown: int = 0
-    pinning: int = 0
-    heads: int = 0                      # clients that have anything, or may
+    pinned_unshown: int = 0
+    clients: int = 0                    # that have anything, or may
 
 
 class Figures(NamedTuple):
@@ -70,7 +70,7 @@ class Figures(NamedTuple):
     committed: int = 0
     used: int = 0
     pinned: int = 0
-    fixed: int = 0
+    pinned_shown: int = 0
     beyond: int = 0
     unshown: int = 0                    # of clients whose claims are judged
     holders_take: int = 0
@@ -82,7 +82,7 @@ class Figures(NamedTuple):
     written_back: int = 0
     # Read of each client only.
     takes: int = 0
-    unfastened: int = 0
+    unpinned_commit: int = 0
     swapped: int = 0                    # of idle clients
 
 
@@ -98,24 +98,24 @@ class Counted(NamedTuple):
 
 def counted(client: ScheduledClient) -> Counted:
     """What it counts as now. It runs at each change of a client, so it finds nothing twice."""
-    committed, fixed, fastened = client.committed, client.fixed, client.fastened
+    committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
     unshown, memory, takes, idle = client.unshown, client.memory, client.takes, client.is_idle
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
-        used=client.used, pinned=client.pinned, fixed=fixed, beyond=client.beyond,
+        used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=client.beyond,
         unshown=unshown if client.account else 0, holders_take=takes if client.holds else 0,
         queued_want=client.lacks_room if client.queued else 0,
         cost=client.cost or 0 if "measured" in groups else 0,
         need=client.need, filled=memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
         written_back=min(client.writeback.bytes, client.staying) if idle else 0,
-        takes=takes, unfastened=max(0, committed - fastened),
+        takes=takes, unpinned_commit=max(0, committed - expected),
         swapped=max(0, memory.allocated - memory.resident) if idle else 0,
     )
     return Counted(
         groups, figures,
-        Account(unshown, fastened - fixed, int(bool(committed) or not client.account)),
+        Account(unshown, expected - shown, int(bool(committed) or not client.account)),
         ((client.domains, client.stake if client.domains else NO_STAKE),
          (client.tenancies, client.tenant_stake if client.tenancies else NO_STAKE)),
     )
@@ -186,7 +186,7 @@ class Groups:
     def margins(self) -> int:
         """For how many clients a margin of host memory is kept."""
         return sum([
-            min(one.heads, HEADS) if account else one.heads
+            min(one.clients, MARGINS_MOST) if account else one.clients
             for account, one in self.accounts().items()
         ])
 
@@ -205,10 +205,11 @@ class Groups:
         swapped = [(one.figures.swapped, id) for id, one in self._counted.items()]
         return max([one for one in swapped if one[0]], default=(0, 0))
 
-    def spanning(self, size: int) -> list[ScheduledClient]:
-        """Clients that were promised more than this beside what they have pinned."""
+    def with_unpinned_commit(self, size: int) -> list[ScheduledClient]:
+        """Clients that were promised more than `size` bytes beside what they pin."""
         self.settle()
-        found = [id for id, one in self._counted.items() if one.figures.unfastened > max(0, size)]
+        least = max(0, size)
+        found = [id for id, one in self._counted.items() if one.figures.unpinned_commit > least]
         return [self._clients[id] for id in sorted(found)]
 
     def news(self, reader: str) -> list[ScheduledClient]:
@@ -486,7 +487,7 @@ class Card:
 
     def admits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these may hold the card together."""
-        members = [client for client in group if not client.settled]
+        members = [client for client in group if not client.is_permanent]
         return (not self.one_at_a_time or crowd(members) <= 1) and self.fits(members)
 
     def count(self, **more: int) -> None:
@@ -499,4 +500,4 @@ def crowd(members: Iterable[ScheduledClient]) -> int:
     """How many these are, where they take turns: a gang is one."""
     return len({
         (client.membership.gang, 0) if client.standing else (0, client.id)
-        for client in members if not (client.settled or client.mute)})
+        for client in members if not (client.is_permanent or client.mute)})

@@ -80,8 +80,8 @@ class Move:
     """An order to move memory that has not been answered."""
 
     order: MoveOrder
-    since: int                          # when it became the client's next order to carry out
-    host: int                           # the host memory that it may have by it, as it counts
+    since: int                          # when the hook could begin to carry it out
+    host: int                           # host memory that counts for the client meanwhile
     goal: Goal | None = None            # None: a client waits for it
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # as stuck
@@ -128,19 +128,19 @@ class Turn:
     chosen: int                         # when
     beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
     started: int | None = None          # when RUN was sent
-    renewed: int = 0                    # when it was over, and would have been the next
-    idle: bool = False                  # the hook says so, since it was told of contention
+    renewed: int = 0                    # when it went on, as the client would have been the next
+    idle: bool = False                  # IDLE came since the client was told of contention
     told: Run | None = None             # how to run, last; its quantum is that of the whole turn
-    copying: frozenset[Way] = frozenset()  # which ways its program loads the bus, by its own words
-    busy: int | None = None             # since when it says that it has work at all times
-    lacked: int | None = None           # bytes, when chosen; None: it had not waited for room
+    copying: frozenset[Way] = frozenset()  # ways in which the program's own copies load the bus
+    busy: int | None = None             # since when work was in flight at all times, by BUSY
+    lacked: int | None = None           # bytes, when chosen; None: no room had to be made
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
     preempted: bool = False             # it may be ended before its quantum is over
-    stop_after: int = 0                 # a drain did not end; do not ask before this moment
+    stop_after: int = 0                 # a drain did not end: no STOP before this moment
     reported: bool = False              # as stuck
     parked: Stopped | None = None       # it has drained, and its gang has not; see gang.py
-    resumed: bool = False               # it went on after that
+    resumed: bool = False               # it went on after it was parked
 
     @property
     def counted(self) -> int:
@@ -202,7 +202,7 @@ COUNTED = frozenset({
 
 @dataclass(slots=True)
 class Counting:
-    """Notes each change of a figure that counts in card.py."""
+    """Marks its client for recounting when a figure changes that counts in card.py."""
 
     id: int                             # of the client
     touched: set[int]                   # ids of clients that changed
@@ -219,11 +219,11 @@ class Promise(Counting):
 
     commit: int = 0                     # promised
     withdrawn: int = 0                  # promised before, until the hook has surely heard
-    confirmed_by: int = 0               # the order whose answer shows that it has; 0: none
+    confirmed_by: int = 0               # number of the order whose answer shows that; 0: none
     question: Question | None = None    # COMMIT unanswered
-    granted: int = 0                    # what the last answer allowed, until it is used
+    granted: int = 0                    # by the last answer, until the client uses it
     granted_until: int = 0
-    pins: tuple[Pin, ...] = ()          # what it was allowed to pin and may not have heard of yet
+    pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have heard of
     last_most: int = 0
     last_total: int = 0
 
@@ -254,20 +254,20 @@ class ScheduledClient(Counting):
 
     memory: Memory
     room: int                           # as the hook last confirmed it
-    said: Memory = Memory()             # its last words, where other figures stand for them
-    domains: tuple[Domain, ...] = ()    # that bound its host memory,
-    tenancies: tuple[Domain, ...] = ()  # and those of its tenants, that bound its commit
-    account: str = ""                   # whose its memory is, see trust.py; "": nobody's
-    tenants: tuple[str, ...] = ()       # whose terms it is under, the outermost first
+    said: Memory = Memory()             # by its last record; `memory` has what counts of it
+    domains: tuple[Domain, ...] = ()    # limits of its host memory
+    tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
+    account: str = ""                   # that its claims count for, see trust.py; "": trusted
+    tenants: tuple[str, ...] = ()       # the outermost first
     evidence: Evidence = Evidence()
     overclaims: Overclaims = Overclaims()
-    unshown_before: int = 0             # of what it claimed to fill, at the last sample
-    silenced: bool = False              # it is mute, and has what its evidence says
-    own: Terms = Terms()                # what is set for it,
-    terms: Terms = Terms()              # and what holds: it is suspended with its tenants, too
+    unshown_before: int = 0             # claimed bytes that the last sample did not show
+    silenced: bool = False              # it is mute, so that its evidence counts, not its claims
+    own: Terms = Terms()                # set for the client
+    terms: Terms = Terms()              # in force: the client is suspended with its tenants, too
     membership: Ganged = NO_GANG        # the last event of its gang, see gang.py
-    ready: bool = False                 # its turn could begin
-    invited: bool = False               # it waits because its gang does
+    ready: bool = False                 # of a gang: its turn could begin
+    invited: bool = False               # of a gang: it waits because another member does
     phase: Phase = Phase.IDLE
     since: int = 0                      # of this phase,
     wanted: int = 0                     # and of its waiting, where it waits
@@ -278,21 +278,21 @@ class ScheduledClient(Counting):
     turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when it last brought anything in
-    cut: bool = False                   # a LOAD left room empty for which something is there
+    cut: bool = False                   # a LOAD ended early, and left room empty
     pace: Average = PACE                # of its hand-overs, see quantum.py
-    cost: int | None = None             # us; None: last, it waited for nobody's room
+    cost: int | None = None             # us, of the last one; None: no room had to be made
 
     failures: Failures = field(default_factory=Failures)
-    crowded: bool = False               # people were told, in this wait, that it does not fit
+    crowded: bool = False               # reported, in this wait, as fitting not even alone
 
-    busy_after: int = 0                 # no turns because all are busy before this; see turns.py
-    busy_pause: int = 0                 # for so long they were put off last
+    busy_after: int = 0                 # no busy turns before this moment; see turns.py
+    busy_pause: int = 0                 # how long they were put off last
 
     writeback: WritebackState = WritebackState()
-    preallocated: int = 0               # host memory that it may make until its next move, in all
-    pauses: Pauses = Pauses()           # between two uses of the card
-    halvings: int = 0                   # of how long it may be idle in its turn, see quantum.py
-    rests: int | None = None            # that time without them, if its last turn ended so
+    preallocated: int = 0               # host memory it may have, by the last PREALLOCATE
+    pauses: Pauses = Pauses()
+    halvings: int = 0                   # of its idle window, see quantum.py
+    rests: int | None = None            # the window before them, if idleness ended its last turn
 
     promise: Promise = field(init=False)
     history: History = field(init=False)
@@ -307,27 +307,27 @@ class ScheduledClient(Counting):
 
     @property
     def need(self) -> int:
-        """The room it must have, all filled, to run."""
+        """Bytes that must be resident before the gate opens."""
         return self.memory.need
 
     @property
     def lacks_room(self) -> int:
-        """Bytes of room that it needs and has not been promised."""
+        """Bytes of room that the client needs, and that no order gives it."""
         return max(0, self.memory.need - self.ordered)
 
     @property
     def takes(self) -> int:
-        """Bytes of the card that it fills when whole, without what it has pinned."""
+        """Bytes of the card that the client fills when whole, beside what it pins."""
         return self.memory.need - self.memory.pinned
 
     @property
     def owes(self) -> bool:
-        """An answer, to an order."""
+        """An order to the client is unanswered."""
         return bool(self.moves) or self.phase is Phase.DRAINING
 
     @property
     def mute(self) -> bool:
-        """It has owed an answer for so long that people were told. Others do not wait for it."""
+        """The client has not answered for so long that it was reported; no other waits for it."""
         if self.phase is Phase.DRAINING:
             return self.turn is not None and self.turn.reported
         return bool(self.moves) and self.moves[0].reported
@@ -343,7 +343,7 @@ class ScheduledClient(Counting):
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that it holds without answering, less what it needs where it runs."""
+        """Bytes that a mute client holds; if it runs, those beyond what it needs."""
         if not self.mute:
             return 0
         held = self.charged - min(self.charged, self.pinned)
@@ -351,24 +351,24 @@ class ScheduledClient(Counting):
 
     @property
     def ordered(self) -> int:
-        """The room it will have when all orders are carried out."""
+        """The client's room once all orders to it are carried out."""
         return self.moves[-1].order.room if self.moves else self.charged
 
     @property
     def whole(self) -> bool:
-        """It could run at once, whatever orders are on their way."""
+        """All memory is resident and stays so under all orders on their way: the gate may open."""
         if self.memory.resident < self.memory.allocated or self.room < self.need:
             return False
         return not self.moves or min(move.order.room for move in self.moves) >= self.need
 
     @property
-    def settled(self) -> bool:
-        """It is on the card for good, and runs beside whoever has the turn."""
+    def is_permanent(self) -> bool:
+        """Undrainable and whole: the client runs beside whichever client has the turn."""
         return bool(self.memory.stays) and self.whole
 
     @property
     def host_charged(self) -> int:
-        """Host memory it has or is allowed to take."""
+        """Host memory that the client has, or that an order allows it to take."""
         most = max(self.memory.host, self.preallocated)
         for move in self.moves:
             if move.way is Way.OUT:
@@ -377,7 +377,7 @@ class ScheduledClient(Counting):
 
     @property
     def host_counted(self) -> int:
-        """The same, as far as it is believed."""
+        """The same, less what the client overclaims."""
         most = max(self.memory.host - self.overclaims.host, self.preallocated)
         for move in self.moves:
             most = max(most, move.host)
@@ -385,7 +385,7 @@ class ScheduledClient(Counting):
 
     @property
     def staying(self) -> int:
-        """Swappable bytes that are on the card and remain there when all orders are carried out."""
+        """Swappable bytes that are resident once all orders are carried out."""
         return min(self.memory.resident, max(0, self.ordered - self.memory.pinned))
 
     @property
@@ -401,71 +401,71 @@ class ScheduledClient(Counting):
 
     @property
     def used(self) -> int:
-        """What of its commit is used, or about to be by the thread that asked for it."""
+        """Bytes of the commit in use, or about to be by the thread that asked for them."""
         used = max(self.need, self.promise.granted)
         return min(used, self.promise.most) if self.account else used
 
     @property
     def pinned(self) -> int:
-        """What it has pinned, as far as it is believed."""
+        """Bytes that the client has pinned, less what it overclaims."""
         return min(self.memory.pinned, self.memory.filled - self.overclaims.filled)
 
     @property
     def to_pin(self) -> int:
-        """What it was granted to pin, and its figures do not contain yet."""
+        """Bytes that the client was granted to pin, and that its figures do not contain yet."""
         return self.memory.to_pin + sum(pin.bytes for pin in self.promise.pins)
 
     @property
-    def fixed(self) -> int:
-        """What lessens how far others may grow: what is pinned, as far as it shows."""
+    def pinned_shown(self) -> int:
+        """The part of `pinned_expected` that NVML shows; it bounds how far other clients grow."""
         if not self.account:
-            return self.fastened
+            return self.pinned_expected
         return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
 
     @property
-    def pinning(self) -> int:
-        """What of it does not show, or is to come."""
-        return self.fastened - self.fixed
+    def pinned_unshown(self) -> int:
+        """The rest of it: pinned by the client's word alone, or yet to be pinned."""
+        return self.pinned_expected - self.pinned_shown
 
     @property
-    def fastened(self) -> int:
-        """What of it is pinned, or about to be; and all that was promised, where nothing leaves."""
+    def pinned_expected(self) -> int:
+        """Bytes pinned now and by grants; of an undrainable client, its whole commit."""
         pinned = self.pinned + self.memory.pending + self.to_pin
         return max(pinned, self.committed) if self.memory.stays else pinned
 
     @property
     def committed(self) -> int:
-        """What counts against all that can be committed."""
+        """The commit that counts against what card and host can promise."""
         return self.promise.most if self.account else max(self.promise.most, self.used)
 
     @property
     def beyond(self) -> int:
-        """Host memory that it holds for good, as far as it is believed."""
+        """Host memory for what does not fit the card, less what the client overclaims."""
         return self.memory.beyond - self.overclaims.beyond
 
     @property
     def shown(self) -> int:
-        """What it has, as others than itself can tell."""
+        """Bytes that the client has by the driver's and the kernel's figures."""
         memory, host = self.memory, self.evidence.host
         return min(memory.filled, self.evidence.card or 0) + min(memory.host, host or 0)
 
     @property
     def unshown(self) -> int:
-        """What it was promised, and only itself says that it has or will have."""
+        """Bytes promised beyond what driver and kernel show."""
         return max(0, self.committed - self.shown) + self.beyond
 
     @property
     def stake(self) -> Stake:
-        """What it counts as in the domains that bound its host memory."""
+        """The client's part in the sums of the domains that bound its host memory."""
         beyond = self.beyond
         return Stake(
-            max(0, self.committed - self.fastened) + beyond, self.committed - self.used,
+            max(0, self.committed - self.pinned_expected) + beyond, self.committed - self.used,
             self.memory.allocated + beyond, self.host_counted + beyond,
         )
 
     @property
     def tenant_stake(self) -> Stake:
-        """What it counts as in those of its tenants."""
+        """The client's part in the sums of its tenants' memory limits."""
         return Stake(self.committed, self.committed - self.used)
 
     @property
@@ -486,17 +486,17 @@ class ScheduledClient(Counting):
 
     @property
     def queued(self) -> bool:
-        """It wants a turn and may have one."""
+        """The client waits for a turn and may have one."""
         return (self.phase is Phase.WAITING and not self.terms.suspended
                 and self.membership.standing in QUEUING)
 
     @property
     def is_idle(self) -> bool:
-        """It wants no turn."""
+        """The client wants no turn."""
         return self.phase is Phase.IDLE and not self.terms.suspended
 
     def moving(self, way: Way) -> bool:
-        """An order of this kind is on its way."""
+        """An unanswered order loads the bus this way."""
         return bool(self.moves) and any(move.way is way for move in self.moves)
 
     def enter(self, phase: Phase, now: int) -> None:
@@ -515,41 +515,41 @@ class ScheduledClient(Counting):
         self.since = now
 
     def credit(self, unused: int) -> None:
-        """So much of the turn that has just ended was on the way, or idle: nobody is billed."""
+        """Takes microseconds of the turn that just ended off the bill: messages' way, or idling."""
         for node in self.nodes:
             node.credit(unused)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All to which the time that it holds the card is billed."""
+        """The nodes to which the client's turns are billed."""
         return (*self.path[:-1], *self.limits)
 
     @property
     def priority(self) -> Priority:
-        """What its tenants' terms say."""
+        """By its tenants' terms."""
         return self.path[0].priority
 
     @property
     def rationed(self) -> bool:
-        """Its time is limited, or that of a tenant of its."""
+        """A compute limit holds for the client or one of its tenants."""
         return bool([node for node in self.limits if node.quota is not None])
 
     @property
     def open(self) -> bool:
-        """Its gate is open, as far as we know."""
+        """RUN was sent, and STOP was not answered."""
         return self.phase in (Phase.RUNNING, Phase.DRAINING)
 
     def time_held(self, now: int) -> int:
-        """How long its gate was open in all."""
+        """Microseconds with the gate open, in all."""
         return self.path[-1].held_at(now)
 
     def time_waited(self, now: int) -> int:
-        """How long it wanted its gate open in all."""
+        """Microseconds of waiting for a turn, in all."""
         return self.history.waited + (now - self.since if self.waits else 0)
 
     @property
     def waits(self) -> bool:
-        """It wants its gate open, and it is not."""
+        """The client wants its gate open, and the gate is closed."""
         return self.phase in (Phase.WAITING, Phase.LIMITED, Phase.LOADING)
 
     @property

@@ -35,7 +35,7 @@ class Stake(NamedTuple):
 
     promised: int = 0                   # would be needed if it grew to its commit, and left;
                                         # of a card: its commit
-    lent: int = 0                       # of its commit, and not used
+    unused: int = 0                     # part of its commit
     needed: int = 0                     # would be needed if all it has left
     taken: int = 0                      # is held, or may be taken
 
@@ -63,7 +63,7 @@ class Domain:
             self.stakes[client] = stake
         new = stake or NOTHING
         self.sums = Stake(
-            sums.promised + new.promised - old.promised, sums.lent + new.lent - old.lent,
+            sums.promised + new.promised - old.promised, sums.unused + new.unused - old.unused,
             sums.needed + new.needed - old.needed, sums.taken + new.taken - old.taken,
         )
         self.noted(self)

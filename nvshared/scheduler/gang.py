@@ -66,7 +66,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
         client.not_before,
         client.ready, client.whole,
         turn is not None and turn.parked is not None,
-        client.settled, client.mute,
+        client.is_permanent, client.mute,
         card.contended,
         turn is not None and turn.idle and card.contended,
         0 if turn is None else turn.stop_after,
@@ -80,7 +80,7 @@ def plan(decision: Decision) -> None:
         if client.phase is Phase.WAITING:
             decision.crowded(client, alone)     # whether it stands in the queue or not
         turn = client.turn
-        if client.phase is not Phase.RUNNING or turn is None or client.settled:
+        if client.phase is not Phase.RUNNING or turn is None or client.is_permanent:
             continue
         if client.standing in (Standing.APART, Standing.ENDS) and decision.due(turn.stop_after):
             decision.stop(client, TurnEnd.GANG)

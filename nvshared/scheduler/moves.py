@@ -385,7 +385,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
 
 def ask_again(decision: Decision) -> None:
     """Clients that counted as pinned for a while are believed again, if they say nothing more."""
-    for client in decision.card.groups.group("keeping"):
+    for client in decision.card.groups.group("ignoring_evicts"):
         if decision.due(client.failures.pinned_until):
             trust.hear(client, client.said, decision.now)
 

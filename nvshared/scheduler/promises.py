@@ -71,19 +71,19 @@ def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> N
 def plan(decision: Decision) -> None:
     """Answers questions, and calls back what exceeds a limit."""
     card = decision.card
-    for client in card.groups.group("pinning"):
+    for client in card.groups.group("granted_to_pin"):
         pins = tuple(
             pin for pin in client.promise.pins
             if pin.number > client.memory.answered and not decision.due(pin.until)
         )
         if pins != client.promise.pins:
             client.promise.pins = pins
-    for client in card.groups.group("bounded"):
+    for client in card.groups.group("memory_limited"):
         _call_back(decision, client, client.terms.memory_limit)
     # A grant may decide what other accounts wait for.
     while any(_answer_account(decision, account) for account in _askers(card)):
         pass
-    for client in card.groups.group("excessive"):
+    for client in card.groups.group("undrainable_overcommitted"):
         _call_back(decision, client, client.need + client.to_pin)
     for client in _overdrawn(card):     # last, as answers may show that a grant is used
         _call_back(decision, client)
@@ -167,7 +167,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     """False: the answer depends on what others give back."""
     card, promise, wanted = decision.card, client.promise, question.bytes
     left = _left(card) - max(0, wanted - client.committed)
-    pins = max(0, wanted - client.fastened) if client.memory.stays else question.pins
+    pins = max(0, wanted - client.pinned_expected) if client.memory.stays else question.pins
     within, domain = _bound(card, client, wanted, pins)
     squeezed = _squeezed(card, client, pins)
     fits = wanted <= _ceiling(card, client)
@@ -183,23 +183,23 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     if not fits:
         # It will, when undrainable clients have heard that they may not grow any more.
         back = sum(c.committed - max(c.promise.commit, c.used)
-                   for c in card.groups.group("staying") if c is not client)
+                   for c in card.groups.group("undrainable") if c is not client)
         waits = wanted <= _ceiling(card, client) + back and not _overdue(decision, question)
     elif squeezed:
         room = _unpinned(card) - pins
         waits = _recall(decision, question, squeezed,
-                        lambda: all(c.used - c.fastened <= room for c in squeezed))
+                        lambda: all(c.used - c.pinned_expected <= room for c in squeezed))
     else:
-        others, short = card.groups.group("lent"), max(-left, -spare)
+        others, short = card.groups.group("unused_commit"), max(-left, -spare)
         if within < 0 and domain is not None:
             others, short = members(card, domain), -within
         elif left >= 0 and client.account:
             others = [c for c in others if c.account == client.account]
-        lenders = [c for c in others if c is not client and not c.mute]
+        clients = [c for c in others if c is not client and not c.mute]
         unknown = within >= 0 > left and card.host.budget.gathering
         waits = (unknown and not _overdue(decision, question)) or _recall(
-            decision, question, lenders,
-            lambda: sum(c.committed - c.need for c in lenders) >= short)
+            decision, question, clients,
+            lambda: sum(c.committed - c.need for c in clients) >= short)
     if waits:
         return False
     why = ""
@@ -219,16 +219,16 @@ def _overdue(decision: Decision, question: Question) -> bool:
 
 
 def _recall(
-    decision: Decision, question: Question, lenders: list[ScheduledClient],
+    decision: Decision, question: Question, clients: list[ScheduledClient],
     enough: Callable[[], bool],
 ) -> bool:
     """Calls back unused commits, if that will be enough and the clients may still answer."""
-    for lender in lenders:
-        _forget_grant(decision, lender)
+    for client in clients:
+        _forget_grant(decision, client)
     if not enough() or _overdue(decision, question):
         return False
-    for lender in lenders:
-        _call_back(decision, lender)
+    for client in clients:
+        _call_back(decision, client)
     return True
 
 
@@ -295,19 +295,20 @@ def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
 
 def _unpinned(card: Card) -> int:
     """What no client has pinned, or is about to."""
-    return card.settings.capacity - card.groups.sums.fixed - trust.granted_to_pin(card)
+    return card.settings.capacity - card.groups.sums.pinned_shown - trust.granted_to_pin(card)
 
 
 def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
     """Clients that would not fit beside all that is pinned if they had all they were promised."""
     if pins == 0:
         return []
-    return [c for c in card.groups.spanning(_unpinned(card) - pins) if c is not client]
+    return [c for c in card.groups.with_unpinned_commit(_unpinned(card) - pins) if c is not client]
 
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:
     """How far a client could grow if it were alone with what others have pinned."""
-    by_others = card.groups.sums.fixed - client.fixed + trust.granted_to_pin(card, client)
+    by_others = card.groups.sums.pinned_shown - client.pinned_shown
+    by_others += trust.granted_to_pin(card, client)
     if card.tight:
         by_others += card.stuck([client])
     return max(0, min(card.total_for(client), card.settings.capacity - by_others))
@@ -319,7 +320,7 @@ def _most(card: Card, client: ScheduledClient) -> int:
     unused = card.groups.sums.committed - card.groups.sums.used - own
     more = trust.promisable(card, client, _left(card) + unused) + own
     for domain in (*client.domains, *client.tenancies):
-        more = min(more, _left_in(domain) + domain.sums.lent)
+        more = min(more, _left_in(domain) + domain.sums.unused)
     return max(0, min(_ceiling(card, client), client.used + more))
 
 
@@ -340,7 +341,8 @@ def _bound(card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0) 
     """`commit`, `pins`: as if it had been granted so much, and so much more of it to be pinned."""
     card.groups.settle()
     committed = max(commit, client.committed)
-    more = max(0, committed - client.fastened - pins) - max(0, client.committed - client.fastened)
+    pinned = client.pinned_expected
+    more = max(0, committed - pinned - pins) - max(0, client.committed - pinned)
     bounds = [Bound(_left_in(domain) - more, domain) for domain in client.domains]
     grows = committed - client.committed
     bounds += [Bound(_left_in(tenant) - grows, tenant) for tenant in client.tenancies]
@@ -367,7 +369,7 @@ def _overdrawn(card: Card) -> list[ScheduledClient]:
     card.groups.settle()
     return [
         client for domain in (*card.domains.full, *card.tenancies.full)
-        if domain.sums.lent > 0 > _left_in(domain)
+        if domain.sums.unused > 0 > _left_in(domain)
         for client in members(card, domain)
     ]
 
@@ -378,7 +380,7 @@ def _with_changed_domains(card: Card, threshold: int) -> list[int]:
     found: dict[int, None] = {}
     for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
         # More than the whole card is as good as that to every client.
-        now = min(_left_in(domain) + domain.sums.lent, card.settings.total)
+        now = min(_left_in(domain) + domain.sums.unused, card.settings.total)
         if abs(now - card.domain_reach.get(domain.name, card.settings.total)) > threshold:
             card.domain_reach[domain.name] = now
             found.update(dict.fromkeys(domain.stakes))

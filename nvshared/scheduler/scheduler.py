@@ -30,9 +30,9 @@ behind all others and leave first; where all hold the card together they give wa
 yet go back to their place in the queue; then holders that ask for more room wait for it there;
 last, the oldest turns end. A holder that is alone and has all it needs keeps its turn.
 
-**Undrainable clients** (client.py: `settled`) cannot be stopped: their work never ends, or their
-hook does not see it. Their hooks say so, evict nothing any more and count what is on the card as
-pinned. Once such a client is whole it runs beside whichever client has the turn, and only its own
+**Undrainable clients** cannot be stopped: their work never ends, or their hook does not see it.
+Their hooks say so, evict nothing any more and count what is on the card as pinned. Once such a
+client is whole it is *permanent*: it runs beside whichever client has the turn, and only its own
 terms (terms.py) stop it. What it may grow to counts as pinned.
 
 **Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what

@@ -172,7 +172,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         if client.phase is Phase.LOADING:
             come = quantum.moving(card, client, quantum.lacks(client))
             found[client.id] = Wait(len(found) + 1, come)
-        elif client.settled or client.mute:
+        elif client.is_permanent or client.mute:
             continue                    # it runs beside whoever has the turn
         taken += client.takes
         ends.append((_left(card, client), client.id, client.takes))

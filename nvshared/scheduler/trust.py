@@ -34,7 +34,7 @@ count as a small part of the card at most.
 from dataclasses import replace
 
 from nvshared.scheduler import events
-from nvshared.scheduler.card import HEADS, Account, Card
+from nvshared.scheduler.card import MARGINS_MOST, Account, Card
 from nvshared.scheduler.client import Overclaims, ScheduledClient
 from nvshared.scheduler.domains import margin
 from nvshared.scheduler.events import Memory, Stays
@@ -71,7 +71,7 @@ def promisable(card: Card, client: ScheduledClient, left: int) -> int:
     worth = card.settings.capacity
     # The margins of clients that the account may yet start lessen what is left for others.
     host, clients = card.host.promisable, card.groups.margins()
-    more = HEADS - min(sums.heads, HEADS) + 1
+    more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
     others = worth + margin(host, clients + more) - margin(host, clients)
     return min(left, max(worth - sums.unshown, left - others))
 
@@ -81,8 +81,8 @@ def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
     most = card.settings.capacity // PINNING_PART
     total = 0
     for account, sums in card.groups.accounts().items():
-        own = but.pinning if but is not None and but.account == account else 0
-        total += min(sums.pinning - own, most) if account else sums.pinning - own
+        own = but.pinned_unshown if but is not None and but.account == account else 0
+        total += min(sums.pinned_unshown - own, most) if account else sums.pinned_unshown - own
     return total
 
 

@@ -128,7 +128,7 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     turn = client.turn
     if turn is None or turn.started is None:
         return
-    if client.standing in TOGETHER and not client.settled:
+    if client.standing in TOGETHER and not client.is_permanent:
         turn.parked = replace(answer, used=None) if turn.resumed else answer
         turn.reported = False
         decision.card.groups.touched.add(client.id)
@@ -279,7 +279,7 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
     kept = card.out_of_reach
 
     def fits(staying: list[ScheduledClient]) -> bool:
-        members = [c for c in (*staying, client) if not c.settled]
+        members = [c for c in (*staying, client) if not c.is_permanent]
         alone = sum(not c.mute for c in members) <= 1
         return (alone or not card.one_at_a_time) and card.beside(members) >= kept
 
@@ -361,10 +361,10 @@ def _repair(decision: Decision) -> None:
         _put_back(decision, client)
     # Who asks for more waits first, the youngest turn before others; then the oldest.
     asking = [c for c in reversed(staying) if not c.whole]
-    content = [c for c in staying if c.whole and not c.settled]
+    content = [c for c in staying if c.whole and not c.is_permanent]
     for client in asking + content:
         # One that is whole and alone disturbs nobody: it keeps its turn.
-        alone = [c for c in staying if not c.settled] == content[-1:]
+        alone = [c for c in staying if not c.is_permanent] == content[-1:]
         if card.fits(staying) or alone:
             return
         if decision.due(client.its_turn.stop_after):
@@ -376,8 +376,8 @@ def _admit(decision: Decision) -> Admission:
     card = decision.card
     one_at_a_time = card.one_at_a_time
     _let_in(decision)
-    number = card.groups.size("holding") - card.groups.size("settled")
-    number -= sum(c.mute and not c.settled for c in card.groups.group("holding"))
+    number = card.groups.size("holding") - card.groups.size("permanent")
+    number -= sum(c.mute and not c.is_permanent for c in card.groups.group("holding"))
     alone = card.alone
     draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
     beside = alone - (card.groups.sums.holders_take - draining)
@@ -429,7 +429,7 @@ def _admit(decision: Decision) -> Admission:
 
 def _let_in(decision: Decision) -> None:
     """Chooses those that are on the card for good, whoever else has it."""
-    for client in decision.card.groups.group("entering"):
+    for client in decision.card.groups.group("queued_permanent"):
         if not client.mute:
             _choose(decision, client)
 
@@ -441,7 +441,7 @@ def _may_overtake(
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(decision, blocked, holders, lasts)
-    heard = [h for h in holders if not h.mute and not h.settled]
+    heard = [h for h in holders if not h.mute and not h.is_permanent]
     soonest = min(
         (h.its_turn.counted for h in heard if h.its_turn.started is not None),
         default=decision.now,
@@ -464,7 +464,7 @@ def _ended(
     ended: dict[int, TurnEnd] = {}
     for holder in holders:              # oldest first, so whom it came beside is known
         turn = holder.its_turn
-        if holder.mute or (holder.settled and holder.phase is not Phase.DRAINING):
+        if holder.mute or (holder.is_permanent and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # to which nobody can put an end
             continue
         if gang.lasts(holder, head):
@@ -558,7 +558,7 @@ def _rest(decision: Decision) -> None:
         return
     for client in card.in_phase(Phase.RUNNING):
         turn = client.its_turn          # the others of a gang may not be idle
-        if turn.idle and not client.standing and not client.settled and decision.due(
+        if turn.idle and not client.standing and not client.is_permanent and decision.due(
             turn.stop_after
         ):
             decision.stop(client, TurnEnd.IDLE)
@@ -599,7 +599,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
         told = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
-        if client.settled and not client.rationed:      # nobody waits for its end
+        if client.is_permanent and not client.rationed:     # no client waits for its end
             told = Run(client.id, report_copies=common.report_copies)
         if client.standing is Standing.STEPS:
             told = Run(client.id, client.membership.pause, pace=True, step=True)
@@ -672,7 +672,7 @@ def _end_busy_turns(card: Card, why: ScheduledClient | None = None) -> None:
 def _may_be_busy(card: Card) -> bool:
     """Whether the mode allows busy turns, and every holder can be stopped."""
     mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
-    return mode and not card.groups.size("settled")
+    return mode and not card.groups.size("permanent")
 
 
 def _suit_turns(members: list[ScheduledClient]) -> bool:

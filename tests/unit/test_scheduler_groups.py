@@ -51,13 +51,13 @@ def check(scheduler: Scheduler) -> None:
     for account in {one.account for one in everyone}:
         mine = [one for one in everyone if one.account == account]
         assert card.groups.accounts().get(account, groups.Account()) == groups.Account(
-            sum(one.unshown for one in mine), sum(one.pinning for one in mine),
+            sum(one.unshown for one in mine), sum(one.pinned_unshown for one in mine),
             sum(one.committed > 0 or not account for one in mine))
     has = {one.account: 0 for one in everyone}
     for one in everyone:
         has[one.account] += one.committed > 0 or not one.account
     assert card.groups.margins() == sum(
-        min(has[account], groups.HEADS) if account else has[account] for account in has)
+        min(has[account], groups.MARGINS_MOST) if account else has[account] for account in has)
     for domain in card.tenancies:
         mine = [one for one in everyone if domain in one.tenancies]
         assert domain.sums == Stake(
