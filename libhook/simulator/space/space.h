@@ -47,8 +47,8 @@ static inline bool space_is_device(CUdeviceptr address)
  * Takes the lock itself. */
 bool space_is_open(const struct device *device, CUdeviceptr base, size_t size);
 
-/* They are of different devices, and one was mapped and not opened to the other's device. Takes the
- * lock itself. */
+/* They are of different devices, neither of which reaches both: that was mapped and not opened to
+ * it. Takes the lock itself. */
 bool space_is_apart(CUdeviceptr one, CUdeviceptr other);
 
 /* All below: with the lock held, for writing where they change something. */
