@@ -8,7 +8,7 @@ session.py's to judge.
 
 import struct
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import IntEnum, IntFlag
 
 from nvshared.errors import ProtocolError
@@ -46,6 +46,7 @@ class Type(IntEnum):
     NAME = 73
     BUSY = 74
     GANG = 75
+    BORROWED = 76
 
 
 class Flag(IntFlag):
@@ -89,7 +90,8 @@ class Wait(IntEnum):
 
 NO_UUID = bytes(16)
 HEAD = struct.Struct("<HHIQ")
-ORDER = struct.Struct("<HHIQ10Q8x")
+ORDER = struct.Struct("<HHIQ11Q")
+LENDER = struct.Struct("<2Q")
 TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
@@ -98,6 +100,7 @@ REASONS = {int(one): one for one in Stays if one is not Stays.KEPT}     # that a
 TEXT_PIECE = 88                         # bytes in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in all
 TEXTS = (Type.NAME, Type.GANG)
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # where others say what they have heard
 ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say `moved`
 
 
@@ -121,6 +124,8 @@ class OrderRecord:
     total: int = 0
     host_slab: int = 0
     beyond: int = 0
+    loan: int = 0                       # EVICT
+    lender: bytes = NO_UUID             # EVICT, where struct nvshare_limits begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ class ReportRecord:
     flags: int = 0
     number: int = 0
     memory: Memory = Memory()           # with what it has heard, which HELLO cannot say
-    uuid: bytes = NO_UUID               # HELLO
+    uuid: bytes = NO_UUID               # HELLO, BORROWED
     commit: int = 0                     # HELLO, COMMIT
     pins: int = 0                       # COMMIT
     moved: int = 0                      # all others; of STOPPED it is `used`
@@ -142,10 +147,11 @@ class ReportRecord:
 
 def encode_order(order: OrderRecord) -> bytes:
     """The bytes of an order."""
+    begin = (order.commit, order.most) if order.lender == NO_UUID else LENDER.unpack(order.lender)
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
         order.room, order.host, order.writeback, order.quantum, order.idle_window,
-        order.commit, order.most, order.total, order.host_slab, order.beyond,
+        *begin, order.total, order.host_slab, order.beyond, order.loan,
     )
 
 
@@ -173,7 +179,11 @@ def decode_order(packet: bytes) -> OrderRecord:
     if kind >= Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only a hook may send")
     _, _, *fields = ORDER.unpack(packet)
-    return OrderRecord(kind, *fields)
+    order = OrderRecord(kind, *fields)
+    if order.loan:
+        lender = LENDER.pack(order.commit, order.most)
+        order = replace(order, commit=0, most=0, lender=lender)
+    return order
 
 
 def encode_report(report: ReportRecord) -> bytes:
@@ -184,7 +194,7 @@ def encode_report(report: ReportRecord) -> bytes:
     asks = report.type in ASKS
     return REPORT.pack(
         report.type, report.version, report.flags, stays, report.number, *figures,
-        report.uuid if report.type is Type.HELLO else HEARD.pack(answered, to_pin),
+        report.uuid if report.type in NAMES_GPU else HEARD.pack(answered, to_pin),
         *((report.commit, report.pins) if asks else (report.moved, report.took)),
     )
 
@@ -203,8 +213,7 @@ def decode_report(packet: bytes) -> ReportRecord:
             kind, version=version, text=TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(
                 errors="ignore"))
     _, _, flags, why, number, *figures, tail, one, other = REPORT.unpack(packet)
-    hello = kind is Type.HELLO
-    heard, uuid = ((0, 0), tail) if hello else (HEARD.unpack(tail), NO_UUID)
+    heard, uuid = ((0, 0), tail) if kind in NAMES_GPU else (HEARD.unpack(tail), NO_UUID)
     memory = Memory(*[*figures, *heard, _stays(why, version)])
     if kind in ASKS:
         return ReportRecord(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvshared.hook.protocol import (
+    NO_UUID,
     Flag,
     OrderRecord,
     ReportRecord,
@@ -45,6 +46,8 @@ class Hook:
     welcomed: bool = False
     introduction: int = 0               # until a HELLO with this number, nothing counts
     answered: int = 0                   # the question up to which it has heard
+    borrowed: int = 0                   # bytes of memory.host that lie on the lender,
+    had_borrowed: bool = False          # and whether any did after the last order
     to_pin: int | None = None           # what it may still pin of that; None: not said yet
     grants: dict[int, int] = field(default_factory=dict)    # to pin, of which it has not heard
 
@@ -67,7 +70,11 @@ class Commander:
 
     def __init__(
         self, path: Path, capacity: int, most: int, seed: int, refuses: float = 0.03,
+        lender: bytes = NO_UUID,
     ) -> None:
+        """`lender`: the GPU that lends memory."""
+        self.lender = lender
+        self.borrowed = self.returned = 0   # the most that was lent at once, and what was recalled
         self.refuses = refuses          # this part of what is asked for, although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
@@ -233,14 +240,22 @@ class Commander:
     def _evict(self, hook: Hook) -> None:
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self.move(hook, OrderRecord(Type.EVICT, self._ahead(), room=room, host=host))
+        self.move(hook, replace(
+            self._loan(hook), flags=self._ahead(), room=room, host=host))
+
+    def _loan(self, hook: Hook) -> OrderRecord:
+        """An EVICT with any loan, which may be less than before."""
+        if self.lender == NO_UUID:
+            return OrderRecord(Type.EVICT)
+        loan = self.random.choice((0, hook.borrowed, 1 << 40, self.random.randrange(self.most)))
+        return OrderRecord(Type.EVICT, loan=loan, lender=self.lender)
 
     def _write_back(self, hook: Hook) -> None:
         """Whether it is all there or not."""
         size = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self.move(hook, OrderRecord(
-            Type.EVICT, self._ahead() | Flag.KEEP, writeback=size, host=host))
+        self.move(hook, replace(
+            self._loan(hook), flags=self._ahead() | Flag.KEEP, writeback=size, host=host))
 
     def _load(self, hook: Hook, room: int, free: int) -> None:
         assert room - hook.room <= free, "the commander breaks its own rule"
@@ -273,6 +288,9 @@ class Commander:
         return bool(readable)
 
     def _hear(self, hook: Hook, record: ReportRecord) -> None:
+        if record.type is Type.BORROWED:
+            self._hear_borrowed(hook, record)
+            return
         if hook.introduction:
             if record.type is not Type.HELLO or record.number != hook.introduction:
                 return
@@ -307,6 +325,11 @@ class Commander:
                     self.yielded += 1
                 if not hook.moves:
                     hook.room = memory.room
+                if order.type is Type.EVICT and not order.flags & Flag.KEEP:
+                    assert hook.borrowed <= order.loan or record.flags & Flag.NO_MEMORY
+                    self.returned += hook.borrowed == 0 and hook.had_borrowed
+                assert hook.borrowed <= memory.host
+                hook.had_borrowed = hook.borrowed > 0
                 if order.flags & Flag.KEEP:
                     self.bytes_saved += record.moved
                 else:
@@ -322,6 +345,11 @@ class Commander:
             case Type.COPIES:
                 assert hook.reports_copies, "nobody asked whether its program copies"
                 self.copying += 1
+
+    def _hear_borrowed(self, hook: Hook, record: ReportRecord) -> None:
+        assert record.uuid == self.lender
+        hook.borrowed = record.moved
+        self.borrowed = max(self.borrowed, sum(one.borrowed for one in self.hooks))
 
     def _count(self, hook: Hook, record: ReportRecord) -> None:
         """What is to be pinned comes from grants alone, each of which counts once."""

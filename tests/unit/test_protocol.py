@@ -37,7 +37,8 @@ FIGURES = ["allocated", "resident", "pinned", "pending", "room", "host", "beyond
 ORDER = ["room", "host", "writeback", "quantum", "idle_window"]
 FIELDS = {
     "nvshare_order": [
-        "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "limits",
+        "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "limits", "lender",
+        "loan",
     ],
     "nvshare_limits": LIMITS,
     "nvshare_memory": FIGURES,
@@ -122,7 +123,8 @@ def compare(packet: bytes, compiled: dict[str, int], expected: list[tuple[str, i
 
 
 def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str, int]) -> None:
-    values = {name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
+    values: dict[str, Any] = {
+        name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
     packet = encode_order(OrderRecord(Type.EVICT, 0x11121314, 2, **values))
     compare(packet, compiled, [
         ("nvshare_order.type", 2, Type.EVICT),
@@ -132,6 +134,15 @@ def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str,
         *((f"nvshare_order.{name}", 8, values[name]) for name in ORDER),
         *((f"nvshare_order.limits.{name}", 8, values[name]) for name in LIMITS),
     ])
+    borrowing = replace(
+        OrderRecord(Type.EVICT), loan=200, lender=bytes.fromhex("1122334455667788" * 2))
+    compare(encode_order(borrowing), compiled, [
+        ("nvshare_order.type", 2, Type.EVICT),
+        ("nvshare_order.version", 2, protocol.VERSION),
+        ("nvshare_order.lender", 16, int.from_bytes(borrowing.lender, "little")),
+        ("nvshare_order.loan", 8, 200),
+    ])
+    assert decode_order(encode_order(borrowing)) == borrowing
     assert compiled["nvshare_order.refusal"] == compiled["nvshare_order.flags"]
     assert compiled["nvshare_order.waits_for"] == compiled["nvshare_order.flags"]
 
@@ -170,7 +181,7 @@ flags = st.integers(0, 2**32 - 1)
 
 @given(orders, flags, u64, st.tuples(*[u64] * 10))
 def test_an_order_that_is_encoded_is_decoded(
-    kind: Type, flags: int, number: int, fields: tuple[int, ...]
+    kind: Type, flags: int, number: int, fields: tuple[Any, ...]
 ) -> None:
     order = OrderRecord(kind, flags, number, *fields)
     assert decode_order(encode_order(order)) == order

@@ -66,7 +66,10 @@ enum nvshare_type {
      * MOVED. A running client moves nothing: it gives up only the room it does not fill.
      * NVSHARE_KEEP in flags, to one whose gate is closed: nothing leaves and the room
      * stays. Instead copy to the host what would leave first, until `writeback` bytes
-     * could leave without a copy. */
+     * could leave without a copy.
+     * `loan`, `lender`: how many of the bytes that are away may lie on another GPU, in all, and
+     * on which. They count in memory.host, so that host memory can take them back; without KEEP,
+     * what lies there beyond the loan goes to host memory first. */
     NVSHARE_EVICT = 5,
     /* Have `room`: bring in what is missing as far as that goes, then give host memory
      * back until at most `host` is held. Answered by MOVED. Also sent to a running
@@ -151,6 +154,9 @@ enum nvshare_type {
      * NAME's: a name, a colon, and how many processes they are, if that is known. Only before
      * HELLO. */
     NVSHARE_GANG = 75,
+    /* `moved` bytes of memory.host lie on the GPU `uuid`. Before the next record, whenever that has
+     * changed; and before HELLO, if there ever were any. */
+    NVSHARE_BORROWED = 76,
 };
 
 enum nvshare_flag {
@@ -241,7 +247,11 @@ struct nvshare_order {
             uint64_t writeback;      /* EVICT with KEEP: bytes */
             uint64_t quantum;        /* RUN: microseconds; 0: no end is planned; with STEP: a pause */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */
-            struct nvshare_limits limits;    /* LIMITS */
+            union {
+                struct nvshare_limits limits;    /* LIMITS */
+                uint8_t lender[16];  /* EVICT: a GPU, as cuDeviceGetUuid says */
+            };
+            uint64_t loan;           /* EVICT: bytes */
         };
         char text[88];               /* REASON */
     };
@@ -270,7 +280,7 @@ struct nvshare_report {
         struct {
             struct nvshare_memory memory;
             union {
-                uint8_t uuid[16];    /* HELLO: the GPU, as cuDeviceGetUuid says */
+                uint8_t uuid[16];    /* HELLO, BORROWED: the GPU, as cuDeviceGetUuid says */
                 struct {             /* all others */
                     uint64_t answered;    /* questions up to this number are, or nobody awaits it
                                              any more */
@@ -285,7 +295,7 @@ struct nvshare_report {
                 };
                 struct {             /* MOVED, STOPPED */
                     union {
-                        uint64_t moved; /* MOVED: bytes that this order moved, 0 copied for blocks
+                        uint64_t moved; /* BORROWED: bytes. MOVED: bytes that this order moved, 0 copied for blocks
                                         that never held anything; with KEEP: that could leave
                                         without a copy now, until the gate opens again */
                         uint64_t used; /* STOPPED: microseconds */

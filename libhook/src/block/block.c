@@ -95,22 +95,27 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 }
 
 /* In which a block may be; the first that has a place is taken. They end with NULL. */
-static const struct tier *const MAPPED_TIERS[] = { &tier_host, NULL };
+static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
+/* In a tier before the one in which it has a place. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
-    while (*tier != NULL
-           && !(*tier)->take(block->client, block->size, allowance, patient, &block->place))
-        tier++;
-    block->place.tier = *tier;
+    struct place place = block->place;
+    for (; *tier != block->place.tier; tier++)
+        if ((*tier)->take(block->client, block->size, allowance, patient, &place)) {
+            block_give_place(block);
+            place.tier = *tier;
+            block->place = place;
+            return true;
+        }
     return *tier != NULL;
 }
 
 bool block_take_place(struct block *block, uint64_t allowance)
 {
-    if (block->place.tier != NULL || take_place(block, allowance, false))
+    if (take_place(block, allowance, false))
         return true;
     /* The oldest leave last, so they miss the places they keep the least. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;

@@ -41,7 +41,9 @@
 #include "block/contents.h"
 #include "block/pipeline.h"
 #include "block/search.h"
+#include "driver/ops.h"
 #include "gate/client.h"
+#include "tier/peer.h"
 
 /*
  * Chooses the blocks to evict when not all must be evicted. The cheapest go first:
@@ -392,6 +394,101 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
         memory->room = filled;
     *flags = departing.flags;
     return departing.progress.bytes;
+}
+
+/* Blocks whose bytes are copied together from another GPU to the host. */
+struct returning {
+    struct block *blocks[COPIES_IN_FLIGHT];
+    struct place places[COPIES_IN_FLIGHT];
+    unsigned count, started;
+};
+
+/* Looks for the next ones from `block` on, which go until `bytes` are on their way. They are COMING
+ * meanwhile, so that they do not disappear. */
+static void begin_return(struct client *client, struct returning *set, struct block *block,
+                         uint64_t bytes, uint64_t allowance)
+{
+    *set = (struct returning){ .count = 0 };
+    for (uint64_t chosen = 0; block != NULL && chosen < bytes && set->count < COPIES_IN_FLIGHT;
+         block = block->younger)
+        if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_peer && !block->immovable) {
+            block_set_state(block, BLOCK_COMING);
+            chosen += block->size;
+            set->blocks[set->count++] = block;
+        }
+    for (; set->started < set->count; set->started++) {
+        struct block *next = set->blocks[set->started];
+        struct place *place = &set->places[set->started];
+        if (!tier_host.take(client, next->size, allowance, true, place))
+            return;
+        place->tier = &tier_host;
+        if (tier_host.out(place, next->place.peer.address, 0, next->size, client->copy_stream)
+            != CUDA_SUCCESS)
+            return;
+    }
+}
+
+/* Waits for the copies. `*next`: where to go on. Returns bytes that are on the host now. */
+static uint64_t end_return(struct client *client, struct returning *set, struct block **next)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_unlock(&memory_lock);
+    bool copied = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    *next = set->count > 0 ? set->blocks[set->count - 1]->younger : NULL;
+    for (unsigned i = 0; i < set->count; i++) {
+        struct block *block = set->blocks[i];
+        struct place old = set->places[i];
+        if (copied && i < set->started) {
+            old = block->place;
+            block->place = set->places[i];
+            bytes += block->size;
+        }
+        if (old.tier != NULL)
+            old.tier->give(client, block->size, &old);
+        block_set_state(block, BLOCK_SWAPPED);
+        if (block->doomed)
+            block_free(block);
+    }
+    pthread_cond_broadcast(&memory_changed);
+    return bytes;
+}
+
+/* What blocks on the card keep there. */
+static void forget_borrowed(struct client *client, uint64_t loan)
+{
+    for (struct block *block = client->blocks; block != NULL && client->borrowed > loan;
+         block = block->younger)
+        if (block->state == BLOCK_RESIDENT && block->place.tier == &tier_peer)
+            block_give_place(block);
+}
+
+void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags)
+{
+    pthread_mutex_lock(&memory_lock);
+    uint64_t loan = peer_allow(client, order->loan, order->lender);
+    forget_borrowed(client, loan);
+    uint64_t surplus = client->borrowed > loan ? client->borrowed - loan : 0;
+    pthread_mutex_unlock(&memory_lock);
+    bool more = surplus > 0 && swap_enter_context(client);
+    LOCKED(memory_lock);
+    /* Until they have gone they count as host memory, and so does already what they go to. */
+    client->memory.host -= surplus;
+    tier_host.room(client, surplus);
+    for (struct block *block = client->blocks; more && client->borrowed > loan;) {
+        struct returning set;
+        begin_return(client, &set, block, client->borrowed - loan, order->host);
+        uint64_t moved = end_return(client, &set, &block);
+        client->memory.host += moved;
+        surplus -= moved;
+        more = moved > 0 && set.started == set.count;
+    }
+    tier_host.room(client, 0);
+    client->memory.host += surplus;
+    if (client->borrowed > loan) {
+        *flags |= NVSHARE_NO_MEMORY;
+        release_if_context_failed(client);
+    }
 }
 
 /* False: no more can be written back now. */

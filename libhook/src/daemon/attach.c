@@ -197,13 +197,13 @@ static struct client *new_client(CUdevice device)
     client->turns = 1;
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->wakes = client->wake = -1;
+    client->lender = CU_DEVICE_INVALID;
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
     name_gang(client);
     spares_prepare(client);
     CUuuid uuid;
-    CUresult result = HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, device)
-                                                    : REAL(cuDeviceGetUuid)(&uuid, device);
+    CUresult result = device_uuid(device, &uuid);
     client->socket = result == CUDA_SUCCESS ? open_patiently() : -1;
     if (client->socket < 0) {
         debug("no nvshared here (%s): the GPU is used unshared", error_text(errno));

@@ -38,6 +38,7 @@
 #include "pool/pool.h"
 #include "tier/host_slabs.h"
 #include "tier/host_threads.h"
+#include "tier/peer.h"
 
 #define REPORT_INTERVAL_US 5000
 #define SAMPLE_US 5000
@@ -75,6 +76,8 @@ static void introduce(struct client *client, uint64_t number)
     client_hears(client, client->question, NULL);
     host_preallocated(client, client->host_most);
     client->introduced++;
+    if (client->lender != CU_DEVICE_INVALID)
+        client->borrowed_reported = UINT64_MAX;      /* what was said on the way may be old */
     client->reports_idle = client->reports_busy = false;    /* it has not asked for them */
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
@@ -307,17 +310,21 @@ static void evict(struct client *client, const struct nvshare_order *order)
 {
     uint64_t began = now_microseconds(), moved;
     bool keeps = (order->flags & NVSHARE_KEEP) != 0;
-    unsigned flags = 0;
+    unsigned flags = 0, returned = 0;
     if (keeps) {
+        pthread_mutex_lock(&memory_lock);
+        peer_allow(client, order->loan, order->lender);
+        pthread_mutex_unlock(&memory_lock);
         moved = swap_write_back(client, order, &flags);
     } else {
+        swap_return(client, order, &returned);
         yield_spare_memory(client, order);
         moved = swap_out(client, order, &flags);
     }
     LOCKED(memory_lock);
     client->lack_reported &= keeps;
     client_send(client, (struct nvshare_report){
-        .type = NVSHARE_MOVED, .flags = flags, .number = order->number,
+        .type = NVSHARE_MOVED, .flags = flags | returned, .number = order->number,
         .moved = moved, .took = now_microseconds() - began,
     });
     client_update(client);

@@ -135,6 +135,12 @@ bool client_next_postponed(struct client *client, struct nvshare_order *order)
     return true;
 }
 
+CUresult device_uuid(CUdevice device, CUuuid *uuid)
+{
+    return HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(uuid, device)
+                                         : REAL(cuDeviceGetUuid)(uuid, device);
+}
+
 static bool send_text(const struct client *client, uint16_t type, const char *text)
 {
     struct nvshare_report report = { .type = type, .version = NVSHARE_PROTOCOL_VERSION };
@@ -161,10 +167,23 @@ static void client_fill_report(const struct client *client, struct nvshare_repor
     }
     if (report->type == NVSHARE_HELLO) {
         memcpy(report->uuid, client->uuid, sizeof report->uuid);
+    } else if (report->type == NVSHARE_BORROWED) {
+        memcpy(report->uuid, client->lender_uuid, sizeof report->uuid);
+        report->moved = client->borrowed;
     } else {
         report->answered = client->answered;
         report->to_pin = client_to_pin(client);
     }
+}
+
+static bool send_borrowed(struct client *client)
+{
+    struct nvshare_report report = { .type = NVSHARE_BORROWED };
+    if (client->borrowed == client->borrowed_reported)
+        return true;
+    client->borrowed_reported = client->borrowed;
+    client_fill_report(client, &report);
+    return connection_send(client->socket, &report);
 }
 
 void client_send(struct client *client, struct nvshare_report report)
@@ -175,7 +194,7 @@ void client_send(struct client *client, struct nvshare_report report)
     client->reported = true;
     UNCANCELLED;
     /* Only the service thread closes the connection; it may be waiting on it now. */
-    if ((report.type == NVSHARE_HELLO && !send_names(client))
+    if ((report.type == NVSHARE_HELLO && !send_names(client)) || !send_borrowed(client)
         || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }

@@ -68,6 +68,12 @@ struct client {
     struct host_slab *host_room;     /* no earlier slab has room; NULL: no slab has */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs that hold nothing */
+    /* Memory of another GPU (tier/peer.c): bytes of memory.host that lie there, and how many may, by
+     * the order that is carried out. */
+    uint64_t borrowed, loan;
+    uint64_t borrowed_reported;      /* the daemon knows of so many */
+    uint8_t lender_uuid[16];
+    CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach it */
     int node;                        /* NUMA node near this device; -1: any */
     unsigned allocators;             /* threads that are making host slabs now, */
     unsigned preallocators;          /* and while the program runs; see host_threads.c */
@@ -152,6 +158,8 @@ bool clients_stopping(void);
 
 /* A thread is about to wait at the gate. memory_lock is not held. */
 void clients_want(void);
+
+CUresult device_uuid(CUdevice device, CUuuid *uuid);
 
 void client_wake(struct client *client);          /* the service thread has something to do */
 /* Keeps an order for later, to be carried out after those postponed before. False: no space. */

@@ -4,6 +4,7 @@
  * of blocks: it is asked for places of a given size, and copies between the card and a place.
  *
  * tier_host is page-locked host memory; all that the program gets from cuMemAlloc is copied there.
+ * tier_peer is memory of another GPU that the daemon has lent, copied over NVLink.
  * tier_managed is for managed memory: the driver holds the bytes, and is asked to prefetch them.
  *
  * A block has a list of tiers in which it may be, and takes a place in the first that has one. It may
@@ -36,6 +37,10 @@ struct place {
             struct host_slab *slab;
             char *address;
         } host;
+        struct {
+            CUdeviceptr address;     /* at which this GPU reaches it */
+            CUmemGenericAllocationHandle handle;
+        } peer;
         struct {                     /* valid without a place, too */
             size_t bytes;            /* as the program asked for; the block's size is rounded up */
             CUdevice device;
@@ -73,4 +78,4 @@ struct tier {
     bool over_bus;                   /* copies take as long as the bus does */
 };
 
-extern const struct tier tier_host, tier_managed;
+extern const struct tier tier_host, tier_managed, tier_peer;

@@ -29,6 +29,7 @@ HEADERS = sorted(SOURCE.rglob("*.h"))
 ELSEWHERE = {
     "tier_host": "tier.h names all tiers",
     "tier_managed": "tier.h names all tiers",
+    "tier_peer": "tier.h names all tiers",
     "examine_ptx": "in assembly, for its own file",
 }
 
