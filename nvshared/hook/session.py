@@ -31,6 +31,7 @@ from typing import Protocol
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
+from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import Client
@@ -77,6 +78,8 @@ class Session:
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
+        self._borrowed = 0              # of its host memory lies on the GPU with this UUID,
+        self._lender = b""              # as it said last
         self._introduction = 0          # number of an INTRODUCE without its HELLO
 
     def take_over(self, number: int) -> None:
@@ -98,6 +101,10 @@ class Session:
         if record.type is Type.GANG:
             self._join_gang(record.text)
             return
+        if record.type is Type.BORROWED:
+            self._borrowed, self._lender = record.moved, record.uuid
+            return
+        record = replace(record, memory=replace(record.memory, borrowed=self._borrowed))
         if self._introduction:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
@@ -189,7 +196,7 @@ class Session:
                 self.client, memory,
                 running=bool(record.flags & Flag.RUNNING),
                 wants=bool(record.flags & Flag.WANTS),
-                commit=min(record.commit, gpu.facts.memory_total),
+                commit=min(record.commit, gpu.facts.memory_total), lender=self._lender,
             )
         except (NoSuchGPU, GPULost):
             self.client = None
@@ -303,7 +310,9 @@ def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> event
 
 def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
     flags |= Flag.AHEAD if order.ahead else 0
-    return OrderRecord(kind, flags, order.number, order.room, order.host)
+    lender = uuid_bytes(order.lender) if order.lender else protocol.NO_UUID
+    return OrderRecord(
+        kind, flags, order.number, order.room, order.host, loan=order.loan, lender=lender)
 
 
 def _bounded(said: events.Memory, total: int) -> events.Memory:
@@ -313,9 +322,12 @@ def _bounded(said: events.Memory, total: int) -> events.Memory:
     allocated = min(said.allocated, total - said.pinned)
     pending = min(said.pending, total - said.pinned - allocated)
     to_pin = min(said.to_pin, total - said.pinned - pending)
+    if said.borrowed > said.host:
+        raise ProtocolError(f"it claims to have borrowed {said.borrowed} of {said.host} bytes")
     return events.Memory(
         allocated, said.resident, said.pinned, pending, min(said.room, total),
         _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.stays,
+        said.borrowed,
     )
 
 

@@ -13,8 +13,8 @@ that card's trouble: its figure is absent, or the card is left out, and the othe
 
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,11 @@ UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 LOADED = Path("/proc/driver/nvidia/version")
 
 
+def uuid_bytes(uuid: str) -> bytes:
+    """A UUID, "GPU-" and 36 characters, as cuDeviceGetUuid gives it: 16 bytes."""
+    return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
+
+
 @dataclass(frozen=True)
 class Facts:
     """What does not change about a card."""
@@ -44,11 +49,13 @@ class Facts:
     pci_bus_id: str                     # "00000000:17:00.0"
     memory_total: int                   # bytes
     mig: bool = False                   # divided into instances when it was found
+    linked: frozenset[str] = frozenset()    # UUIDs of the cards that it reaches over NVLink,
+    reached: frozenset[str] = frozenset()   # and of all whose memory it can use
 
     @cached_property
     def uuid_bytes(self) -> bytes:
         """As cuDeviceGetUuid gives it: 16 bytes."""
-        return bytes.fromhex(self.uuid.removeprefix("GPU-").replace("-", ""))
+        return uuid_bytes(self.uuid)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -111,6 +118,7 @@ class NVML:
 
     def find(self) -> tuple[Facts, ...]:
         """All cards that answer. Raises NoGPU when there is none."""
+        nvml = self._nvml
         try:
             found = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
@@ -125,7 +133,25 @@ class NVML:
             raise NoGPU(
                 "the NVIDIA driver knows no GPU that can be shared",
                 "see the lines above, and what nvidia-smi and dmesg say")
-        return tuple(cards)
+        return tuple(replace(
+            card, linked=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
+            reached=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_WRITE)) for card in cards)
+
+    def _peers(self, card: Facts, cards: Iterable[Facts], capability: int) -> frozenset[str]:
+        """UUIDs of the other cards that NVML says it reaches in this way."""
+        nvml, handle = self._nvml, self._handles[card.uuid]
+
+        def reaches(other: Facts) -> bool:
+            try:
+                status = self._ask(lambda: nvml.nvmlDeviceGetP2PStatus(
+                    handle, self._handles[other.uuid], capability))
+            except GPULost:
+                return False            # its first sample says so, too
+            return bool(status == nvml.NVML_P2P_STATUS_OK)
+
+        return frozenset(
+            other.uuid for other in cards
+            if other is not card and not (card.mig or other.mig) and reaches(other))
 
     def driver(self) -> str:
         """The driver's version, "580.159"; "unknown" where it does not say."""

@@ -70,6 +70,8 @@ class MoveOrder:
     room: int
     host: int                           # of host memory, in all
     ahead: bool = False                 # nobody waits for it yet
+    loan: int = 0                       # bytes that may lie on another card, in all; not of a Load,
+    lender: str = ""                    # and that card's UUID
 
 
 @dataclass(frozen=True, slots=True)

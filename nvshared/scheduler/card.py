@@ -13,6 +13,7 @@ from nvshared.scheduler.client import PACE, Average, Phase, ScheduledClient, Way
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import Standing, Stays
+from nvshared.scheduler.neighbours import Loan, Neighbour
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
@@ -45,6 +46,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Of those that hold the card: gives way to all "urgent" ones.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
+    "borrowing": lambda c: c.lender,                # memory of another card
     # Its last hand-over has a known cost, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
@@ -305,6 +307,7 @@ class Card:
     now: int
     gathering_until: int
     host: HostPart
+    neighbour: Neighbour = field(default_factory=Neighbour)     # itself, as others see it
     domains: Domains = field(default_factory=Domains)       # of all cards,
     tenancies: Domains = field(default_factory=Domains)     # and of tenants on this one
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
@@ -363,6 +366,8 @@ class Card:
         self.groups.touched.add(id)
         client = self.clients.pop(id, None)
         if client is not None:
+            if client.lender is not None:
+                client.lender.note(id, Loan())
             client.enter(Phase.IDLE, self.now)
             *_, inner, own = client.path
             del inner.children[id]
@@ -393,7 +398,7 @@ class Card:
     @property
     def free(self) -> int:
         """Room nobody has; negative when the capacity shrank under us."""
-        return self.capacity - self.groups.sums.charged
+        return self.capacity - self.groups.sums.charged - self.neighbour.lent
 
     @property
     def host_free(self) -> int:

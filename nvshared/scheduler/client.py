@@ -11,6 +11,7 @@ from enum import Enum, StrEnum
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Ganged, Memory, Standing, Stopped
+from nvshared.scheduler.neighbours import Loan, Neighbour
 from nvshared.scheduler.settings import Priority, Terms
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
@@ -196,7 +197,7 @@ class Pauses:
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
-    "overclaims", "silenced", "path", "membership", "preallocated",
+    "overclaims", "silenced", "path", "membership", "preallocated", "lender",
 })
 
 
@@ -290,6 +291,8 @@ class ScheduledClient(Counting):
 
     writeback: WritebackState = WritebackState()
     preallocated: int = 0               # host memory it may have, by the last PREALLOCATE
+    lender: Neighbour | None = None     # of which it borrows, or may; see loans.py
+    return_after: int = 0               # a return failed; do not order another before this
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see quantum.py
     rests: int | None = None            # the window before them, if idleness ended its last turn
@@ -384,6 +387,20 @@ class ScheduledClient(Counting):
         return most
 
     @property
+    def loan(self) -> Loan:
+        """What it has borrowed, or may have."""
+        held = self.memory.borrowed
+        if self.lender is None:
+            return Loan()
+        orders = [move.order.loan for move in self.moves if move.way is Way.OUT]
+        return Loan(held, max([held, *orders]), [held, *orders][-1])
+
+    def note_loan(self) -> None:
+        """Tells its lender. What it could return, and does not say, counts no more."""
+        if self.lender is not None:
+            self.lender.note(self.id, Loan() if self.mute else self.loan)
+
+    @property
     def staying(self) -> int:
         """Swappable bytes that are resident once all orders are carried out."""
         return min(self.memory.resident, max(0, self.ordered - self.memory.pinned))
@@ -447,7 +464,8 @@ class ScheduledClient(Counting):
     def shown(self) -> int:
         """Bytes that the client has by the driver's and the kernel's figures."""
         memory, host = self.memory, self.evidence.host
-        return min(memory.filled, self.evidence.card or 0) + min(memory.host, host or 0)
+        away = memory.borrowed + min(memory.host - memory.borrowed, host or 0)
+        return min(memory.filled, self.evidence.card or 0) + away
 
     @property
     def unshown(self) -> int:

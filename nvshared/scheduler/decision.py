@@ -10,6 +10,7 @@ from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient
 
 # Two orders to a client at a time: the next is there when one is done.
 DEPTH = 2
+RETURN_BLOCKS = 2                       # of host memory, as blocks do not fill it
 
 
 class Decision:
@@ -65,7 +66,19 @@ class Decision:
     ) -> None:
         """Leaves a client less room, and allows it so much host memory in all."""
         number = next(self.card.numbers)
-        self._move(client, actions.Evict(client.id, number, room, host, goal is not None), goal)
+        loan = self._lend(client, max(0, client.ordered - room))
+        lender = "" if client.lender is None else client.lender.uuid
+        self._move(client, actions.Evict(
+            client.id, number, room, host, goal is not None, loan, lender), goal)
+
+    def take_back(self, client: ScheduledClient, loan: int) -> None:
+        """Leaves a client so much of another card's memory; the host takes the rest."""
+        assert client.lender is not None
+        host = client.host_charged + min(
+            max(0, self.card.host_free_for(client)), RETURN_BLOCKS * self.card.settings.block)
+        self._move(client, actions.Evict(
+            client.id, next(self.card.numbers), client.ordered, host, False, loan,
+            client.lender.uuid))
 
     def load(
         self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
@@ -85,7 +98,10 @@ class Decision:
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
         """Has an idle client copy so much, and allows it so much host memory in all."""
         number = next(self.card.numbers)
-        order = actions.Writeback(client.id, number, client.ordered, host, True, size)
+        loan = self._lend(client, size)
+        lender = "" if client.lender is None else client.lender.uuid
+        order = actions.Writeback(
+            client.id, number, client.ordered, host, True, loan, lender, size)
         self._move(client, order, Goal.WRITEBACK)
 
     def preallocate(self, client: ScheduledClient, host: int) -> None:
@@ -107,6 +123,13 @@ class Decision:
         self.actions.append(actions.Limits(
             client.id, number, promise.commit, most, promise.last_total, beyond, why))
 
+    def _lend(self, client: ScheduledClient, moved: int) -> int:
+        """What may lie on another card when so many bytes more are there or on the host."""
+        loan = client.loan.ordered
+        if client.lender is None and moved:
+            client.lender = self.card.neighbour.lender()
+        return loan if client.lender is None else loan + min(moved, client.lender.available)
+
     def _move(
         self, client: ScheduledClient, order: actions.MoveOrder, goal: Goal | None = None
     ) -> None:
@@ -115,4 +138,5 @@ class Decision:
             host += max(0, order.host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, host, goal))
         client.preallocated = 0         # that ends with it, and counts with it
+        client.note_loan()
         self.actions.append(order)

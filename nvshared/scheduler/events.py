@@ -61,6 +61,7 @@ class Memory:
     answered: int = 0                   # the last question of which it has heard the answer
     to_pin: int = 0                     # what it was granted up to there, and is still to pin
     stays: Stays = Stays.NOT
+    borrowed: int = 0                   # what of `host` lies on another card; see loans.py
 
     @property
     def need(self) -> int:
@@ -95,6 +96,7 @@ class Joined:
     account: str = ""                   # see trust.py; "": it is believed without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
+    lender: str = ""                    # UUID of the card on which what it has borrowed lies
 
 
 @dataclass(frozen=True, slots=True)

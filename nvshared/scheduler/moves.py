@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nvshared.scheduler import promises, queue, trust
-from nvshared.scheduler.actions import Writeback
+from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import QUEUING, Goal, Move, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import DEPTH, Decision
@@ -36,6 +36,7 @@ from nvshared.units import GIB, SECOND
 SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
 SLACK_PART = 8                          # is at most this part of what nobody needs,
 SLACK_REFILL = 4                        # and is filled up when it is down to this part
+RETURN_AGAIN = SECOND // 4              # before a loan that could not be given back is asked for
 TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
 # Host memory is taken in pieces, so more may be taken than must be: a few
 # blocks, or this part of what is left of the budget.
@@ -88,7 +89,8 @@ def _move(decision: Decision) -> None:
 
 def coming(card: Card) -> int:
     """Room on its way back that can be counted on."""
-    return sum(c.charged - c.ordered for c in card.moving if not c.mute)
+    back = sum(c.charged - c.ordered for c in card.moving if not c.mute)
+    return back + card.neighbour.returning
 
 
 def _host_coming(card: Card) -> int:
@@ -177,9 +179,11 @@ class Evictions:
                     break
                 host = client.host_charged
                 if moved and free >= card.settings.block:
+                    # What goes to another card gives up its place on the host afterwards.
+                    spare = 0 if card.neighbour.lender() else client.host_spare
                     more = max(BLOCKS * card.settings.block,
                                min(card.settings.step, free // HOST_PART))
-                    host += min(free, max(0, moved - client.host_spare) + more)
+                    host += min(free, max(0, moved - spare) + more)
                 self._decision.evict(
                     client, client.ordered - unfilled - moved, host, goal if moved else None)
                 amount -= unfilled + moved
@@ -322,6 +326,8 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         promise.confirmed_by = promise.withdrawn = 0
     client.room = client.memory.room
     failed = answer.no_memory or answer.driver_error
+    if isinstance(done.order, Evict) and client.memory.borrowed > done.order.loan:
+        client.return_after = card.now + RETURN_AGAIN
     match answer:
         case Evicted():
             client.room = min(client.room, most)

@@ -57,12 +57,14 @@ not there.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nvshared.scheduler import (
     ahead,
     background,
     events,
     gang,
+    loans,
     moves,
     promises,
     queue,
@@ -76,6 +78,7 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage
@@ -93,11 +96,13 @@ class Scheduler:
 
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
-        budget: HostBudget | None = None,
+        budget: HostBudget | None = None, neighbour: Neighbour | None = None,
     ) -> None:
-        """`domains`, `budget`: those of all cards."""
+        """`domains`, `budget`: those of all cards. `neighbour`: what others see of this one."""
         host = (budget or HostBudget(settings.host_budget)).join()
-        self._card = Card(settings, now, now + settings.gather, host, domains or Domains())
+        self._card = Card(
+            settings, now, now + settings.gather, host, neighbour or Neighbour(),
+            domains or Domains())
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
@@ -115,7 +120,8 @@ class Scheduler:
             _note(decision, event)
             queue.account(card)
             _plan(decision)
-        card.groups.settle()            # other cards may look at the domains next,
+        loans.settle(card)              # other cards may look at these next,
+        card.groups.settle()            # at the domains,
         card.host.needs = promises.host_needs(card)     # and at the host budget
         self._deadline = decision.deadline
         return decision.actions
@@ -135,8 +141,8 @@ class Scheduler:
         return self._card.host.promisable
 
     def filled(self) -> int:
-        """Bytes of the card that clients fill, as far as they are believed."""
-        return self._card.groups.sums.filled
+        """Bytes of the card that clients and borrowers fill, as far as they are believed."""
+        return self._card.groups.sums.filled + self._card.neighbour.held
 
     def memory(self, client: int) -> events.Memory:
         """A client's figures, as its last record said; nothing of one that is gone."""
@@ -238,7 +244,10 @@ def _join(decision: Decision, event: events.Joined) -> None:
         event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
         tenants=event.tenants,
+        lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None),
     )
+    if client.lender is None:
+        client.memory = replace(client.memory, borrowed=0)
     card.add(client)
     terms.bound(card, client)
     for tenant in client.tenants:
@@ -284,6 +293,7 @@ def _plan(decision: Decision) -> None:
     turns.report_stuck(decision)        # before, as others do not wait for who is
     ahead.interrupt(decision)
     promises.plan(decision)
+    loans.plan(decision)
     terms.plan(decision)
     blocked, lasts = turns.plan(decision)
     moves.plan(decision)

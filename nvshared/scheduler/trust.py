@@ -49,7 +49,7 @@ def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) ->
         return
     memory = client.memory
     filled = _unshown(memory.filled, client.evidence.card)
-    host = _unshown(memory.host, client.evidence.host)
+    host = _unshown(memory.host - memory.borrowed, client.evidence.host)
     if filled:
         client.room = min(client.room, memory.filled - filled)
     more = max(0, promisable(card, client, left))
@@ -93,6 +93,8 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
         said = replace(
             said, allocated=max(0, said.allocated - said.resident), resident=0,
             pinned=said.filled, stays=Stays.KEPT)
+    # Nobody else says that it borrows, so no more counts than was lent.
+    said = replace(said, borrowed=min(said.borrowed, client.loan.charged))
     before, overclaims = client.memory, client.overclaims
     room, host = client.charged, client.host_counted
     client.silenced = False

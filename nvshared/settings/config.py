@@ -185,6 +185,11 @@ class Config:
         "what the others do not need; a size or a percentage of the host's; auto: 80% of what "
         "is free at start and of what programs of an earlier daemon hold",
         metavar="SIZE", words="auto")
+    neighbour: str = _setting(
+        "gpu", _mode, "auto",
+        "what leaves a card may lie on others of this host whose memory nobody there was promised: "
+        "on those linked by NVLink (auto), on all that it reaches (on), or on none (off)",
+        metavar="MODE")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
         "how much one order moves between card and host; auto: 512MiB, less on small cards",

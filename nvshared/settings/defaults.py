@@ -38,6 +38,7 @@ class Defaults:
     settings: Settings
     card: Callable[[Facts], GPUDefaults]
     safe: bool = False
+    neighbour: str = "auto"             # which cards lend memory: see sharing/lending.py
     rules: tuple[Rule, ...] = ()        # for tenants
 
 
@@ -77,8 +78,9 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
             tail=config.drop_tail_billing,
         ),
     )
-    safe = config.swap_budget is None
-    return Defaults(settings, lambda facts: _card(config, facts), safe, config.rules)
+    return Defaults(
+        settings, lambda facts: _card(config, facts), config.swap_budget is None,
+        config.neighbour, config.rules)
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

@@ -20,11 +20,12 @@ from typing import Protocol
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.machine.capacity import Allowances, Capacity
-from nvshared.machine.nvml import Facts, Sample
+from nvshared.machine.nvml import Facts, Sample, uuid_bytes
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
@@ -172,6 +173,7 @@ class GPU:
         timer: Timer, domains: Domains | None = None, budget: HostBudget | None = None,
     ) -> None:
         """`domains`, `budget`: of all cards."""
+        self.neighbour = Neighbour(facts.uuid)      # what it has lent; see lending.py
         self.facts = facts
         self.sample = Sample()          # what NVML said last
         self.capacity = Capacity(facts.memory_total, allowances)
@@ -203,7 +205,7 @@ class GPU:
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains, budget,
+            domains, budget, self.neighbour,
         )
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
@@ -268,8 +270,9 @@ class GPU:
 
     @property
     def occupied(self) -> dict[int, int]:
-        """Bytes of the card each client says it holds."""
-        return {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
+        """Bytes of the card each client says it holds, those of its neighbours included."""
+        own = {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
+        return own | {id: loan.held for id, loan in self.neighbour.loans.items()}
 
     def see(self, sample: Sample, before: Mapping[int, int]) -> None:
         """The driver's figures are these. `before`: `occupied` before it was asked."""
@@ -319,6 +322,7 @@ class GPU:
 
     def join(
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
+        lender: bytes = b"",
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
@@ -330,8 +334,14 @@ class GPU:
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(map(str, client.peer.sharers))))
+            tuple(map(str, client.peer.sharers)), self._lender(lender)))
         self.client_new.emit(client)
+
+    def _lender(self, uuid: bytes) -> str:
+        """Of a client that has borrowed under an earlier daemon. A new one has not, whatever it
+        says."""
+        known = {uuid_bytes(one.uuid): one.uuid for one in self.neighbour.others}
+        return known.get(uuid, "") if self.state == "gathering" else ""
 
     def leave(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""

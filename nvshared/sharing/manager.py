@@ -25,6 +25,7 @@ from nvshared.settings.state import AUTO, Override, Overrides, saved
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.lending import Lending
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -71,6 +72,7 @@ class Manager:
         self.gangs = Gangs(clock, timer)
         self._budget = Budget(self._defaults.settings.host_budget, clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
+        self._lending = Lending(self._defaults.neighbour, timer)
 
     @property
     def tq(self) -> int:
@@ -129,6 +131,7 @@ class Manager:
         gpu.client_removed.connect(self.gangs.leave)
         gpu.happened.connect(lambda *_: self.gangs.happened(gpu))
         self._budget.add(gpu)
+        self._lending.add(gpu)
         self.tenancy.follow(gpu)
         self.gpus.append(gpu)
         self.gpus.sort(key=lambda one: one.facts.index)
@@ -276,6 +279,7 @@ class Manager:
         for gpu in self.gpus:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
         self._budget.resize(self._defaults.settings.host_budget)
+        self._lending.use(self._defaults.neighbour)
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
 
     def _for(self, facts: Facts) -> Settings:

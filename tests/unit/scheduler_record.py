@@ -18,6 +18,7 @@ from tests.unit.scheduler_world import World
 from tests.unit.test_scheduler_rows import Row
 
 DIGITS = 16
+NO_LOAN = ", loan=0, lender=''"         # what an order did not say when the digests were made
 
 
 def record(seed: int) -> str:
@@ -27,7 +28,8 @@ def record(seed: int) -> str:
     class Recorded(Scheduler):
         def handle(self, event: Event, now: int) -> list[Action]:
             actions = super().handle(event, now)
-            digest.update(repr((now, actions, self.deadline())).encode())
+            said = repr((now, actions, self.deadline())).replace(NO_LOAN, "")
+            digest.update(said.encode())
             return actions
 
     # The invariants have tests of their own; without them a row takes half of the time.

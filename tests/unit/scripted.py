@@ -27,6 +27,7 @@ from nvshared.scheduler.events import (
     Stopped,
     settings_after,
 )
+from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
 from nvshared.scheduler.tenants import Usage
@@ -85,8 +86,9 @@ class Scripted:
 
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
-        budget: HostBudget | None = None,
+        budget: HostBudget | None = None, neighbour: Neighbour | None = None,
     ) -> None:
+        self.neighbour = neighbour
         self.settings = settings
         self.domains = domains
         self.events: list[Event] = []

@@ -37,6 +37,9 @@ class FakeLibrary:
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
     NVML_TEMPERATURE_GPU = 0
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_P2P_CAPS_INDEX_WRITE = 1
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
 
     def __init__(self) -> None:
         # By the name of a function, or that and the card that it fails for.

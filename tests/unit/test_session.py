@@ -162,7 +162,7 @@ def test_orders_become_records(hook: Hook) -> None:
         Run(1, 9, True, True, False, 6), Run(1), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
         Limits(1, 7, 1, 2, GIB, 3), Run(1, 9, True, True, True, 6),
         Evict(1, 8, GIB, 4, ahead=True), Load(1, 9, GIB, 6, ahead=True), Yield(1, 9),
-        Writeback(1, 10, 7, 6, True, GIB), Run(1, 0, False, True, True, 7),
+        Writeback(1, 10, 7, 6, True, size=GIB), Run(1, 0, False, True, True, 7),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [

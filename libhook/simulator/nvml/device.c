@@ -286,6 +286,18 @@ NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pen
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
+#define P2P_NVLINK 2                 /* of nvmlGpuP2PCapsIndex_t */
+#define P2P_NOT_SUPPORTED 5          /* of nvmlGpuP2PStatus_t; 0: it is there */
+
+/* Every card reaches every other, over NVLink if NVSHARE_SIM_NVLINK is 1. */
+NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capability, int *status)
+{
+    REQUIRE(status != NULL && number(device) >= 0 && number(other) >= 0 && device != other);
+    bool there = capability != P2P_NVLINK || size_setting("NVSHARE_SIM_NVLINK", 0) == 1;
+    *status = there ? 0 : P2P_NOT_SUPPORTED;
+    return NVML_SUCCESS;
+}
+
 /* Lists the processes with a context, in the old layout or the new one. */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, void *list, bool old)
 {

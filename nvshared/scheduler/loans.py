@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loans: memory that a card's clients do not need takes what leaves a neighbour card.
+
+Over NVLink a block goes to another card seven times as fast as to the host. So each EVICT says how
+many bytes the client may hold on which card (`loan`, `lender`). A client borrows of one card at a
+time, and keeps what it has there while its blocks are on its own card.
+
+**A card lends what nobody there was promised**: its capacity less all commits, or less the room of
+its clients, if that is more. A loan counts as room on the lender from the order that allows it
+until the borrower has said that it holds less, so the lender's sum keeps to its capacity whichever
+messages cross. When a client of the lender is promised more, the loans exceed what can be lent,
+and the borrowers' schedulers order the rest back (`plan`). That is usually before the client needs
+the room.
+
+**The host can take all loans back.** What a client borrows counts in its host memory
+(`memory.host`), and everything that bounds host memory bounds it. So a loan makes a hand-over
+faster, and nothing larger.
+
+A borrower that leaves an order unanswered for long does not count any more. What it holds shows as
+memory in use outside of us, if it is still there (capacity.py).
+
+The schedulers of all cards share these objects, as they do the host budget. What a card can lend is
+as of the end of its last event.
+"""
+
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.neighbours import Loan
+
+
+def lendable(card: Card) -> int | None:
+    """Bytes that the card could lend in all. None: nobody knows yet what its clients have."""
+    if card.lost:
+        return 0
+    if card.now < card.gathered:
+        return None
+    needed = max(card.groups.sums.committed, card.groups.sums.charged)
+    return max(0, card.capacity - needed)
+
+
+def settle(card: Card) -> None:
+    """Notes for the neighbours how things stand after an event."""
+    for client in card.groups.group("borrowing"):
+        client.note_loan()
+        if client.loan == Loan():       # it may borrow of another card next
+            client.lender = None
+    card.neighbour.lendable = lendable(card)
+
+
+def plan(decision: Decision) -> None:
+    """Takes loans of this card's clients back that exceed what their lenders can lend."""
+    card = decision.card
+    for client in card.groups.group("borrowing"):
+        lender = client.lender
+        excess = 0 if lender is None else lender.excess
+        if lender not in card.neighbour.reachable:      # any more
+            excess = client.loan.ordered
+        if not excess or not client.loan.ordered:
+            continue
+        if client.mute or len(client.moves) >= DEPTH or not decision.due(client.return_after):
+            continue
+        # A step more, so that a client that grows slowly there does not wait each time.
+        loan = max(0, client.loan.ordered - excess - card.settings.step)
+        decision.take_back(client, loan)

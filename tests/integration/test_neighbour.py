@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of one card swap to the memory of another, which takes it back when it needs it."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
+
+LINKED = {"NVSHARE_SIM_NVLINK": "1"}
+CAPACITY = 60 * MIB                     # of each card, as in SETTINGS
+
+
+def start(site: Site, *options: str, trace: str = "trace") -> tuple[subprocess.Popen[str], Path]:
+    """A daemon, and what it writes."""
+    path = site.folder / trace
+    return site.start(*SETTINGS, "--trace", str(path), *options, **LINKED), path
+
+
+def on_second(site: Site, seed: int, steps: int | None = 24) -> subprocess.Popen[str]:
+    """A program on the second card, which it alone sees."""
+    return program(site, seed, steps, CUDA_VISIBLE_DEVICES="1")
+
+
+def borrow(site: Site, trace: Path, steps: int | None = None) -> list[subprocess.Popen[str]]:
+    """Programs on the first card, one of which has memory on the second when this returns."""
+    programs = [program(site, seed, steps) for seed in range(1, PROGRAMS + 1)]
+    await_loan(trace)
+    return programs
+
+
+def borrowed(line: dict[str, Any]) -> int:
+    """Bytes that the client of this line of the trace says it has borrowed."""
+    return int(line["memory"]["borrowed"]) if "memory" in line else 0
+
+
+def await_loan(trace: Path) -> int:
+    """Gives the process that has memory on another card."""
+    return next(int(line["pid"]) for line in follow(trace) if "pid" in line and borrowed(line))
+
+
+def most_lent(trace: Path) -> int:
+    """The most of the second card that its clients could fill and others could borrow at once.
+
+    While an order is not answered, what the client had counts, or what it allows, if that is more.
+    """
+    had: dict[int, int] = {}
+    orders: dict[int, list[tuple[int, int]]] = {}
+    most = 0
+    for line in map(json.loads, trace.read_text().splitlines()):
+        client, own = line.get("client", 0), line["gpu"] == 1
+        if line.get("order") in ("evict", "writeback", "load"):
+            allowed = line["room"] if own else line["loan"]
+            orders.setdefault(client, []).append((line["number"], allowed))
+        elif line.get("event") in ("joined", "evicted", "written-back", "loaded"):
+            left = orders[client] = [
+                one for one in orders.get(client, []) if one[0] > line.get("number", 0)]
+            if own and not left:
+                had[client] = line["memory"]["room"]
+        elif line.get("event") == "left":
+            had.pop(client, None)
+            orders.pop(client, None)
+        if "memory" in line and not own:
+            had[client] = borrowed(line)
+        most = max(most, sum(
+            max([had[id], *(allowed for _, allowed in orders.get(id, []))]) for id in had))
+    return most
+
+
+def test_hand_over_with_an_idle_neighbour_moves_memory_there(site: Site) -> None:
+    _, trace = start(site)
+    finish(borrow(site, trace, 24))
+
+
+@pytest.mark.parametrize(("linked", "options", "visible"), [
+    ("0", (), "0,1"), ("1", ("--neighbour", "off"), "0,1"), ("1", (), "0"),
+], ids=["without a link", "off", "out of reach"])
+def test_hand_over_without_a_neighbour_moves_memory_to_the_host(
+    site: Site, linked: str, options: tuple[str, ...], visible: str
+) -> None:
+    trace = site.folder / "trace"
+    site.start(*SETTINGS, "--trace", str(trace), *options, NVSHARE_SIM_NVLINK=linked)
+    finish([program(site, seed, CUDA_VISIBLE_DEVICES=visible) for seed in (1, 2, 3)])
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert any(line.get("event") == "evicted" and line["bytes"] for line in lines)
+    assert not any(map(borrowed, lines))
+
+
+def test_neighbour_reached_over_the_bus_lends_where_it_is_wanted(site: Site) -> None:
+    trace = site.folder / "trace"
+    site.start(*SETTINGS, "--trace", str(trace), "--neighbour", "on")
+    finish(borrow(site, trace, 24))
+
+
+def test_client_of_the_lender_gets_back_what_was_lent(site: Site) -> None:
+    _, trace = start(site)
+    programs = borrow(site, trace)
+    own = [on_second(site, seed) for seed in (7, 8)]    # 48 of its 60 MiB
+    finish(own)
+    finish(programs)
+    recalled = [
+        line for line in map(json.loads, trace.read_text().splitlines())
+        if line.get("order") == "evict" and line["gpu"] == 0 and line["loan"] < 12 * MIB
+    ]
+    assert recalled
+    assert most_lent(trace) <= CAPACITY
+
+
+@pytest.mark.parametrize("whom", ["borrower", "client of the lender", "daemon"])
+def test_kill_with_memory_lent_costs_the_others_nothing(site: Site, whom: str) -> None:
+    daemon, trace = start(site)
+    programs = borrow(site, trace)
+    own = [on_second(site, 7, None)]
+    if whom == "borrower":
+        victim = next(one for one in programs if one.pid == await_loan(trace))
+        programs.remove(victim)
+    elif whom == "daemon":
+        victim = daemon
+    else:
+        victim = own.pop()
+        next(line for line in follow(trace) if line.get("pid") == victim.pid)
+    victim.kill()
+    victim.wait()
+    if whom == "daemon":
+        start(site, trace="second")
+    own += [on_second(site, seed) for seed in (8, 9)]
+    finish(own)
+    finish(programs)
+
+
+def test_daemon_restarted_counts_loans_of_the_one_before(site: Site) -> None:
+    daemon, trace = start(site)
+    programs = borrow(site, trace)
+    daemon.kill()
+    daemon.wait()
+    _, second = start(site, trace="second")
+    joined = follow_until(second, "joined", PROGRAMS)
+    if any(map(borrowed, joined)):
+        assert {line["lender"] for line in joined if borrowed(line)} == {
+            "GPU-763a7c0e-9d42-4b86-a15f-6e7673686101"}
+    own = [on_second(site, seed) for seed in (7, 8)]
+    finish(own)
+    finish(programs)
+    assert most_lent(second) <= CAPACITY
+
+
+def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
+    """The first lines of so many such events."""
+    found = []
+    for line in follow(trace):
+        if line.get("event") == event:
+            found.append(line)
+        if len(found) == number:
+            break
+    return found
