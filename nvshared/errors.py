@@ -47,6 +47,7 @@ class NvshareError(Exception):
     by_bus_name: ClassVar[dict[str, type["NvshareError"]]] = {}     # subclasses with their own
     bus_name: ClassVar[str] = DBUS + "Failed"
     exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
+    answered = True
 
     def __init_subclass__(cls, bus_name: str = "", exit_code: ExitCode | None = None) -> None:
         if bus_name:
@@ -59,7 +60,6 @@ class NvshareError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.answered = True
         self.details: dict[str, Any] = {}
 
     def __str__(self) -> str:
@@ -131,9 +131,7 @@ class BusUnavailable(NvshareError, bus_name=DBUS + "NoServer"):
 class Interrupted(NvshareError, exit_code=ExitCode.INTERRUPTED):
     """Somebody pressed Ctrl-C; what was asked for last may be done nevertheless."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.answered = False
+    answered = False
 
 
 class ProtocolError(NvshareError, bus_name=OURS + "Protocol"):

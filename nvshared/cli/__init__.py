@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl: the command line. One module per verb, its parser and its action side by side."""
+"""nvsharectl: the command line. Verbs that belong together share a module."""

@@ -10,16 +10,14 @@ from typing import Any, NoReturn
 
 from nvshared import parser
 from nvshared.cli.completion import COMPLETION, HELP
-from nvshared.cli.demo import DEMO
 from nvshared.cli.doctor import DOCTOR
 from nvshared.cli.history import HISTORY
 from nvshared.cli.preload import PRELOAD
 from nvshared.cli.run import RUN
 from nvshared.cli.settings import ANTI_THRASH, RESET, SET_TQ
-from nvshared.cli.status import CLIENTS, STATUS, TENANTS
+from nvshared.cli.status import CLIENTS, STATUS, TENANTS, TOP
 from nvshared.cli.terms import LIMIT, PRIORITY, RESUME, SUSPEND, WEIGHT
-from nvshared.cli.top import TOP
-from nvshared.cli.trial import TRIAL
+from nvshared.cli.trial import DEMO, TRIAL
 from nvshared.cli.turns import DRAIN, PREEMPT
 from nvshared.cli.verb import MODES, QUANTUM, Verb, add_everywhere, quantum
 from nvshared.errors import InvalidArgs

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl trial: the service on simulated GPUs that all users' programs can share.
+"""To try it: nvsharectl demo, and trial, the service on simulated GPUs for all users' programs.
 
-A drop-in of the unit, below /run, makes the service find the simulated driver, and keep terms and
-history in a folder of the trial. All users may write to the file with the state of the GPUs, as
-they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are and how large, so
-programs and a restarted service find the same ones. A reboot removes all of it.
+For a trial, a drop-in of the unit, below /run, makes the service find the simulated driver, and
+keep terms and history in a folder of the trial. All users may write to the file with the state of
+the GPUs, as they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are and how
+large, so programs and a restarted service find the same ones. A reboot removes all of it.
 """
 
 import os
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from nvshared import library
-from nvshared.cli.output import show
+from nvshared.cli.output import show, show_table
 from nvshared.cli.verb import Options, Verb, argument, whole
 from nvshared.control import Daemon, unit
-from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
+from nvshared.errors import ExitCode, InvalidArgs, NotPermitted, NvshareError
 from nvshared.names import TRIAL_FOLDER
 from nvshared.quantity import counted, sized
 from nvshared.quantity import size as parse_size
@@ -185,4 +186,44 @@ TRIAL = Verb(
         ),
     ),
     act=_act,
+)
+
+
+def _act_demo(options: Options) -> ExitCode:
+    from nvshared.demo.play import COLUMNS, run
+
+    # With --json standard output is for JSON alone.
+    report = run(simulate=options.simulate, file=sys.stderr if options.json else sys.stdout)
+    faults = report.faults()
+
+    def text() -> None:
+        print()
+        show_table(COLUMNS, report.acts)
+        for fault in faults:
+            print(f"WRONG  {fault}")
+
+    show(options, report.as_dict(), text)
+    return ExitCode.FAILURE if faults else ExitCode.OK
+
+
+DEMO = Verb(
+    name="demo",
+    summary="see two programs that do not fit together share one GPU",
+    description=(
+        "Runs two programs that each need 70 % of a GPU's memory: together with nvshared, one "
+        "after the other, and together without nvshared, where the second gets out of memory. It "
+        "checks every word that they compute. It uses a daemon of its own and leaves nothing "
+        "behind. Without an NVIDIA GPU it simulates one. Takes less than a minute."
+    ),
+    examples=(
+        ("nvsharectl demo", "on the GPU, if there is one"),
+        ("nvsharectl demo --simulate", "on a simulated one"),
+    ),
+    arguments=(
+        argument(
+            "--simulate", action="store_true",
+            help="use a simulated GPU, even if this machine has a real one",
+        ),
+    ),
+    act=_act_demo,
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a verb of nvsharectl is.
 
-A module of this package defines `VERB = Verb(…)`, and verbs.py lists it; help,
+A module of this package defines `VERB = Verb(…)`, and parser.py lists it; help,
 completion and dispatch follow from that. A module imports at its top only what
 is cheap; rich and the like are imported by the action that draws with them.
 """

@@ -18,7 +18,7 @@ from rich.text import Text
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.workload import Event, Task
 from nvshared.tui.figures import size
-from nvshared.tui.listing import Dashboard
+from nvshared.tui.programs import Dashboard
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from rich.text import Text
 
 from nvshared.tui.actions import BY_KEY, KINDS, next_whom, question
 from nvshared.tui.canvas import fit, frame, wrapped
-from nvshared.tui.details import details
 from nvshared.tui.figures import process
-from nvshared.tui.listing import listing
 from nvshared.tui.panels import gpus
+from nvshared.tui.programs import details, listing
 from nvshared.tui.state import Command, Frame, Hit, Prompt, Screen, State, rows, tenant_named
 from nvshared.tui.terminal import Key
 
