@@ -21,6 +21,7 @@
 
 CUresult cuInit(unsigned int);
 CUresult cuCtxSynchronize(void);
+CUresult cuMemHostAlloc(void **, size_t, unsigned int);
 
 static CUcontext first, second;
 static CUdeviceptr from, to;
@@ -75,6 +76,27 @@ static void copy_lines(void)
         printf("failed: %zu\n", failed);
 }
 
+/* The stream waits for this thread. Only the source on this card is for the time of the call alone. */
+static void copy_lines_while_the_stream_waits(void)
+{
+    unsigned *reached;
+    unsigned char *half;
+    OK(cuMemHostAlloc((void **)&reached, sizeof *reached, 0));
+    OK(cuMemHostAlloc((void **)&half, USED / 2, 0));
+    memcpy(half, source + USED / 2, USED / 2);
+    *reached = 0;
+    CUmemcpyAttributes attributes[] = {
+        { .srcAccessOrder = 1 }, { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL },
+    };
+    CUdeviceptr targets[] = { to, to + USED / 2 }, sources[] = { from, (CUdeviceptr)half };
+    size_t sizes[] = { USED / 2, USED / 2 }, indices[] = { 0, 1 }, failed = 7;
+    OK(cuStreamWaitValue32_v2(stream, (CUdeviceptr)reached, 1, 0));
+    CUresult result =
+        cuMemcpyBatchAsync(targets, sources, sizes, 2, attributes, indices, 2, &failed, stream);
+    __atomic_store_n(reached, 1, __ATOMIC_RELEASE);
+    say("while it waits", result);
+}
+
 static void copy_shapes(void)
 {
     const size_t at = 2 * PITCH + 8;
@@ -122,6 +144,7 @@ static void copy_between_cards(void)
     OK(cuMemsetD8_v2(to, 0, SIZE));
     OK(cuStreamCreate(&stream, 1));
     copy_lines();
+    copy_lines_while_the_stream_waits();
     copy_shapes();
 }
 

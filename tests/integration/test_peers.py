@@ -179,7 +179,7 @@ def test_copies_of_all_shapes_cross_between_cards_that_do_not_reach_each_other(
     site.start("--tq", "1")
     said, _ = apart(site, program).communicate(timeout=PATIENCE)
     lines = said.decode().splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 13
     assert [line for line in lines if not line.endswith(" 0 right")] == []
 
 

@@ -2,6 +2,7 @@
 #include "api/apart.h"
 
 #include "driver/real.h"
+#include "gate/gate.h"
 #include "memory/peers.h"
 
 static bool is_on_device(CUmemorytype type)
@@ -101,40 +102,64 @@ bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operations,
     return apart;
 }
 
-/* A source that may be used during the call alone has been read when the stream's work is done. */
+/* A source between the cards that may be used during the call alone has been read when the stream's
+ * work is done. That work may wait for this thread: without the library the driver might read such a
+ * source out of the stream's order. */
 static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
                        CUstream stream)
 {
+    BLOCKED;
     if (failed != NULL)
         *failed = result == CUDA_SUCCESS ? SIZE_MAX : done - 1;
     return result == CUDA_SUCCESS && during_call ? REAL(cuStreamSynchronize)(stream) : result;
+}
+
+static bool is_during_call(CUmemcpySrcAccessOrder order)
+{
+    return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+}
+
+/* A line of one card. The driver sees to its source. */
+static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
+{
+    CUdeviceptr to = batch->to[i], from = batch->from[i];
+    size_t size = batch->sizes[i], first = 0, unused;
+    return HAVE_REAL(cuMemcpyBatchAsync_v2)
+        ? REAL(cuMemcpyBatchAsync_v2)(&to, &from, &size, 1, &attributes, &first, 1, batch->stream)
+        : REAL(cuMemcpyBatchAsync)(&to, &from, &size, 1, &attributes, &first, 1, &unused,
+                                   batch->stream);
 }
 
 CUresult apart_copy_lines(const struct apart_batch *batch, size_t *failed)
 {
     CUresult result = CUDA_SUCCESS;
     bool during_call = false;
-    size_t i = 0;
+    size_t i = 0, k = 0;
     for (; i < batch->count && result == CUDA_SUCCESS; i++) {
         CUcontext to_context, from_context;
         CUdeviceptr to = batch->to[i], from = batch->from[i];
-        result = memory_apart(to, from, &to_context, &from_context)
-            ? REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, batch->sizes[i],
-                                      batch->stream)
-            : REAL(cuMemcpyAsync)(to, from, batch->sizes[i], batch->stream);
+        while (k + 1 < batch->attribute_count && batch->indices[k + 1] <= i)
+            k++;
+        if (memory_apart(to, from, &to_context, &from_context)) {
+            result = REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, batch->sizes[i],
+                                             batch->stream);
+            during_call |= is_during_call(batch->attributes[k].srcAccessOrder);
+        } else {
+            result = copy_line(batch, i, batch->attributes[k]);
+        }
     }
-    for (size_t k = 0; k < batch->attribute_count; k++)
-        during_call |= batch->attributes[k].srcAccessOrder
-            == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
     return finish(result, during_call, i, failed, batch->stream);
 }
 
-static CUresult copy_operation(CUDA_MEMCPY3D_BATCH_OP *operation, CUstream stream)
+static CUresult copy_operation(CUDA_MEMCPY3D_BATCH_OP *operation, CUstream stream,
+                               bool *during_call)
 {
     CUDA_MEMCPY3D_PEER peer;
     size_t unused;
-    if (apart_operation(operation, &peer))
+    if (apart_operation(operation, &peer)) {
+        *during_call |= is_during_call(operation->srcAccessOrder);
         return REAL(cuMemcpy3DPeerAsync)(&peer, stream);
+    }
     return HAVE_REAL(cuMemcpy3DBatchAsync_v2)
                ? REAL(cuMemcpy3DBatchAsync_v2)(1, operation, 0, stream)
                : REAL(cuMemcpy3DBatchAsync)(1, operation, &unused, 0, stream);
@@ -146,9 +171,7 @@ CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
     CUresult result = CUDA_SUCCESS;
     bool during_call = false;
     size_t i = 0;
-    for (; i < count && result == CUDA_SUCCESS; i++) {
-        result = copy_operation(&operations[i], stream);
-        during_call |= operations[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-    }
+    for (; i < count && result == CUDA_SUCCESS; i++)
+        result = copy_operation(&operations[i], stream, &during_call);
     return finish(result, during_call, i, failed, stream);
 }
