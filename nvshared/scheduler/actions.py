@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler decides: orders for hooks, and reports for people.
+"""The scheduler's output: orders for hooks, and reports for people.
 
 Orders become records (protocol.h). Those to one client must be sent in the order given. Sizes are
 bytes, times microseconds.
@@ -12,31 +12,31 @@ from nvshared.scheduler.events import Stays
 
 
 class ClientState(StrEnum):
-    """Where a client is, for people to read."""
+    """A client's state, for people to read."""
 
     IDLE = "idle"
     WAITING = "waiting"
-    CROWDED = "crowded"                 # it waits, and would not fit even alone, as things are
-    LIMITED = "limited"                 # it wants a turn, and has had its share of the time
+    CROWDED = "crowded"                 # waiting, and too large even for the card alone
+    LIMITED = "limited"                 # waiting for the next window of its compute limit
     LOADING = "loading"
     RUNNING = "running"
     DRAINING = "draining"
-    EVICTING = "evicting"               # not running, and memory of it is on its way out
-    SUSPENDED = "suspended"             # it does not run until it is resumed
+    EVICTING = "evicting"               # not running, and its memory is being evicted
+    SUSPENDED = "suspended"             # until resumed
 
 
 class TurnEnd(StrEnum):
     """Why a turn ended."""
 
-    IDLE = "idle"                       # it had nothing to do and others waited, or may come
-    QUANTUM = "quantum"                 # its time was over and others waited
-    LIMIT = "limit"                     # it had its share of the time
-    ROOM = "room"                       # it grew beyond what could be found for it
+    IDLE = "idle"                       # the client had no work, and others wait or may come
+    QUANTUM = "quantum"                 # the quantum was over and others waited
+    LIMIT = "limit"                     # the compute limit of the client or a tenant was reached
+    ROOM = "room"                       # the client grew beyond the room that could be found
     CAPACITY = "capacity"               # the card has less room than before
-    PREEMPTED = "preempted"             # others waited, and somebody did not want to wait longer
-    SUSPENDED = "suspended"             # somebody had it suspended
-    GANG = "gang"                       # its gang's turn ended, or another gang's began
-    LEFT = "left"                       # its process ended
+    PREEMPTED = "preempted"             # by command, as others waited
+    SUSPENDED = "suspended"             # by command
+    GANG = "gang"                       # the gang's turn ended, or another gang's began
+    LEFT = "left"                       # the process ended
     LOST = "lost"                       # the GPU is gone
 
 
@@ -45,12 +45,12 @@ class Run:
     """RUN: the gate may open, or what to do while it is open has changed."""
 
     client: int
-    quantum: int = 0                    # what is left of the turn; 0: no end is planned
+    quantum: int = 0                    # us left of the turn; 0: no end is planned
     pace: bool = False                  # others wait: bound the work in flight
-    report_idle: bool = False           # say so after `idle_window`
-    report_copies: bool = False         # say when the program copies
+    report_idle: bool = False           # send IDLE after `idle_window` without work
+    report_copies: bool = False         # send COPIES when the program copies
     idle_window: int = 0                # 0: as before
-    report_busy: bool = False           # say whether it has work in flight at all times
+    report_busy: bool = False           # send BUSY: is work in flight at all times?
     step: bool = False                  # one launch at a time, each `quantum` after the last ended
 
 
@@ -63,13 +63,13 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class MoveOrder:
-    """Has a client move memory."""
+    """Tells a client to move memory."""
 
     client: int
     number: int
     room: int
-    host: int                           # of host memory, in all
-    ahead: bool = False                 # nobody waits for it yet
+    host: int                           # bytes of host memory that it may hold
+    ahead: bool = False                 # speculative: no client waits for it yet
     loan: int = 0                       # bytes that may lie on another card, in all; not of a Load,
     lender: str = ""                    # and that card's UUID
 
@@ -78,20 +78,22 @@ class MoveOrder:
 class Evict(MoveOrder):
     """EVICT: have at most `room`, take at most `host`."""
 
+
 @dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
-    """LOAD: have `room`, bring in what is missing, then keep at most `host`."""
+    """LOAD: have `room`, load swapped blocks into it, then keep at most `host`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Writeback(MoveOrder):
-    """EVICT that keeps: have `size` bytes that can leave without a copy. The room stays."""
+    """EVICT with KEEP: copy until `size` bytes could be evicted without a copy; evict none."""
 
     size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Preallocate:
-    """PREALLOCATE: make host memory meanwhile, until so much is held in all. Without an answer."""
+    """PREALLOCATE: take host memory while running, up to `host` in all. It has no answer."""
 
     client: int
     host: int
@@ -99,7 +101,7 @@ class Preallocate:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """YIELD: end this EVICT or LOAD, which is ahead, with what it has done."""
+    """YIELD: end this speculative EVICT or LOAD where it is."""
 
     client: int
     number: int
@@ -107,7 +109,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """TELL: say in shared memory whether work is under way, or no more; see background.py."""
+    """TELL: say in shared memory whether work is in flight (`on`), or stop; see background.py."""
 
     client: int
     on: bool
@@ -115,7 +117,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Heed:
-    """HEED: submit nothing while this one says that it has work under way, or do again."""
+    """HEED: submit nothing while client `whom` says that it has work in flight, or do again."""
 
     client: int
     whom: int
@@ -132,7 +134,7 @@ class Limits:
     most: int
     total: int
     beyond: int = 0
-    why: str = ""                       # the limit that keeps it from having what it asked for
+    why: str = ""                       # the limit for which the question is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +167,13 @@ class Crowded:
     """Report: a client has waited for long, and would not fit even alone. Once in a wait."""
 
     client: int
-    needs: int                          # bytes, with what it has pinned
-    room: int                           # that it could have of the card, if it were alone
+    needs: int                          # bytes, pinned ones included
+    room: int                           # bytes that the client could have, alone on the card
 
 
 @dataclass(frozen=True, slots=True)
 class Stayed:
-    """Report: nothing of a client leaves the card any more."""
+    """Report: a client is undrainable, so its memory is pinned from now on."""
 
     client: int
     reason: Stays

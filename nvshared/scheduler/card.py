@@ -18,7 +18,7 @@ from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 
-# Which clients are in which group; besides, each phase has one that is named like it.
+# Groups by name, with the condition of membership. Each phase is the name of a group, too.
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": lambda c: c.queued,                   # wants a turn and may have one
     "holding": lambda c: c.holds,
@@ -43,7 +43,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Chosen or running, and short of room or of memory.
     "lacking": lambda c: c.begins_or_runs and (c.lacks_room or not c.whole),
     "occupying": lambda c: c.charged,
-    # Of those that hold the card: gives way to all "urgent" ones.
+    # Holders that give way to all "urgent" clients.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
     "borrowing": lambda c: c.lender,                # memory of another card
@@ -65,7 +65,7 @@ class Account(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What one client counts as, or all together; bytes, if not said otherwise."""
+    """Figures of one client, or their sums over all; bytes, if not said otherwise."""
 
     charged: int = 0
     host_charged: int = 0
@@ -74,10 +74,10 @@ class Figures(NamedTuple):
     pinned: int = 0
     pinned_shown: int = 0
     beyond: int = 0
-    unshown: int = 0                    # of clients whose claims are judged
+    unshown: int = 0                    # 0 for trusted clients
     holders_take: int = 0
     queued_want: int = 0
-    cost: int = 0                       # us, of those that came in for another once
+    cost: int = 0                       # us, of the group "measured"
     need: int = 0
     filled: int = 0
     out_of_reach: int = 0
@@ -89,17 +89,17 @@ class Figures(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a client counts as, so that it can be subtracted again."""
+    """A client's part in groups and sums, kept so that it can be subtracted again."""
 
     groups: tuple[str, ...] = ()
     figures: Figures = Figures()
     account: Account = Account()
-    # Domains of host memory, and those of tenants' limits, with what it counts as in each.
+    # Domains of host memory, and those of tenants' limits, with its part in each.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 2
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """What it counts as now. It runs at each change of a client, so it finds nothing twice."""
+    """A client's part now. Runs at each change of a client, so each figure is found once."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
     unshown, memory, takes, idle = client.unshown, client.memory, client.takes, client.is_idle
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
@@ -127,7 +127,7 @@ NOTHING = Counted()
 
 
 class Groups:
-    """The clients of a card by what they have in common, and sums over them.
+    """The clients of a card by group, and sums over them.
 
     A client notes each change of a figure that counts (ScheduledClient.__setattr__), and is counted
     anew before anything is read. Members and sums are kept up, as each event reads about sixty
@@ -135,7 +135,7 @@ class Groups:
     """
 
     def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
-        """`clients` by id. Whoever adds or removes one adds the id to `touched`."""
+        """`clients` by id. The caller that adds or removes a client adds its id to `touched`."""
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
@@ -147,7 +147,7 @@ class Groups:
         self._accounts: dict[str, Account] | None = None        # the same; None: not found yet
 
     def settle(self) -> None:
-        """Counts what has changed, in the sums of all domains too."""
+        """Counts the clients that have changed, in the sums of all domains too."""
         while self.touched:
             self._count(self.touched.pop())
 
@@ -244,7 +244,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Of all clients since the scheduler started, those that left included."""
+    """Totals over all clients since the start, clients that left included."""
 
     turns: int = 0
     bytes_in: int = 0
@@ -252,8 +252,8 @@ class Counters:
     reopened: int = 0
     failures: int = 0
     stuck: int = 0
-    gave_way: int = 0                   # chosen clients for which no room was to be had
-    handover: int = 0                   # us from the end of drains until who waited for them ran
+    gave_way: int = 0                   # chosen clients for which no room was found
+    handover: int = 0                   # us from the end of drains to the next turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ class BusPatience:
     left: int = BURST
     waits: bool = False                # they wait
     at: int = 0                         # the moment
-    since: int = -REST                  # when `waits` became what it is
+    since: int = -REST                  # when `waits` changed last
 
     def until(self, now: int) -> "BusPatience":
         """As it is now, if nothing else has changed."""
@@ -293,15 +293,15 @@ class BusPatience:
 
 @dataclass(frozen=True, slots=True)
 class BusyTurns:
-    """Who takes short turns as all of them are busy, although they fit together; see turns.py."""
+    """Clients that fit together, and take short turns as all are busy; see turns.py."""
 
-    members: frozenset[int] = frozenset()   # clients, by id; none: nobody does
-    since: int = 0                      # when that became so
+    members: frozenset[int] = frozenset()   # ids; empty: no busy turns
+    since: int = 0                      # when that changed last
 
 
 @dataclass(slots=True)
 class Card:
-    """State only; bytes and microseconds."""
+    """The state of one card; bytes and microseconds."""
 
     settings: Settings
     now: int
@@ -313,26 +313,26 @@ class Card:
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenants: Tenants = field(default_factory=Tenants)
-    awaiting: bool = False              # somebody has not said yet what it has
+    awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
-    foreseen: list[Node] = field(default_factory=list)      # those with turns that are not over
-    contended: bool = False             # someone waits for another's turn to end
-    head: int | None = None             # who that is, or was when last looked
+    foreseen: list[Node] = field(default_factory=list)      # nodes with turns that are not over
+    contended: bool = False             # a client waits for another's turn to end
+    head: int | None = None             # that client's id, by the last plan
     shown_quantum: int = field(init=False)      # as it is told where it is auto
     # Of hand-overs; us. A latency that was measured once may be any, so the start counts as one.
     latency: Average = Average(1000, 1000, 1)
     pace: Average = PACE
     shortfall: int = 0                  # the driver turned out to have so much less
     shortfall_until: int = 0
-    last_evicted: int = 0               # when anyone last moved anything out
+    last_evicted: int = 0               # when any client last evicted anything
     reach: tuple[int, ...] = (0,) * 6   # see promises.py
-    untold: set[int] = field(default_factory=set)   # who is yet to hear of that,
+    untold: set[int] = field(default_factory=set)   # clients that are yet to hear of that,
     tell_next: int = 0                  # and when the next of them do
     domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
     told: Run | None = None             # how clients of no terms or gang run, see turns.py
-    watched: bool = False               # whoever runs is, see ahead.py
-    telling: set[int] = field(default_factory=set)  # who keeps a word, see background.py,
-    heeding: dict[int, set[int]] = field(default_factory=dict)  # and who heeds whose
+    watched: bool = False               # running clients report idleness, see ahead.py
+    telling: set[int] = field(default_factory=set)  # clients with a word, see background.py,
+    heeding: dict[int, set[int]] = field(default_factory=dict)  # and by client the words it heeds
     busy: BusyTurns = BusyTurns()
     patience: dict[Way, BusPatience] = field(
         default_factory=lambda: {way: BusPatience() for way in Way})
@@ -347,12 +347,12 @@ class Card:
         self.shown_quantum = self.settings.longest_tq
 
     def change_settings(self, settings: Settings) -> None:
-        """They are these from now on, and the host budget of all cards with them."""
+        """Replaces the settings, and sets the host budget of all cards by them."""
         self.settings = settings
         self.host.budget.size = settings.host_budget
 
     def add(self, client: ScheduledClient) -> None:
-        """A client that is new."""
+        """Adds a new client."""
         own = Node()
         client.path = path = self.tenants.path(client.tenants, own)
         path[2].children[client.id] = own
@@ -362,7 +362,7 @@ class Card:
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
-        """A client that is gone; None if it was not there."""
+        """Removes a client. None: there is none of this id."""
         self.groups.touched.add(id)
         client = self.clients.pop(id, None)
         if client is not None:
@@ -378,16 +378,16 @@ class Card:
 
     @property
     def gathered(self) -> int:
-        """When we know what lies on the card, or as much of it as we ever will.
+        """When gathering ends.
 
-        A client that drains or moves memory introduces itself after that. We wait for it, but not
-        for ever: it may have been stopped.
+        A client that drains or moves memory says HELLO late. The scheduler waits for it, but not
+        for ever, as its process may be stopped.
         """
         return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
     @property
     def one_at_a_time(self) -> bool:
-        """Programs take turns even if they fit together."""
+        """Clients take turns even if they fit together."""
         return self.settings.anti_thrash is AntiThrash.ON or bool(self.busy.members)
 
     @property
@@ -397,17 +397,17 @@ class Card:
 
     @property
     def free(self) -> int:
-        """Room nobody has; negative when the capacity shrank under us."""
+        """Room that no client has; negative after the capacity shrank."""
         return self.capacity - self.groups.sums.charged - self.neighbour.lent
 
     @property
     def host_free(self) -> int:
-        """Host memory nobody has or may take; negative when the budget shrank."""
+        """Host memory that no client has or may take; negative after the budget shrank."""
         taken = self.groups.sums.host_charged + self.groups.sums.beyond
         return self.host.takeable - taken
 
     def host_free_for(self, client: ScheduledClient) -> int:
-        """The same, as far as its domains have it."""
+        """The same, bounded by the client's domains."""
         self.groups.settle()
         return min([self.host_free, *(domain.untaken for domain in client.domains)])
 
@@ -454,12 +454,12 @@ class Card:
 
     @property
     def alone(self) -> int:
-        """Bytes that one could fill beside what is pinned, alone with those who do not answer."""
+        """Bytes that a client could fill beside pinned memory and that of mute clients."""
         return self.settings.capacity - self.pinned - self.out_of_reach
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that clients hold who do not answer, less what running ones need."""
+        """Bytes that mute clients hold, less the need of those that run."""
         return self.groups.sums.out_of_reach
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler is told. Each event of a client is one report of its hook.
+"""The scheduler's input. Each event of a client is one report of its hook.
 
 protocol.h says what the reports mean. Sizes are bytes, times microseconds. `client` is a number
 that the daemon gives each connection and never reuses.
@@ -13,9 +13,9 @@ from nvshared.scheduler.settings import Settings, TenantTerms, Terms
 
 
 class Stays(IntEnum):
-    """Why nothing of a client leaves the card any more; enum nvshare_stays."""
+    """Why a client is undrainable; enum nvshare_stays."""
 
-    NOT = 0                             # it does leave
+    NOT = 0                             # it can be evicted
     UNDRAINED = 1
     UNSEEN = 2
     GIVEN = 3
@@ -38,7 +38,7 @@ class Stays(IntEnum):
 class Standing(IntEnum):
     """Where a member of a gang stands; see gang.py."""
 
-    FREE = 0                            # in no gang
+    FREE = 0                            # the client is in no gang
     APART = 1                           # it is not chosen, and its turn ends
     CLAIMS = 2                          # it stands in the queue, and says when its turn could begin
     GRANTED = 3                         # it goes before all others, and its gate stays shut
@@ -57,30 +57,30 @@ class Memory:
     pending: int = 0                    # pinned memory that a waiting thread will take
     room: int = 0                       # as last ordered and carried out
     host: int = 0                       # host memory held for swapped blocks
-    beyond: int = 0                     # and for good, for what does not fit the card
-    answered: int = 0                   # the last question of which it has heard the answer
-    to_pin: int = 0                     # what it was granted up to there, and is still to pin
+    beyond: int = 0                     # host memory for good, for what does not fit the card
+    answered: int = 0                   # number of the last COMMIT whose answer the hook has
+    to_pin: int = 0                     # granted up to that one, and not pinned yet
     stays: Stays = Stays.NOT
     borrowed: int = 0                   # what of `host` lies on another card; see loans.py
 
     @property
     def need(self) -> int:
-        """The room it must have, all of it filled, before its gate may open."""
+        """Bytes that must be resident before the gate may open."""
         return self.allocated + self.pinned + self.pending
 
     @property
     def filled(self) -> int:
-        """What it occupies of the card."""
+        """Bytes of the card that the client occupies."""
         return self.resident + self.pinned
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a client's process has by others' words than its own; bytes. None: nobody can tell."""
+    """Memory of a client's process by NVML's and the kernel's figures; bytes. None: unknown."""
 
-    card: int | None = None             # of the card, as its driver says
-    host: int | None = None             # of host memory, as the kernel says
-    hidden: bool = False                # its driver names it, and does not say what it has
+    card: int | None = None             # by NVML
+    host: int | None = None             # by the kernel
+    hidden: bool = False                # NVML lists the process without a figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class Joined:
     memory: Memory = Memory()
     running: bool = False
     wants: bool = False                 # a thread stands at the gate
-    commit: int = 0                     # what an earlier daemon allowed it
-    domains: tuple[str, ...] = ()       # names of those that bound its host memory; see domains.py
-    account: str = ""                   # see trust.py; "": it is believed without limit
+    commit: int = 0                     # promised by an earlier daemon
+    domains: tuple[str, ...] = ()       # names of limits of its host memory; see domains.py
+    account: str = ""                   # see trust.py; "": its claims count without limit
     evidence: Evidence = Evidence()
-    tenants: tuple[str, ...] = ()       # whose terms it is under, last whose share it uses
-    lender: str = ""                    # UUID of the card on which what it has borrowed lies
+    tenants: tuple[str, ...] = ()       # the outermost first
+    lender: str = ""                    # UUID of the card on which its borrowed memory lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class Stopped(Said):
     """STOPPED: the gate is closed and nothing is in flight."""
 
     wants: bool                         # a thread stands at the gate
-    microseconds: int = 0               # from the hook's receiving STOP to drained
-    used: int | None = None             # from the gate's opening to that, less idling; if known
+    microseconds: int = 0               # from STOP's arrival to the end of the drain
+    used: int | None = None             # of the turn, in which work was in flight; None: unknown
 
 
 class Reopened(Said):
@@ -144,15 +144,15 @@ class Moved(Said):
 
 
 class Evicted(Moved):
-    """To an EVICT: `bytes` have left."""
+    """The answer to an EVICT: `bytes` were evicted."""
 
 
 class Loaded(Moved):
-    """To a LOAD: `bytes` have come in."""
+    """The answer to a LOAD: `bytes` were loaded."""
 
 
 class WrittenBack(Moved):
-    """To an EVICT that keeps: `bytes` could leave without a copy now."""
+    """The answer to a Writeback: `bytes` could be evicted without a copy now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +191,14 @@ class Busy(Said):
 
 @dataclass(frozen=True, slots=True)
 class CapacityChanged:
-    """So many bytes of the card can be handed out from now on."""
+    """`bytes` of the card can be handed out from now on."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """The host budget of all cards is so many bytes from now on."""
+    """The host budget of all cards is `bytes` from now on."""
 
     bytes: int
 
@@ -220,19 +220,19 @@ class TermsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Ganged:
-    """From now on these clients stand so, in a gang with this number."""
+    """From now on these clients of a gang have this standing."""
 
     clients: tuple[int, ...]
     gang: int
     standing: Standing
     pause: int = 0                      # STEPS: between two launches
-    stop_after: int = 0                 # another could not drain: do not stop it before this moment
-    paced: bool = False                 # OPEN: somebody waits for one of its gang's cards
+    stop_after: int = 0                 # another member could not drain: no STOP before this moment
+    paced: bool = False                 # OPEN: a client waits for one of the gang's cards
 
 
 @dataclass(frozen=True, slots=True)
 class TenantChanged:
-    """These terms are set for all programs of a tenant from now on; TenantTerms(): none."""
+    """These terms hold for all clients of a tenant from now on; TenantTerms(): none."""
 
     tenant: str
     terms: TenantTerms
@@ -240,21 +240,21 @@ class TenantChanged:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """Turns for whose end others wait may end now."""
+    """All turns may end now, if clients wait for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Whether clients of an earlier daemon have yet to say what they hold, on any card."""
+    """Whether clients of an earlier daemon have yet to say HELLO, on any card."""
 
     anybody: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What clients' processes have, by client.
+    """A sample of NVML's and the kernel's figures, by client.
 
-    `filled`: what each said all the while that it fills of the card.
+    `filled`: bytes of the card that each client claimed before and after the sample.
     """
 
     evidence: Mapping[int, Evidence]
@@ -268,13 +268,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class GPULost:
-    """The GPU is gone: nobody is kept waiting any more, and nothing else is ordered."""
+    """The GPU is gone: all gates open, and only loads are ordered."""
 
 
 def settings_after(
     event: CapacityChanged | BudgetChanged | SettingsChanged, before: Settings
 ) -> Settings:
-    """What an event makes of the settings."""
+    """The settings as the event changes them."""
     match event:
         case CapacityChanged():
             return replace(before, capacity=event.bytes)

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an administrator or the daemon can change about one GPU's scheduling."""
+"""Settings of one GPU's scheduling, by the administrator or the daemon."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
-BLOCK = 32 * MIB                        # what hooks move at a time, as a whole, at most;
-LARGE_CARD = 8 * GIB                    # twice that on a card as large as this,
-HUGE_CARD = 64 * GIB                    # and four times on one like this
+BLOCK = 32 * MIB                        # the largest block of hooks; twice as large
+LARGE_CARD = 8 * GIB                    # on a card of at least this size, and four times
+HUGE_CARD = 64 * GIB                    # on one of this
 
 
 class AntiThrash(StrEnum):
     """When programs take turns."""
 
-    AUTO = "auto"                       # when those that want the GPU do not fit together
+    AUTO = "auto"                       # when the clients that want the GPU do not fit together
     ON = "on"                           # always
-    OFF = "off"                         # never: who does not fit waits until a holder is idle
+    OFF = "off"                         # never: a client waits until holders are idle
 
 
 class Priority(IntEnum):
-    """Who goes first where programs take turns."""
+    """Order of clients that take turns."""
 
-    BACKGROUND = 1                      # only while nobody else wants the GPU
+    BACKGROUND = 1                      # runs only while no other client wants the GPU
     NORMAL = 2
-    HIGH = 3                            # before all others who wait
+    HIGH = 3                            # goes before all others that wait
 
 
 DEFAULT_WEIGHT = 100
@@ -33,15 +33,15 @@ UNLIMITED = 100                         # percent, of compute time
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What is the same for all compute limits. Times in microseconds, parts in percent."""
+    """Rules of all compute limits. Times in microseconds, parts in percent."""
 
     window: int | None = None           # None: as `length` says
-    grain: int = 50_000                 # with less than that to use, a gate stays shut
-    carryover: int = 100                # of what is owed, taken off the next window
-    tail: int = 100                     # of the time from STOP to drained, billed
+    grain: int = 50_000                 # with less left than this, the gate stays shut
+    carryover: int = 100                # part of overuse that is taken off the next window
+    tail: int = 100                     # part of the drain that is billed
 
     def length(self, *, turns: bool) -> int:
-        """Of a window that begins now; `turns`: clients take turns."""
+        """The length of a window that begins now; `turns`: clients take turns."""
         if self.window is not None:
             return self.window
         return 2 * SECOND if turns else 100 * MILLISECOND
@@ -49,50 +49,49 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is set for a client. The daemon checks what people type; not this."""
+    """Set for a client. The daemon checks what people type; this class does not."""
 
-    memory_limit: int = 0               # bytes it may have allocated and pinned; 0: the card's
-    weight: int = DEFAULT_WEIGHT        # share of the time, in relation to its tenant's others
-    suspended: bool = False             # it leaves the card, and does not run
-    compute_limit: int = UNLIMITED      # percent of the time that it never exceeds, even alone
+    memory_limit: int = 0               # bytes allocated and pinned; 0: no limit
+    weight: int = DEFAULT_WEIGHT        # share of the time among clients of the same tenant
+    suspended: bool = False             # evicted, and not run
+    compute_limit: int = UNLIMITED      # percent of the time, even when alone
 
 
 @dataclass(frozen=True, slots=True)
 class TenantTerms:
-    """The same for all clients of a tenant together."""
+    """Set for all clients of a tenant together."""
 
-    memory_limit: int = 0               # bytes on each card; 0: any
-    weight: int = DEFAULT_WEIGHT        # in relation to other tenants
+    memory_limit: int = 0               # bytes on each card; 0: no limit
+    weight: int = DEFAULT_WEIGHT        # share of the time among tenants beside it
     compute_limit: int = UNLIMITED
     priority: Priority = Priority.NORMAL
-    compute_request: int = 0            # percent of the time that they get whenever they want it
-    host_memory_limit: int = 0          # bytes of host memory for what may leave cards; 0: any
-    suspended: bool = False             # they leave the card, and do not run
-    shown: str = ""                     # what people call the tenant; "": as we do
+    compute_request: int = 0            # percent of the time, guaranteed
+    host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
+    suspended: bool = False             # evicted, and not run
+    shown: str = ""                     # the tenant's name for people; "": the same
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bytes and microseconds. The daemon checks what people type; this does not."""
+    """Bytes and microseconds. The daemon checks what people type; this class does not."""
 
-    capacity: int                       # what can be handed out of the card, in all
-    total: int                          # how large clients are told the card is
+    capacity: int                       # bytes of the card that clients may fill
+    total: int                          # size of the card, as clients are told
     host_budget: int                    # host memory for swapped blocks, over all cards
-    tq: int | None = 30 * SECOND        # how long a holder keeps the GPU while others wait;
-                                        # None: auto, see quantum.py,
+    tq: int | None = 30 * SECOND        # the quantum; None: auto, see quantum.py,
     longest_tq: int = 30 * SECOND       # and this at most
     anti_thrash: AntiThrash = AntiThrash.AUTO
-    draining: bool = False              # we are to end: let in who fits, and end no turns
-    step: int = GIB                     # what one EVICT or LOAD moves, so that the two overlap
-    gather: int = 0                     # after the scheduler's start, only listen for so long
-    bus_sharing: bool = True            # moves ahead of time wait for a program's copies
-    writeback: bool = True              # what may have to leave is copied before that
-    prefetch: bool = False              # and who is asked for most often comes in before that
+    draining: bool = False              # the daemon is to end: all that fit run, no turn ends
+    step: int = GIB                     # bytes of one EVICT or LOAD, so that the two overlap
+    gather: int = 0                     # us after the start in which the scheduler only listens
+    bus_sharing: bool = True            # speculative moves wait for a program's copies
+    writeback: bool = True              # idle memory is copied to the host before it must leave
+    prefetch: bool = False              # idle clients are loaded before they ask
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
     accounting: Accounting = Accounting()       # of compute limits
 
     @property
     def block(self) -> int:
-        """What hooks move at a time, as a whole, at most; bytes."""
+        """The largest block of hooks; bytes."""
         return BLOCK * (4 if self.total >= HUGE_CARD else 2 if self.total >= LARGE_CARD else 1)
