@@ -24,20 +24,20 @@ from typing import NamedTuple
 
 from nvshared.scheduler.settings import BLOCK
 
-UNBOUNDED = 1 << 62                     # bytes; more than anybody asks for
+UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # of the host memory is the margin, or
 MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
 MARGIN_MOST = 2                         # but no more than this part of it
 
 
 class Stake(NamedTuple):
-    """What one client counts as in its domains; bytes of what they bound."""
+    """One client's part in its domains; bytes of the memory that they bound."""
 
-    promised: int = 0                   # would be needed if it grew to its commit, and left;
+    promised: int = 0                   # needed if the client grew to its commit and was evicted;
                                         # of a card: its commit
     unused: int = 0                     # part of its commit
-    needed: int = 0                     # would be needed if all it has left
-    taken: int = 0                      # is held, or may be taken
+    needed: int = 0                     # if all that the client has was evicted
+    taken: int = 0                      # held, or allowed by an order
 
 
 NOTHING = Stake()
@@ -45,19 +45,19 @@ NOTHING = Stake()
 
 @dataclass(eq=False, slots=True)
 class Domain:
-    """One group."""
+    """One limit and its clients."""
 
     name: str
-    noted: "Callable[[Domain], None]"   # called when anything in it has changed
-    term: bool = False                  # of a tenant: it bounds what is promised, and nothing else
-    capacity: int | None = None         # what all its clients may take; None: any
-    words: str = ""                     # which limit that is, for people
-    whole: bool = False                 # the host's budget is bounded by it: promises keep to that
+    noted: "Callable[[Domain], None]"   # called at each change of the domain
+    term: bool = False                  # a tenant's limit: it bounds promises and nothing else
+    capacity: int | None = None         # bytes that all its clients may take; None: no limit
+    words: str = ""                     # the limit's description for people
+    whole: bool = False                 # the whole host's: promises keep to the host budget instead
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
     sums: Stake = NOTHING
 
     def count(self, client: int, stake: Stake | None) -> None:
-        """A client counts as this from now on. None: it is in it no more."""
+        """Replaces a client's part. None: the client is no longer in the domain."""
         old, sums = self.stakes.pop(client, NOTHING), self.sums
         if stake is not None:
             self.stakes[client] = stake
@@ -70,36 +70,36 @@ class Domain:
 
     @property
     def untaken(self) -> int:
-        """Host memory that nobody has or may take; negative when the capacity shrank."""
+        """Host memory that no client has or may take; negative after the capacity shrank."""
         if self.capacity is None or self.term:
             return UNBOUNDED
         return self.capacity - self.sums.taken
 
     @property
     def lacking(self) -> int:
-        """Bytes of its clients' memory that could not leave their cards, or have no place."""
+        """Bytes of its clients that could not be evicted, or exceed the capacity already."""
         most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
         return 0 if self.capacity is None or self.term else max(0, most - self.capacity)
 
 
 class Domains:
-    """All of them, of all cards, by name. Only those that matter to a plan are gone through."""
+    """All domains of all cards, by name, with lists of those that matter to a plan."""
 
     def __init__(self) -> None:
-        self.full: dict[Domain, None] = {}      # more than half of it is promised
-        self.lacking: dict[Domain, None] = {}   # it lacks something
+        self.full: dict[Domain, None] = {}      # more than half promised
+        self.lacking: dict[Domain, None] = {}   # see Domain.lacking
         self._all: dict[str, Domain] = {}
         self._news: dict[object, dict[Domain, None]] = {}
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
-        """These, which need not have existed."""
+        """The domains of these names; makes those that do not exist."""
         return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
 
     def resize(
         self, name: str, capacity: int | None, words: str = "", *, whole: bool = False,
         term: bool = False,
     ) -> bool:
-        """So much is in it from now on. True: that is less or more than before."""
+        """Changes a domain's capacity. True: it was another before."""
         domain, = self.named((name,))
         changed = domain.capacity != capacity
         domain.capacity, domain.words, domain.whole, domain.term = capacity, words, whole, term
@@ -108,13 +108,13 @@ class Domains:
         return changed
 
     def forget(self, names: Collection[str]) -> None:
-        """All others that nobody is in, and that are no terms, are gone."""
+        """Removes all other domains without clients, but for tenants' limits."""
         for name in [*self._all]:
             if name not in names:
                 self.drop(name)
 
     def drop(self, name: str) -> None:
-        """The same of one."""
+        """Removes a domain, if it has no clients and is no tenant's limit."""
         gone = self._all[name]
         if not gone.stakes and not gone.term:
             del self._all[name]
@@ -122,7 +122,7 @@ class Domains:
                 kept.pop(gone, None)
 
     def news(self, reader: object) -> list[Domain]:
-        """Those that have changed since this reader asked last."""
+        """The domains that have changed since this reader asked last."""
         changed = self._news.get(reader, self._all.values())
         self._news[reader] = {}
         return list(changed)
@@ -145,7 +145,7 @@ class Domains:
 
 
 def margin(host: int, clients: int) -> int:
-    """What of so much host memory is never promised: with card and host full, nothing can move."""
+    """The part of `host` bytes that is never promised: with card and host full, nothing moves."""
     return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
 
@@ -166,17 +166,17 @@ class HostBudget:
     """
 
     size: int
-    gathering: bool = False             # it is not known yet what some cards need
+    gathering: bool = False             # the needs of some cards are not known yet
     cards: "list[HostPart]" = field(default_factory=list)
 
     def join(self) -> "HostPart":
-        """For a scheduler that shares it from now on."""
+        """Adds a card. Returns its view of the budget."""
         self.cards.append(HostPart(self))
         return self.cards[-1]
 
     @property
     def unneeded(self) -> int:
-        """What no card needs; negative: they need more than there is."""
+        """Bytes that no card needs; negative: the cards need more than there is."""
         return self.size - sum(card.needs for card in self.cards)
 
 
@@ -185,19 +185,19 @@ class HostPart:
     """One card's view of the host budget; bytes, as of the last event of each card."""
 
     budget: HostBudget
-    needs: int = 0                      # cannot be given up: promised beyond the card, or taken
-    lost: bool = False                  # nothing is promised on this card any more
+    needs: int = 0                      # promised beyond the card, or taken
+    lost: bool = False                  # the card is
 
     @property
     def promisable(self) -> int:
-        """What the other cards do not need. So no card has to ask another before it promises."""
+        """Bytes that other cards do not need. So no card asks another before it promises."""
         budget = self.budget
         return self.takeable if budget.gathering else budget.unneeded + self.needs
 
     @property
     def takeable(self) -> int:
-        """What its clients may hold. What no card needs is split evenly, so that one card's
-        swapped blocks leave host memory for clients that start on another."""
+        """Bytes that its clients may hold: its needs, and an even part of what no card needs, so
+        that swapped blocks of one card leave host memory for clients that start on another."""
         budget = self.budget
         if budget.gathering:
             return budget.size // len(budget.cards)

@@ -45,7 +45,7 @@ def join(card: Card, client: ScheduledClient) -> None:
 
 
 def arrive(card: Card, client: ScheduledClient) -> None:
-    """The same, for one that did not want the card until now."""
+    """Queues a client that did not want the card until now."""
     client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
     for level in LEVELS:
         place(card, client.path, level)
@@ -60,26 +60,26 @@ def place(card: Card, path: Path, level: int) -> None:
 
 
 def active(card: Card, *levels: int) -> set[Node]:
-    """Nodes of these levels whose clients hold the card or wait for it."""
+    """The nodes of these levels with clients that hold the card or wait for it."""
     clients = (*card.groups.group("queued"), *card.groups.group("holding"))
     return {client.path[level] for client in clients for level in levels}
 
 
 def _present(card: Card, node: Node, level: int) -> float:
-    """The least virtual time in a node of those that hold or want the card."""
+    """The least virtual time of a node's children that hold or want the card."""
     beside = [one.virtual for one in active(card, level + 1) if one.parent is node]
     return min(beside, default=node.present)
 
 
 def leave(client: ScheduledClient) -> None:
-    """A turn of the client is over, and its time is billed."""
+    """Records that a turn of the client is over and billed."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
         node.present = max(node.present, child.virtual)
 
 
 def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> bool:
-    """Whether it would be the next again, before the head of the queue, if its turn ended now."""
+    """Whether the holder would come before the head again if its turn ended now."""
     root, mine, *_ = holder.path
     return (
         not holder.standing and root is head.path[0] and mine.virtual < head.path[1].after
@@ -88,7 +88,7 @@ def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> b
 
 
 def give_precedence(card: Card, client: ScheduledClient) -> None:
-    """Clients that wait now go before this client, whatever the weights."""
+    """Lets all clients that wait now go before this client, whatever the weights."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
         queued = card.groups.group("queued")
@@ -97,7 +97,7 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
 
 
 def sequence(card: Card) -> Iterator[ScheduledClient]:
-    """Waiting clients, the next one first, as they wait now."""
+    """Yields the waiting clients, the next one first."""
     waiting = card.groups.queue()
     roots = [root for root in card.tenants.roots.values() if root.members]
     for root in roots:
@@ -106,7 +106,7 @@ def sequence(card: Card) -> Iterator[ScheduledClient]:
 
 
 def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterable[ScheduledClient]:
-    """The same of those in a node of this level, given by their places."""
+    """The same for the clients of one node of this level, which are given by place."""
     while waiting and level in LEVELS and not waiting[0].path[level].divided:
         level += 1
         if waiting[0].path[level].line is not waiting[0].path[level]:
@@ -122,16 +122,16 @@ def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterabl
 def _merged(
     card: Card, lines: dict[Hashable, list[ScheduledClient]], level: int
 ) -> Iterator[ScheduledClient]:
-    """Several lines as one: of the first in each, always the one with the least virtual time."""
+    """Merges lines: of the first client in each, always takes that of the least virtual time."""
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
-    before = dict.fromkeys(lines, 0.0)  # virtual time of turns of its tenant's that come first
+    before = dict.fromkeys(lines, 0.0)  # virtual time of the same tenant's turns that come before
     heap = [(waiting[0].path[level].after, waiting[0].place, line)
             for line, waiting in lines.items()]
     heapify(heap)
     while heap:
         line = heap[0][2]
-        if line not in others:          # most callers look at the first client only
+        if line not in others:          # lazily, as most callers read only the first client
             waiting = lines[line]
             others[line] = iter(
                 _sequence(card, waiting, level) if isinstance(line, Node) else waiting)
@@ -148,10 +148,10 @@ def _merged(
 
 
 def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledClient]:
-    """Some of those that wait, in the same order."""
+    """Sorts some of the waiting clients in that order."""
     others = {client.id: client for client in waiting}
     found: list[ScheduledClient] = []
-    # The place of the last of them is known; with a single one, nothing is to be found out.
+    # Stops when one is left, whose place is then known.
     for client in sequence(card) if len(others) > 1 else ():
         if others.pop(client.id, None) is not None:
             found.append(client)
@@ -161,7 +161,7 @@ def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledCli
 
 
 def account(card: Card) -> None:
-    """Bills tenants that hold the card, and foresees, before it is looked whose turn is next."""
+    """Bills holders and foresees the rest of their turns, before the queue is read."""
     if card.tenants.requesting:
         card.tenants.meet(card.now, active(card, 1, 2))
     for node in card.foreseen:
@@ -177,19 +177,19 @@ def account(card: Card) -> None:
 
 
 def choose(card: Card, client: ScheduledClient) -> None:
-    """Its turn is to come now."""
+    """Foresees a turn of a client that is chosen."""
     for node in client.path[1:3]:
         node.ahead += _adds(card, node)
         card.foreseen.append(node)
 
 
 def _adds(card: Card, node: Node) -> float:
-    """Virtual time that a turn of usual length adds."""
+    """The virtual time that a turn of usual length adds to a node."""
     return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / node.rate
 
 
 def _lasted(card: Card, client: ScheduledClient) -> int:
-    """For how many us the turn of a client has lasted."""
+    """Microseconds that the client's turn has lasted."""
     turn = client.turn
     if turn is None or turn.started is None:
         return 0
@@ -198,8 +198,8 @@ def _lasted(card: Card, client: ScheduledClient) -> int:
 
 
 def forget(card: Card, path: Path, names: Iterable[str]) -> None:
-    """Tenants beside this path and without clients are gone, if they owe nothing. An account with
-    a limit stays, or a new client would have the time of a whole window."""
+    """Removes tenants without clients beside this path, if they owe nothing. An account with a
+    limit is kept, or a new client would have the time of a whole window."""
     tenants = card.tenants
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]

@@ -67,32 +67,32 @@ class Quota:
     owed: int = 0                       # to be taken off later windows
 
     def left(self, billed: int) -> int:
-        """What may still be used, if so much has been billed in all; negative: overused."""
+        """Microseconds left, if `billed` was billed in all; negative: overused."""
         return self.allowance - (billed - self.billed)
 
     @property
     def share(self) -> int:
-        """What the limit gives of the window."""
+        """Microseconds of the window that the limit allows."""
         return self.window * self.percent // 100
 
     @property
     def ends(self) -> int:
-        """When the window does."""
+        """When the window ends."""
         return self.start + self.window
 
     def least(self, accounting: Accounting) -> int:
-        """With less than this to use, the gate stays shut until the next window."""
+        """With less than this left, the gate stays shut until the next window."""
         return min(accounting.grain, self.share, self.window // LEAST_PART)
 
     def renewed(self, accounting: Accounting, billed: int) -> int:
-        """When so much can be used again, if it is not now; where windows stay as long."""
+        """When the least is left again, if windows stay as long as this one."""
         if accounting.carryover < 100 or not self.share:
             return self.ends
         missing = self.owed + self.least(accounting) - self.left(billed)
         return self.ends + self.window * max(0, -(-missing // self.share) - 1)
 
     def changed(self, percent: int) -> "Quota":
-        """Another limit within the same window: its share in place of the one before."""
+        """The same window under another limit."""
         changed = replace(self, percent=percent)
         return replace(changed, allowance=self.allowance + changed.share - self.share)
 
@@ -140,36 +140,36 @@ class Node:
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
     members: dict[int, int] = field(default_factory=dict)   # weights of the clients in it, by id
 
-    running: int = 0                    # how many of them do
+    running: int = 0                    # how many of its clients run
     draining: int = 0
-    turns: int = 0                      # of its clients, since none had a gate open
+    turns: int = 0                      # of its clients, since all gates were shut
     billed_until: int = 0
-    held: int = 0                       # with a gate open,
-    drained: int = 0                    # the part of it in which all were draining,
-    unused: int = 0                     # and in which the card had no work
+    held: int = 0                       # time with a gate open,
+    drained: int = 0                    # the part of it in which all clients drained,
+    unused: int = 0                     # and the part without work on the card
     quota: Quota | None = None          # where terms limit its time
 
     weight: int = DEFAULT_WEIGHT
-    request: int = 0                    # percent of the time that it gets in any case,
-    rate: float = DEFAULT_WEIGHT        # and the weight that gives it that now
-    line: Hashable = None               # in which its clients wait, see queue.py
+    request: int = 0                    # compute request, percent,
+    rate: float = DEFAULT_WEIGHT        # and the weight that meets it now
+    line: Hashable = None               # of the queue, in which its clients wait; see queue.py
     virtual: float = 0                  # time used, divided by its weight,
-    ahead: float = 0                    # and what its present turns will probably add
-    divided: bool = False               # there are several lines in it
-    present: float = 0                  # virtual time in it, when nobody there wants the card
+    ahead: float = 0                    # and the rest of its present turns, as foreseen
+    divided: bool = False               # its children stand in several lines
+    present: float = 0                  # virtual time of its children while none wants the card
 
     @property
     def open(self) -> bool:
-        """A gate of its clients is."""
+        """A client of the node has its gate open."""
         return bool(self.running or self.draining)
 
     @property
     def after(self) -> float:
-        """Its virtual time when the turns of those that hold the card are over."""
+        """The virtual time at the foreseen end of present turns."""
         return self.virtual + self.ahead
 
     def bill(self, now: int) -> None:
-        """Adds what it has held until now, at the rate that it has until now."""
+        """Adds the time held until now, at the present rate."""
         passed, self.billed_until = now - self.billed_until, now
         if passed and self.open:
             self.held += passed
@@ -178,16 +178,16 @@ class Node:
                 self.drained += passed
 
     def held_at(self, now: int) -> int:
-        """For how long a gate of its was open in all."""
+        """Microseconds with a gate open, in all."""
         return self.held + (now - self.billed_until if self.open else 0)
 
     def billed(self, now: int, accounting: Accounting) -> int:
-        """What counts against its limit, in all."""
+        """Microseconds that count against the compute limit, in all."""
         self.bill(now)
         return self.held - self.unused - self.drained * (100 - accounting.tail) // 100
 
     def turn(self, now: int, running: int, draining: int) -> None:
-        """So many more of its clients run and drain, or fewer."""
+        """Counts clients that begin or end to run and drain."""
         self.bill(now)
         if running + draining > 0:
             self.turns = self.turns + 1 if self.open else 1
@@ -195,21 +195,21 @@ class Node:
         self.draining += draining
 
     def credit(self, unused: int) -> None:
-        """A client's turn is over, and of the time billed for it so much was not used. What ran
-        beside another's turn is billed as that."""
+        """Takes unused time of a turn that is over off the bill, unless another client of the node
+        had a turn meanwhile."""
         if not self.open and self.turns == 1:
             self.unused += unused
             self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT / self.rate)
 
     def weigh(self, now: int, weight: int, request: int = 0) -> None:
-        """From now on it has this weight."""
+        """Changes weight and request."""
         self.bill(now)
         self.weight = self.rate = weight
         self.request = request
 
     def divide(self, now: int) -> None:
-        """To be done when what is in it has changed. The virtual times of what is in it count
-        from when there is more than one line."""
+        """Updates `divided` after a change of children. Their virtual times count from the moment
+        at which there is more than one line."""
         before, self.divided = self.divided, len({one.line for one in self.children.values()}) > 1
         if self.divided and not before:
             self.present = 0
@@ -223,21 +223,21 @@ Path = tuple[Node, Node, Node, Node]    # of a client: root, outer, inner, and i
 
 @dataclass(slots=True)
 class Tenants:
-    """The tree of one card, and what is set for tenants."""
+    """The tree of one card, and the terms of its tenants."""
 
     roots: dict[Priority, Node] = field(default_factory=lambda: {
         priority: Node(priority=priority) for priority in sorted(Priority, reverse=True)})
     terms: dict[str, TenantTerms] = field(default_factory=dict)
     accounts: dict[str, Node] = field(default_factory=dict)     # by tenant
-    limited: dict[Node, None] = field(default_factory=dict)     # those with a compute limit,
-    requesting: dict[Node, None] = field(default_factory=dict)  # and those with a request
+    limited: dict[Node, None] = field(default_factory=dict)     # nodes with a compute limit,
+    requesting: dict[Node, None] = field(default_factory=dict)  # and with a compute request
 
     def terms_for(self, tenant: str) -> TenantTerms:
-        """What is set for a tenant."""
+        """The terms of a tenant."""
         return self.terms.get(tenant, NO_TERMS)
 
     def path(self, tenants: tuple[str, ...], own: Node) -> Path:
-        """Where a client of these is, the outermost first, at the priority that it has now."""
+        """The path of a client of these tenants (the outermost first), at its present priority."""
         outer, inner, *_ = (*tenants, "", "")
         set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
         lowest = min(set_for)
@@ -246,7 +246,7 @@ class Tenants:
         return root, whole, whole.children.setdefault(inner, Node(inner, parent=whole)), own
 
     def weigh(self, now: int, *nodes: Node) -> None:
-        """To be done when tenants have a client more or less, or other terms."""
+        """Updates tenants that have a client more or less, or other terms."""
         for node in nodes:
             terms = self.terms_for(node.name)
             node.weigh(now, terms.weight, terms.compute_request)
@@ -263,9 +263,8 @@ class Tenants:
 
     def limit(self, node: Node, percent: int, now: int, accounting: Accounting, *, turns: bool
               ) -> bool:
-        """Its limit is this from now on. A first limit holds from now on, whatever was used before.
-        At another one the account goes on; otherwise whoever may lower and raise it would never
-        use it up. False: it was that before."""
+        """Sets a compute limit. A first limit counts from now on. At another limit the account
+        goes on, or lowering and raising it would give new time. False: no change."""
         old = node.quota
         if percent == (UNLIMITED if old is None else old.percent):
             return False
@@ -281,7 +280,7 @@ class Tenants:
         return True
 
     def meet(self, now: int, active: Iterable[Node]) -> None:
-        """Adjusts the rates of tenants with requests to those that want the card now."""
+        """Sets the rates of tenants with requests, given the nodes that want the card now."""
         asked: dict[Node, float] = {}
         inside: dict[Node, dict[Node, float]] = {}
         for node in self.requesting:
@@ -336,18 +335,18 @@ def _set_rates(now: int, asked: Mapping[Node, float], weight: float) -> float:
 
 
 class Usage(NamedTuple):
-    """What a client has used since it joined; microseconds, bytes, and mebibytes times seconds."""
+    """A client's totals since it joined; microseconds, bytes, and mebibytes times seconds."""
 
-    gpu: int = 0                        # its part of the card's time, see Division
+    gpu: int = 0                        # part of the card's time, see Division
     held: int = 0                       # time with the gate open,
-    waited: int = 0                     # and wanting it open
+    waited: int = 0                     # and time of waiting
     turns: int = 0
     handovers: int = 0                  # turns for which memory had to move,
-    handover: int = 0                   # and how long that took
+    handover: int = 0                   # and how long those took
     bytes_in: int = 0
     bytes_out: int = 0
     card_memory: int = 0
-    host_memory: int = 0                # for what is away
+    host_memory: int = 0                # for swapped blocks
 
 
 @dataclass(slots=True)
@@ -357,14 +356,14 @@ class Division:
 
     holders: int = 0
     since: int = 0
-    each: float = 0                     # what a client that had held it all along would have
+    each: float = 0                     # the part of a client that held the card all the time
 
     def at(self, now: int) -> float:
-        """The same at this moment."""
+        """`each` at this moment."""
         return self.each + (now - self.since) / self.holders if self.holders else self.each
 
     def turn(self, now: int, more: int) -> float:
-        """So many more hold it, or fewer. Returns what `each` is at this moment."""
+        """Counts holders that come or go. Returns `each` at this moment."""
         self.each, self.since = self.at(now), now
         self.holders += more
         return self.each
@@ -372,7 +371,7 @@ class Division:
 
 @dataclass(slots=True)
 class History:
-    """What a client has done since it joined, in all; microseconds and bytes."""
+    """A client's totals since it joined; microseconds and bytes."""
 
     division: Division
     since: int                          # of its present figures of memory
@@ -391,20 +390,20 @@ class History:
     host: int = 0
 
     def hold(self, now: int, more: int) -> None:
-        """Its gate opens (1) or shuts (-1)."""
+        """Notes that the gate opens (1) or shuts (-1)."""
         each = self.division.turn(now, more)
         if self.began is not None:
             self.gpu += each - self.began
         self.began = each if more > 0 else None
 
     def fill(self, memory: Memory, now: int) -> None:
-        """It has had this much until now."""
+        """Adds the memory held until now."""
         passed, self.since = now - self.since, now
         self.card += passed * (memory.resident + memory.pinned)
         self.host += passed * memory.host
 
     def usage(self, memory: Memory, now: int, held: int, waited: int) -> Usage:
-        """All of it until now; it has `memory`."""
+        """All totals until now, while the client holds `memory`."""
         self.fill(memory, now)
         running = 0 if self.began is None else self.division.at(now) - self.began
         return Usage(
