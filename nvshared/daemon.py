@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from nvshared import __version__
@@ -135,6 +136,7 @@ async def _serve(
         limited = log.Limited(logger, monotonic, _timer(loop))
         worker = Worker(nvml.sample, _poster(loop), [facts.uuid for facts in cards])
         sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
+        post = _poster(loop)
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:
             stack.callback(trace.close)
@@ -150,6 +152,11 @@ async def _serve(
                 kept.follow(gpu)
             if trace is not None:
                 trace.add(gpu)
+        Thread(
+            target=nvml.watch_faults, name="nvml faults", daemon=True,
+            args=([facts.uuid for facts in cards],
+                  lambda uuid, error: post(partial(sampler.report, uuid, error))),
+        ).start()
         history = _history(config, stack, manager)
         if config.metrics:
             from nvshared.report import metrics

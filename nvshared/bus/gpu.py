@@ -35,6 +35,7 @@ class GPUInterface(TurnSettings):
         "MemoryTotal", "t", lambda self: self._gpu.facts.memory_total, Emits.CONST)
     MIG = read_only("MIG", "b", lambda self: self._gpu.facts.mig, Emits.CONST)
     State = read_only("State", "s", lambda self: self._gpu.state)
+    Fault = read_only("Fault", "s", lambda self: self._gpu.fault)
     Holders = read_only(
         "Holders", "ao", lambda self: [names.client_path(one.id) for one in self._gpu.holders])
     QueueLength = read_only("QueueLength", "u", lambda self: self._gpu.queue_length)

@@ -18,6 +18,7 @@ from nvshared.names import (
     GPU_INTERFACE,
     MANAGER_INTERFACE,
     MANAGER_PATH,
+    STATISTICS_INTERFACE,
     client_path,
 )
 
@@ -80,12 +81,21 @@ class Daemon:
         (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
         return snapshot(properties, objects)
 
-    def gpus(self) -> list[dict[str, Any]]:
-        """Each GPU's properties by their names on the bus, but for its statistics."""
+    def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
+        """Each GPU's properties by their names on the bus, but for its statistics.
+
+        `fresh`: nvshared asks the driver about each of them first; see there what it says.
+        """
         ((properties,),) = self._connection.ask(_PROPERTIES)
+        paths = properties["GPUs"].value
+        if fresh:
+            self._connection.ask(*[
+                Question(path, "org.freedesktop.DBus.Properties", "Get", "ss",
+                         (STATISTICS_INTERFACE, "MemoryUsed")) for path in paths
+            ])
         answers = self._connection.ask(*[
             Question(path, "org.freedesktop.DBus.Properties", "GetAll", "s", (GPU_INTERFACE,))
-            for path in properties["GPUs"].value
+            for path in paths
         ])
         return [{name: one.value for name, one in gpu.items()} for (gpu,) in answers]
 

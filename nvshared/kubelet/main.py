@@ -65,13 +65,14 @@ async def _serve(options: Options) -> None:
     place = Place(options.bus, options.socket, options.kubelet, RESOURCE)
     nvshared = ""                       # its own name on the bus, when it was last asked
 
-    async def look_again() -> None:
+    async def look_again(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        seen, answered = await asyncio.to_thread(look, place)
+        seen, answered = await asyncio.to_thread(look, place, fresh=fresh)
+        news = offer.learn(seen)
         if pods is not None and answered not in ("", nvshared):
-            pods.nvshared_is_back()
+            pods.nvshared_is_back()     # which looks at what is offered now
         nvshared = answered or nvshared
-        if offer.learn(seen):
+        if news:
             logger.info("%s", offer.words())
             notifier.status(offer.words())
             warn()
@@ -79,7 +80,7 @@ async def _serve(options: Options) -> None:
     async def keep_looking() -> None:
         while True:
             await asyncio.sleep(PERIOD)
-            await look_again()
+            await look_again(fresh=True)
 
     def warn() -> None:
         """The scheduler says of a pod that waits only that there is no GPU for it."""

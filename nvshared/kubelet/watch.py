@@ -25,20 +25,21 @@ class Place:
     resource: str                       # ours
 
 
-def look(place: Place) -> tuple[Seen, str]:
+def look(place: Place, *, fresh: bool = False) -> tuple[Seen, str]:
     """The cards now, or why nobody says which there are; and nvshared's own name on the bus.
 
-    The name is another one after each start; "" if nvshared does not answer.
+    The name is another one after each start; "" if nvshared does not answer. `fresh`: nvshared asks
+    the driver about each card first, whose answer may take a second.
     """
     try:
         with Daemon(place.bus, PATIENCE) as daemon:
-            return _look(daemon, place), daemon.peer
+            return _look(daemon, place, fresh=fresh), daemon.peer
     except NvshareError as error:
         return error, ""
 
 
-def _look(daemon: Daemon, place: Place) -> tuple[Card, ...]:
-    gpus = daemon.gpus()
+def _look(daemon: Daemon, place: Place, *, fresh: bool = False) -> tuple[Card, ...]:
+    gpus = daemon.gpus(fresh=fresh)
     if not place.socket.is_socket():
         raise NvshareError(
             f"nvshared runs, and does not listen at {place.socket}", "--socket says where it does"
@@ -51,6 +52,8 @@ def _look(daemon: Daemon, place: Place) -> tuple[Card, ...]:
             uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
         if gpu["State"] == "lost":
             trouble = f"{uuid} fell off the bus, or its driver is gone"
+        elif gpu.get("Fault"):          # an older nvshared has none
+            trouble = f"{uuid} cannot be relied on: {gpu['Fault']}"
         elif gpu["MIG"]:
             trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
         else:

@@ -11,6 +11,7 @@ is no UTF-8, for a function that the library lacks. So whatever a question about
 that card's trouble: its figure is absent, or the card is left out, and the others are not.
 """
 
+import ctypes
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -28,6 +29,11 @@ logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+# Errors (Xid) that a program causes, and that end with it: 13 and 31 are its wrong instructions
+# and addresses, 43 and 45 its end after them, 68 the video processor's, 109 a switch of contexts.
+OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
+FAULT_WAIT = 60_000                     # milliseconds for which NVML waits for one
 
 # There since the kernel module is loaded. Where our unit loads it, systemd has not known the
 # numbers of its devices before, so the first daemon may not open them.
@@ -200,6 +206,38 @@ class NVML:
             ),
             trouble=trouble,
         )
+
+    def watch_faults(self, uuids: Iterable[str], tell: Callable[[str, str], None]) -> None:
+        """Calls `tell` with a card's UUID and words for each error that is no program's own.
+
+        Blocks for as long as a card can say such things.
+        """
+        nvml = self._nvml
+        cards: dict[int | None, str] = {}       # by the address of what NVML calls them
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for uuid in uuids:
+                try:
+                    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                    nvml.nvmlDeviceRegisterEvents(
+                        handle, nvml.nvmlEventTypeXidCriticalError, events)
+                except nvml.NVMLError as error:
+                    logger.debug("%s does not tell of errors: %s", uuid, error)
+                else:
+                    cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
+            while cards:
+                try:
+                    event = nvml.nvmlEventSetWait_v2(events, FAULT_WAIT)
+                except nvml.NVMLError as error:
+                    if error.value != nvml.NVML_ERROR_TIMEOUT:
+                        raise
+                    continue
+                found = cards.get(ctypes.cast(event.device, ctypes.c_void_p).value)
+                if found is not None and event.eventData not in OF_PROGRAMS:
+                    tell(found, f"Xid {event.eventData}")
+        except Exception as error:
+            # Such as a driver that is unloaded: the figures of the cards say what becomes of them.
+            logger.warning("errors of the GPUs are not heard: %s", self._words(error))
 
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml

@@ -179,6 +179,7 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
+        self._faults: dict[str, str] = {}       # what cannot be relied on, by who says so
         self._witness = Witness()
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
@@ -250,6 +251,11 @@ class GPU:
     def state(self) -> str:
         """gathering, idle, shared (all run at once), turns, or lost."""
         return "lost" if self.lost else str(self.snapshot().state)
+
+    @property
+    def fault(self) -> str:
+        """Why it cannot be relied on, in words; "" while it can."""
+        return self.lost or ", ".join(self._faults.values())
 
     @property
     def holders(self) -> tuple[Client, ...]:
@@ -387,6 +393,16 @@ class GPU:
             self.lost = why
             self.tell(events.GPULost())
 
+    def set_fault(self, source: str, why: str) -> None:
+        """`source` says that it cannot be relied on; "": that it can."""
+        if why == self._faults.get(source, ""):
+            return
+        self._faults[source] = why
+        if not why:
+            del self._faults[source]
+        self._news = True
+        self._announce_soon()
+
     def tell(self, event: events.Event) -> None:
         """Something happened: lets the scheduler decide and carries out what it decides."""
         self._news = True
@@ -405,6 +421,9 @@ class GPU:
         finally:
             self._handling = False
         self._arm()
+        self._announce_soon()
+
+    def _announce_soon(self) -> None:
         if self._news and not self._announcing:
             self._announcing = True
             self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
@@ -487,6 +506,7 @@ class GPU:
             "tq": (self.tq_usec, self.tq_auto),
             "anti_thrash": self.anti_thrash,
             "state": self.state,
+            "fault": self.fault,
             "holders": tuple(client.id for client in self.holders),
             "queue_length": self.queue_length,
         }

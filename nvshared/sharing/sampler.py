@@ -34,6 +34,8 @@ FRESH = SECOND                          # a sample younger than that is as good 
 PATIENCE = SECOND                       # of somebody who looks
 GROWN = 10 * SECOND                     # a client that is so old has its context
 FAILURES_SHOWN = 10                     # one line in so many failed questions
+FAILURES = 3                            # one after the other, and the card cannot be relied on
+SILENCE = 10 * SECOND                   # for an answer; after that, too
 
 Ask = Callable[[str], Sample]           # by UUID; blocks; raises NvshareError
 Answer = Callable[[Sample | NvshareError], None]
@@ -147,6 +149,14 @@ class Sampler:
             watch.disarm()
         watch.disarm = self._timer(self._clock() + delay, lambda: self._ask(watch))
 
+    def report(self, uuid: str, error: str) -> None:
+        """The driver has reported an error of a card, which no program causes."""
+        gpu = self._watches[uuid].gpu
+        logger.error(
+            "%s (%s) cannot be relied on: %s; reset it, or reboot, and restart nvshared",
+            gpu, gpu.facts.name, error)
+        gpu.set_fault("driver", error)
+
     def _look(self, watch: _Watch, looked: Callable[[], None]) -> None:
         age = self._clock() - watch.asked_at
         if watch.gpu.lost or (age >= PATIENCE if watch.asked else age < FRESH):
@@ -162,7 +172,15 @@ class Sampler:
             watch.disarm()
             watch.disarm = None
         watch.asked, watch.asked_at = True, self._clock()
-        watch.overdue = self._timer(watch.asked_at + PATIENCE, partial(_forget, watch.gpu))
+        forget = self._timer(watch.asked_at + PATIENCE, partial(_forget, watch.gpu))
+        silent = self._timer(watch.asked_at + SILENCE, partial(
+            watch.gpu.set_fault, "NVML", "NVML does not answer questions about it"))
+
+        def overdue() -> None:
+            forget()
+            silent()
+
+        watch.overdue = overdue
         watch.occupied = watch.gpu.occupied
         watch.still = not watch.gpu.scheduler.orders_unanswered()
         self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
@@ -188,6 +206,7 @@ class Sampler:
             watch.failures += 1
         else:
             watch.failures = 0
+        gpu.set_fault("NVML", trouble if watch.failures >= FAILURES else "")
         if isinstance(result, NvshareError):
             gpu.sample = Sample()       # what is not known is not shown, however short the time
         else:

@@ -141,7 +141,8 @@ async def test_properties(manager: Manager, other: Peeper) -> None:
     assert whole["GPUs"] == [gpu_path(0), gpu_path(1)]
     gpu = await get_all(gpu_path(0), GPU_INTERFACE)
     assert (gpu["Index"], gpu["UUID"], gpu["MemoryTotal"]) == (0, FACTS.uuid, FACTS.memory_total)
-    assert (await get_all(gpu_path(1), GPU_INTERFACE))["State"] == "lost"
+    lost = await get_all(gpu_path(1), GPU_INTERFACE)
+    assert (gpu["Fault"], lost["State"], lost["Fault"]) == ("", "lost", "it fell off the bus")
     figures = await get_all(gpu_path(0), STATISTICS_INTERFACE)
     assert (figures["Utilization"], figures["Temperature"], figures["Power"]) == (0.97, 61, 412.4)
     shown = await get_all(client_path(client.id), CLIENT_INTERFACE)

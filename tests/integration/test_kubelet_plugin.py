@@ -4,6 +4,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,36 @@ def test_nvshare_kubelet_without_permission_exits_and_names_it(node: Node) -> No
     assert done.returncode == 4, done.stderr
     assert "Permission denied; run it as root" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
+    node: Node, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    daemon = node.daemon()
+    node.start()
+    node.allocatable(20)
+    errors = Path(node.site.environment["NVSHARE_SIM_DIR"]) / "xid"
+    for index, number in ((0, 31), (1, 79)):            # the first one is a program's
+        errors.write_text(f"{index} {number}")
+        eventually(lambda: not errors.exists())
+    node.allocatable(10)
+    first, second = uuids(node)
+    assert f"{second} cannot be relied on: Xid 79" in node.refused(f"{second}::0")
+    node.kubelet.allocate([f"{first}::0"])
+    daemon.kill()                                       # as whoever has reset the card does
+    daemon.wait()
+    node.daemon()
+    node.allocatable(20)
+
+
+def test_shares_of_an_idle_card_are_withdrawn_when_it_is_lost(
+    node: Node, tmp_path: Path
+) -> None:
+    node.site.module = "tests.integration.losing"
+    node.site.environment["NVSHARE_LOST"] = str(tmp_path / "lost")
+    node.daemon()
+    node.start()
+    node.allocatable(20)
+    (tmp_path / "lost").touch()
+    node.allocatable(0)
+    assert "fell off the bus" in node.refused(f"{uuids(node)[0]}::0")

@@ -156,7 +156,7 @@ class DividedGPU(Daemon):
     def __init__(self) -> None:
         """Connects to nobody."""
 
-    def gpus(self) -> list[dict[str, Any]]:
+    def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
         """One, and one that is lost."""
         both = {"PCIBusID": "", "Name": "", "MemoryTotal": 0}
         return [

@@ -304,3 +304,28 @@ def test_fault_in_a_question_costs_its_answer_alone(caplog: pytest.LogCaptureFix
     assert isinstance(answers[0], NvshareError)
     assert answers[1] == Sample(memory_used=3)
     assert "a fault of pynvml" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
+def test_card_of_which_nvml_says_nothing_three_times_is_at_fault_until_it_does(
+    bench: Bench, answer: Sample | NvshareError
+) -> None:
+    for number in range(3):
+        assert bench.gpu.fault == ""
+        bench.gpu.look(lambda: None)
+        bench.open.pop()(answer)
+        bench.time.pass_by(SECOND * (number + 1))
+    assert bench.gpu.fault == "no"
+    bench.gpu.look(lambda: None)
+    bench.answer(GIB)
+    assert bench.gpu.fault == ""
+
+
+def test_card_about_which_nvml_does_not_answer_is_at_fault_until_it_does(bench: Bench) -> None:
+    bench.gpu.look(lambda: None)
+    bench.time.pass_by(9 * SECOND)
+    assert bench.gpu.fault == ""
+    bench.time.pass_by(SECOND)
+    assert bench.gpu.fault == "NVML does not answer questions about it"
+    bench.answer(GIB)
+    assert bench.gpu.fault == ""

@@ -82,7 +82,7 @@ NVML(nvmlDeviceGetCount_v2, unsigned *devices)
     return count(devices);
 }
 
-static nvmlReturn_t by_index(unsigned index, nvmlDevice_t *device)
+nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
 {
     REQUIRE(device != NULL && index < (unsigned)shared_gpus());
     *device = &state.gpus[index];
@@ -91,12 +91,12 @@ static nvmlReturn_t by_index(unsigned index, nvmlDevice_t *device)
 
 NVML(nvmlDeviceGetHandleByIndex, unsigned index, nvmlDevice_t *device)
 {
-    return by_index(index, device);
+    return nvml_at_index(index, device);
 }
 
 NVML(nvmlDeviceGetHandleByIndex_v2, unsigned index, nvmlDevice_t *device)
 {
-    return by_index(index, device);
+    return nvml_at_index(index, device);
 }
 
 static void uuid_text(int gpu, char text[41])

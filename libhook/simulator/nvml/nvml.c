@@ -78,6 +78,8 @@ const char *nvmlErrorString(nvmlReturn_t code)
         return "Insufficient Size";
     case NVML_ERROR_DRIVER_NOT_LOADED:
         return "Driver Not Loaded";
+    case NVML_ERROR_TIMEOUT:
+        return "Timeout";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
         return "Argument Version Mismatch";
     }

@@ -14,6 +14,7 @@ typedef enum {
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999,
 } nvmlReturn_t;
@@ -33,4 +34,5 @@ typedef struct gpu *nvmlDevice_t;
     } while (0)
 
 bool nvml_running(void);             /* between init and shutdown */
+nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device);
 nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room);
