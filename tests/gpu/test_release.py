@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that pause by torch_memory_saver's interface hand the card over and compute the same."""
+
+from bench.harness import ROOT, program, run, sharing
+from bench.trace import summary
+from nvshared import library
+from tests.gpu.test_sharing import BUDGET, Record, digests
+
+ADAPTERS = {"PYTHONPATH": f"{library.program() / 'adapters'}:{ROOT}"}
+
+
+def test_engines_with_graphs_that_pause_end_with_the_bits_of_their_solo_runs(
+    record: Record
+) -> None:
+    commands = [program("torch_engine", "--gib", "12", "--seed", str(seed)) for seed in (1, 2)]
+    alone = [run([command])[0] for command in commands]
+    # So long that no turn ends but by a release, or by idleness.
+    with sharing("--tq", "1000", "--capacity", "20GiB", *BUDGET) as daemon:
+        together = run(
+            [[*command, "--saver"] for command in commands], {**daemon.environment, **ADAPTERS})
+        figures = summary(daemon.trace())
+    record("engines that pause", {
+        **figures, "together_s": [one.seconds for one in together],
+        "alone_s": [one.seconds for one in alone],
+    })
+    assert digests(together) == digests(alone)
+    assert figures["turns"] > 8, "they did not take turns"
