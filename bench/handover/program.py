@@ -40,7 +40,13 @@ class Task:
     changed: int = 0                    # of that, at its end; the rest is read. 0: all
     rounds: int = 1                     # of computing on each word in each step
     copied: int = 0                     # from the host's memory before each step
+    visible: str = ""                   # CUDA_VISIBLE_DEVICES; "": as it is
     after: float = 0.0                  # seconds after the first program that it starts
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its own variables."""
+        return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def command(self) -> list[str]:
         """As nvshare-workload is called."""
@@ -145,7 +151,8 @@ def _start(task: Task, environment: Mapping[str, str]) -> Running:
     output = tempfile.TemporaryFile()  # noqa: SIM115
     errors = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
-        task.command(), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        task.command(), env={**os.environ, **environment, **task.environment},
+        stdin=subprocess.DEVNULL,
         stdout=output, stderr=errors, start_new_session=True, preexec_fn=die_with_us,
     )
     return Running(task, process, time.monotonic_ns() // 1000, output, errors)

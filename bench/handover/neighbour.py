@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that leaves for a second card: what hand-overs take, and giving it back.
+
+Two programs of 57 % of a card change all they have, as in `two-large`, while the second card is
+idle: with its memory (`neighbour`) and without. Then one on the second card asks for most of it
+while both have memory there: how fast that goes to the host, and how long the program waits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bench.handover.card import Card
+from bench.handover.company import described, run, wrong
+from bench.handover.goal import Goal, Result
+from bench.handover.passage import figures, handovers, median, spread
+from bench.handover.program import Outcome
+from bench.handover.swapping import LARGE, QUANTUM, tasks
+from bench.trace import Line
+from nvshared.units import GIB
+
+NEARLY_ALL = 0.85                       # of the second card
+PER_32_GIB = 100                        # ms
+
+
+def neighbour(card: Card) -> Iterator[Result]:
+    """With the second card, without it, and with a program there that comes later."""
+    for mode in ("auto", "off"):
+        yield handed_over(card, mode)
+    yield given_back(card)
+
+
+def _two_cards(card: Card) -> Card:
+    more = {"NVSHARE_SIM_GPUS": "2", "NVSHARE_SIM_NVLINK": "1"} if card.simulated else {}
+    return replace(card, environment={**card.environment, **more})
+
+
+def handed_over(card: Card, mode: str) -> Result:
+    """`mode`: the setting `neighbour`."""
+    programs = tasks(card, 2, LARGE)
+    trace, outcomes = run(
+        _two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour=mode)
+    found = figures(handovers(trace))
+    return Result(
+        "neighbour", f"neighbour {mode}",
+        (
+            Goal(
+                "STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
+                most=150 if mode == "auto" else None,
+            ),
+            Goal("out, while both move", median(found, "out_gbps_both"), "GB/s"),
+            Goal("in, while both move", median(found, "in_gbps_both"), "GB/s"),
+            Goal("lent at most", _most_borrowed(trace) / GIB, "GiB"),
+        ),
+        {**found, **described(programs, outcomes)}, wrong(outcomes),
+    )
+
+
+def given_back(card: Card) -> Result:
+    """A program on the second card comes when half of the time is over."""
+    programs = tasks(card, 2, LARGE)
+    late = replace(
+        programs[0], memory=card.share(NEARLY_ALL), seed=9, visible="1",
+        after=card.seconds / 2, seconds=card.seconds / 4)
+    programs.append(late)
+    trace, outcomes = run(
+        _two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour="auto")
+    returns = _returns(trace)
+    size, took = (sum(one[i] for one in returns) for i in (0, 1))
+    pace = took / 1000 / (size / (32 * GIB)) if size else None
+    return Result(
+        "neighbour", "its memory is given back",
+        (
+            Goal("to the host, for 32 GiB", pace, "ms", most=PER_32_GIB),
+            Goal("given back", size / GIB, "GiB"),
+            Goal("HELLO to first step there", _first_step(trace, outcomes[-1]), "ms"),
+        ),
+        {"orders_ms": spread([one[1] / 1000 for one in returns]),
+         **described(programs, outcomes)},
+        wrong(outcomes),
+    )
+
+
+def _most_borrowed(trace: list[Line]) -> int:
+    held: dict[int, int] = {}
+    most = 0
+    for line in trace:
+        if "memory" in line:
+            held[line["client"]] = line["memory"]["borrowed"]
+            most = max(most, sum(held.values()))
+    return most
+
+
+def _returns(trace: list[Line]) -> list[tuple[int, int]]:
+    """Of each order that took some of a loan back: bytes, and microseconds."""
+    held: dict[int, int] = {}
+    loans: dict[Any, int] = {}
+    found = []
+    for line in trace:
+        if line.get("order") == "evict":
+            loans[line["gpu"], line["number"]] = line["loan"]
+        if "memory" not in line:
+            continue
+        before, now = held.get(line["client"], 0), line["memory"]["borrowed"]
+        held[line["client"]] = now
+        if line.get("event") == "evicted" and loans[line["gpu"], line["number"]] < before:
+            found.append((before - now, line["microseconds"]))
+    return found
+
+
+def _first_step(trace: list[Line], late: Outcome) -> float | None:
+    """Milliseconds from its HELLO on."""
+    came = [line["at"] for line in trace
+            if line.get("event") == "joined" and line.get("pid") == late.pid]
+    return (late.steps[0] - came[0]) / 1000 if came and late.steps else None
