@@ -34,7 +34,8 @@ class History:
         """`size`: bytes that the file may have at most."""
         self._clock = clock
         self._keeper = Keeper(folder, size)
-        self._collector = Collector(clock, timer, wall, self._keeper.keep)
+        self._collector = Collector(
+            clock, timer, wall, self._keeper.keep, lambda: self._keeper.is_behind)
         self._asked = clock() - FRESH
 
     def follow(self, gpu: GPU) -> None:

@@ -28,13 +28,18 @@ class Collector:
     """Hands on what was used, and when that was, in minutes of the wall clock."""
 
     def __init__(
-        self, clock: Clock, timer: Timer, wall: Wall, deliver: Callable[[int, Batch], None]
+        self, clock: Clock, timer: Timer, wall: Wall, deliver: Callable[[int, Batch], None],
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`deliver` takes the second in which a minute began and what was used in it."""
+        """`deliver` takes the second in which a minute began and what was used in it.
+
+        `is_behind`: whether it wants to be called each minute also where nothing was used.
+        """
         self._clock = clock
         self._timer = timer
         self._wall = wall
         self._deliver = deliver
+        self._is_behind = is_behind
         self._clients: dict[int, Client] = {}
         self._seen: dict[int, Usage] = {}       # of each, when last looked
         self._used: Batch = {}
@@ -70,7 +75,7 @@ class Collector:
 
     def _deliver_all(self) -> None:
         began, self._began = self._began, self._wall()
-        if self._used:
+        if self._used or self._is_behind():
             used, self._used = self._used, {}
             if not 0 <= self._began - began <= 2 * MINUTE:
                 began = self._began     # the clock was set, or nobody was there
@@ -113,5 +118,5 @@ class Collector:
         self.collect(self._go_on)
 
     def _go_on(self) -> None:
-        if self._clients and self._disarm is None:
+        if (self._clients or self._is_behind()) and self._disarm is None:
             self._arm()

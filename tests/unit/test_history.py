@@ -93,7 +93,9 @@ class Machine:
         manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         self.gpus = [manager.add(facts, Sample(), gather=False) for facts in (FACTS, OTHER)]
         self.collector = Collector(
-            self.time.clock, self.time.timer, self.wall, lambda *one: self.batches.append(one))
+            self.time.clock, self.time.timer, self.wall, lambda *one: self.batches.append(one),
+            lambda: self.is_behind)
+        self.is_behind = False          # the keeper
         for gpu in self.gpus:
             self.collector.follow(gpu)
         self.ids = iter(range(1, 1000))
@@ -126,6 +128,18 @@ def test_what_was_used_is_delivered_each_minute_and_once(machine: Machine) -> No
     assert machine.batches[1:] == [(NOON + 60, {UUID: {ALICE: used(6)}})]
     machine.time.pass_by(600 * SECOND)      # nothing is used, so nothing is delivered
     assert len(machine.batches) == 2
+
+
+def test_collector_delivers_each_minute_while_the_keeper_is_behind(machine: Machine) -> None:
+    client = machine.joins(ALICE)
+    machine.usage = {client.id: used(1)}
+    machine.gpus[0].leave(client)
+    machine.is_behind = True
+    machine.time.pass_by(180 * SECOND)
+    assert [batch for _, batch in machine.batches] == [{UUID: {ALICE: used(1)}}, {}, {}]
+    machine.is_behind = False
+    machine.time.pass_by(180 * SECOND)
+    assert len(machine.batches) == 3
 
 
 def test_who_comes_after_a_pause_is_counted_from_then_on(machine: Machine) -> None:

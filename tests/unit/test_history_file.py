@@ -10,12 +10,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvshared.errors import NoHistory
-from nvshared.history import keeper as keeping
 from nvshared.history.keeper import ASKING, KEPT, Keeper
 from nvshared.history.store import (
     ASIDES,
@@ -53,10 +54,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / FILE_NAME
 
 
+def at_once(_keeper: Keeper, task: Callable[[], Any]) -> "Future[Any]":
+    """In place of a keeper's thread: done when this returns."""
+    done: Future[Any] = Future()
+    done.set_result(task())
+    return done
+
+
 @pytest.fixture
 def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     """Whose thread this is."""
-    monkeypatch.setattr(Keeper, "_do", lambda self, task: task())
+    monkeypatch.setattr(Keeper, "_do", at_once)
     keeper = Keeper(tmp_path, 0)
     yield keeper
     keeper._store.file.close()
@@ -219,17 +227,30 @@ def test_a_full_disk_costs_nothing_that_an_hour_of_memory_holds(
     for number in range(1, 3 * KEPT):
         keeper.keep(NOON + 60 * number, MINUTE)
     assert len(keeper._waiting) == KEPT
-    answers: list[object] = []
-    keeper._answer(Asked(NOON, NOON + 86400, 0, "user"), lambda found: found,
-                   lambda found, error: answers.append((found.missing, error)))
-    assert answers == [("database or disk is full", None)]
+    found = keeper._answer(Asked(NOON, NOON + 86400, 0, "user"), lambda found: found)
+    assert found.missing == "database or disk is full"
     monkeypatch.setattr(Store, "add", add)
     keeper.keep(NOON + 60 * 3 * KEPT, MINUTE)
     assert seconds(path) == 3 * KEPT + 1
     assert caplog.messages == [
         f"{path} is not written, and tried again each minute: database or disk is full",
         f"{path} is written again"]
-    assert not keeper._waiting
+    assert not keeper.is_behind
+
+
+def test_keeper_writes_what_waits_in_a_minute_without_usage(
+    path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        def add(_self: Store, _batches: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        full.setattr(Store, "add", add)
+        keeper.keep(NOON, MINUTE)
+        behind = [keeper.is_behind]
+    keeper.keep(NOON + 60, {})
+    assert [*behind, keeper.is_behind] == [True, False]
+    assert seconds(path) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
@@ -240,8 +261,8 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
         import sys
         from pathlib import Path
         from nvshared.history.keeper import Keeper
-        from tests.unit.test_history_file import MINUTE, NOON, seconds
-        Keeper._do = lambda self, task: task()
+        from tests.unit.test_history_file import MINUTE, NOON, at_once, seconds
+        Keeper._do = at_once
         folder = Path({str(tmp_path)!r})
         keeper = Keeper(folder, 0)
         if {began}:
@@ -280,16 +301,15 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
 def test_a_folder_that_cannot_be_had_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Keeper, "_do", lambda self, task: task())
+    monkeypatch.setattr(Keeper, "_do", at_once)
     state = tmp_path / "state"
     state.write_text("in the way")
     keeper = Keeper(state, 0)
     for number in range(3):
         keeper.keep(NOON + number * 60, MINUTE)
-    answers: list[object] = []
-    keeper._answer(Asked(NOON, NOON + 60, 0, "user"), lambda found: found,
-                   lambda _found, error: answers.append(str(error)))
-    (line,), (answer,) = caplog.messages, answers
+    with pytest.raises(NoHistory) as refused:
+        keeper._answer(Asked(NOON, NOON + 60, 0, "user"), lambda found: found)
+    (line,), answer = caplog.messages, str(refused.value)
     assert line == (
         f"{state}/{FILE_NAME} is not written, and tried again each minute: File exists")
     assert answer == f"{state}/{FILE_NAME} cannot be read: File exists"
@@ -408,8 +428,13 @@ def test_a_write_that_was_cut_short_is_undone(path: Path) -> None:
 async def test_a_user_who_asks_all_the_time_keeps_nobody_from_asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks: list[Callable[[], None]] = []
-    monkeypatch.setattr(Keeper, "_do", lambda self, task: tasks.append(task))
+    tasks: list[tuple[Future[Found], Callable[[], Found]]] = []
+
+    def later(_keeper: Keeper, task: Callable[[], Found]) -> "Future[Found]":
+        tasks.append((Future(), task))
+        return tasks[-1][0]
+
+    monkeypatch.setattr(Keeper, "_do", later)
     keeper = Keeper(tmp_path, 0)
 
     def ask(uid: int) -> asyncio.Task[Found]:
@@ -417,24 +442,23 @@ async def test_a_user_who_asks_all_the_time_keeps_nobody_from_asking(
         return asyncio.create_task(keeper.ask(asked, lambda found: found))
 
     asking = [ask(1) for _ in range(ASKING + 3)] + [ask(2)]
-    done, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-    assert (len(done), len(waiting)) == (3, ASKING + 1)
-    for one in done:
+    refused, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(refused), len(waiting)) == (3, ASKING + 1)
+    for one in refused:
         with pytest.raises(NoHistory, match="too many ask for the history at once; try again"):
             one.result()
     asking[0].cancel()                  # who asked is gone
-    for task in tasks:
-        task()
+    await asyncio.sleep(0)
+    for done, task in tasks:
+        if done.set_running_or_notify_cancel():
+            done.set_result(task())
     await asyncio.wait(waiting)
     assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * ASKING
     keeper._store.file.close()
 
 
-def test_pending_history_is_written_when_the_daemon_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_history_is_written_when_the_daemon_ends(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path, 0)
-    monkeypatch.setattr(keeping, "PATIENCE", 600)
     for number in range(20):
         keeper.keep(NOON + 60 * number, MINUTE)
     keeper.close()
