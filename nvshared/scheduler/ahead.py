@@ -148,7 +148,7 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
         asked = early and way in copying
         if patience.waits and (not asked or decision.due(patience.ends)):
             patience = patience.turned()
-        # Not due at the moment at which it has ended.
+        # Not again at the moment at which a wait has ended.
         if not patience.waits and asked and decision.due(patience.begins):
             patience = patience.turned()
             decision.due(patience.ends)
@@ -178,11 +178,11 @@ def _bring_in(
     card = decision.card
     before = len(decision.actions)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
-    # Only for what is missing: the cushion alone is worth no eviction.
+    # Only for missing memory: the cushion alone is worth no eviction.
     short = missing + cushion - card.free - coming(card) if missing else 0
     if short > 0 and not card.patience[Way.OUT].waits:
         evictions = Evictions(decision)
-        # What a holder has freed, it may need again, but hardly all of it soon.
+        # A holder may need again memory that it has freed, but hardly all of it soon.
         evictions.plan(list(victims), short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
         evictions.order(goal)
     waits = card.patience[Way.IN].waits or bool(client.moves)
@@ -218,7 +218,7 @@ def _prefetch(decision: Decision) -> None:
 
 
 def _short(card: Card) -> int:
-    """What the client with most swapped memory would lack if it came, beyond what is free.
+    """Bytes that the client with most swapped memory would lack beyond free room.
 
     By what hooks say, not by what is ordered: the result must not change with the orders of the
     same moment.
@@ -257,7 +257,7 @@ def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -
     if not decision.due(client.since + client.writeback.after):
         return False
     size = min(wanted, client.writeback.bytes + card.settings.step)
-    # Of what it has to spare, what is written back already has its part.
+    # Memory that is written back already occupies a part of the spare host memory.
     spare = max(0, client.host_spare - client.writeback.bytes)
     more = max(0, size - client.writeback.bytes - spare) + card.settings.block
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
@@ -274,7 +274,7 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     comes = head or card.clients.get(card.groups.most_swapped()[1])
     if comes is None or comes.holds:
         return
-    # Of the memory of all others, what is pinned stays. By what hooks say, as in `_short`.
+    # Of all others' memory the pinned part stays. By the hooks' figures, as in `_short`.
     staying = [comes, *card.holders]
     pinned = card.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
@@ -283,7 +283,7 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     for client in card.holders:
         idle = not (client.moves or client.memory.stays or client.overclaims.host)
         made = client.preallocated <= client.memory.host + step // 2    # most of what it may make
-        # In a domain that lacks host memory, what is not in use is taken back.
+        # In a domain that lacks host memory, unused host memory is taken back.
         lacking = any(domain.lacking for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
             wanted = min(short, client.staying) + BLOCKS * block

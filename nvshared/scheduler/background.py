@@ -19,7 +19,7 @@ MOST = 64
 
 
 def plan(decision: Decision) -> None:
-    """Tells clients what has changed since the last plan."""
+    """Tells clients which words they keep and heed from now on."""
     card = decision.card
     if not card.heeding and not card.groups.size("background"):
         return

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler knows about one client: its figures, its turn, its orders under way.
+"""The state of one client: its figures, its turn, its orders under way.
 
-Only states and figures live here. Who changes them: turns.py the phase, moves.py
-what is on its way, promises.py the promises.
+Other files change it: turns.py the phase, moves.py orders under way, promises.py the promise.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,11 +16,11 @@ from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
 RECENT = 4                              # a new measurement is this part of the average, or more
-FAR = 4.0                               # times the average; what is farther counts as that
+FAR = 4.0                               # times the average: farther measurements count as that
 # Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. Started with the
 # middle, a first turn is half or twice as long as it should be.
 USUAL_SPEED = 25_000
-FAST = 20 * USUAL_SPEED                 # what was faster than that on average is soon unlearned
+FAST = 20 * USUAL_SPEED                 # a faster average is unlearned as soon as this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Average:
     """
 
     value: float
-    least: float                        # of an average, when it is asked what is far from it
+    least: float                        # average, for the question how far a measurement is
     number: int = 0
 
     def after(self, measured: float) -> "Average":
@@ -53,9 +52,9 @@ PAUSE = Average(0, SECOND)              # us, see ahead.py
 class Phase(StrEnum):
     """Where a client stands between two turns."""
 
-    IDLE = "idle"                       # its gate is closed and nobody stands there
+    IDLE = "idle"                       # the gate is closed, and no thread stands there
     WAITING = "waiting"                 # in the queue
-    LIMITED = "limited"                 # it wants a turn, and has had its share of the time
+    LIMITED = "limited"                 # wants a turn, and is at a compute limit
     LOADING = "loading"                 # chosen; RUN follows when it is whole
     RUNNING = "running"                 # RUN was sent, STOP was not
     DRAINING = "draining"               # STOP was sent and not answered
@@ -69,7 +68,7 @@ class Way(Enum):
 
 
 class Goal(Enum):
-    """What a move is for that no client waits for yet; see ahead.py."""
+    """The purpose of a speculative move; see ahead.py."""
 
     HEAD = "head"
     PREFETCH = "prefetch"
@@ -105,16 +104,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a COMMIT was allowed to pin, until the client has heard that, and counts it itself."""
+    """A grant to pin, until the hook has the answer and counts it itself."""
 
     number: int
     bytes: int
-    until: int                          # should the hook never say that it has
+    until: int                          # when it ends, should the hook never say so
 
 
 @dataclass(frozen=True, slots=True)
 class Overclaims:
-    """Bytes that a client says it has and that do not count, see trust.py."""
+    """Bytes that a client claims and that do not count, see trust.py."""
 
     filled: int = 0
     host: int = 0
@@ -127,7 +126,7 @@ class Turn:
 
     serial: int                         # later turns have higher ones
     chosen: int                         # when
-    beside: frozenset[int] = frozenset()  # turns it may not outlast, as it overtook the queue
+    beside: frozenset[int] = frozenset()  # serials of turns that bound it, as it overtook
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when it went on, as the client would have been the next
     idle: bool = False                  # IDLE came since the client was told of contention
@@ -137,15 +136,15 @@ class Turn:
     lacked: int | None = None           # bytes, when chosen; None: no room had to be made
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
-    preempted: bool = False             # it may be ended before its quantum is over
+    preempted: bool = False             # may end before its quantum is over
     stop_after: int = 0                 # a drain did not end: no STOP before this moment
     reported: bool = False              # as stuck
-    parked: Stopped | None = None       # it has drained, and its gang has not; see gang.py
+    parked: Stopped | None = None       # the client has drained, its gang has not; see gang.py
     resumed: bool = False               # it went on after it was parked
 
     @property
     def counted(self) -> int:
-        """From when on its quantum counts, once it has begun."""
+        """The moment from which the quantum counts, once the turn has begun."""
         return max(self.started or 0, self.renewed)
 
 
@@ -158,14 +157,14 @@ WRITEBACK_AFTER_MOST = 64 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class WritebackState:
-    """What of an idle client's memory was written back; see ahead.py."""
+    """How much memory of an idle client was written back; see ahead.py."""
 
     bytes: int = 0                      # that leave without a copy
     exhausted: bool = False             # no more can be written back before its next turn
-    after: int = WRITEBACK_AFTER        # us for which it is to be idle before that
+    after: int = WRITEBACK_AFTER        # us of idleness before a writeback
 
     def wasted(self) -> "WritebackState":
-        """Its turn begins, and what it computes makes the copies stale."""
+        """After a turn has begun, in which the program makes the copies stale."""
         after = min(2 * self.after, WRITEBACK_AFTER_MOST) if self.bytes else self.after
         return WritebackState(after=after)
 
@@ -187,13 +186,13 @@ class Pauses:
         return Pauses(self.usual.after(pause), self.spread.after(far) if known else self.spread)
 
     def left(self, since: int) -> float:
-        """How much longer one will probably last that has lasted `since`."""
+        """How much longer a pause that has lasted `since` will probably last."""
         usual = self.usual.value
         spread = self.spread.value if self.spread.number else usual
         return max(abs(usual - since), spread)
 
 
-# What counts in card.py.
+# Fields that count in card.py.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
@@ -216,7 +215,7 @@ class Counting:
 
 @dataclass(slots=True)
 class Promise(Counting):
-    """How far a client may grow, and what it has asked and heard; see promises.py."""
+    """How far a client may grow, its question, and the last answers; see promises.py."""
 
     commit: int = 0                     # promised
     withdrawn: int = 0                  # promised before, until the hook has surely heard
@@ -236,8 +235,7 @@ class Promise(Counting):
 
 @dataclass(slots=True)
 class Failures:
-    """What a client did not do when it was told to, and when it is asked again; us. See moves.py.
-    """
+    """Orders that a client did not carry out, and when it is ordered again; us. See moves.py."""
 
     load_after: int = 0                 # a LOAD failed: no other before this moment,
     load_pause: int = 0                 # which was so long after it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of planning: what is decided, and when to plan again if nothing happens.
+"""One round of planning: its actions, and when to plan again if no event comes.
 
 All orders are written here, so that what is on its way is noted in one place.
 """
@@ -23,7 +23,7 @@ class Decision:
         self.deadline: int | None = None
 
     def due(self, moment: int) -> bool:
-        """Whether the moment has come. If not, it is one to plan again at."""
+        """Whether the moment has come. If not, the next plan is made at it, or earlier."""
         if moment <= self.now:
             return True
         if self.deadline is None or moment < self.deadline:
@@ -35,7 +35,7 @@ class Decision:
         self.actions.append(report)
 
     def crowded(self, client: ScheduledClient, alone: int) -> None:
-        """Tells people, once it has waited for long, if it would not fit even alone."""
+        """Reports a client that has waited for long, and would not fit even alone."""
         if client.takes <= alone or client.crowded:
             return
         client.crowded = self.due(client.since + self.card.settings.stuck_after)
@@ -44,7 +44,7 @@ class Decision:
             self.report(actions.Crowded(client.id, client.need, alone + pinned))
 
     def order(self, order: actions.Order) -> None:
-        """One of which nothing is noted here."""
+        """Sends an order of which nothing is noted here."""
         self.actions.append(order)
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
@@ -55,7 +55,7 @@ class Decision:
         self.actions.append(actions.Stop(client.id))
 
     def end(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
-        """A turn is over: reports it, if it ever began."""
+        """Ends a turn, and reports that if the gate was open."""
         turn = client.turn
         client.turn = None
         if turn is not None and turn.started is not None:
@@ -105,7 +105,7 @@ class Decision:
         self._move(client, order, Goal.WRITEBACK)
 
     def preallocate(self, client: ScheduledClient, host: int) -> None:
-        """Has a running client make host memory, until it has so much in all."""
+        """Has a running client take host memory, until it holds `host` bytes."""
         client.preallocated = host
         self.order(actions.Preallocate(client.id, host))
 

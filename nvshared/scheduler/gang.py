@@ -35,24 +35,24 @@ class Member(NamedTuple):
     phase: Phase
     since: int                          # of this phase
     wants: bool                         # its program wants the card, or has it
-    light: bool                         # it has nothing that could leave: others run beside it
-    takes: int                          # bytes of the card,
-    alone: int                          # of so many, if nobody else's were there who answers
-    crowded: bool                       # it does not fit even then
-    held_up: bool                       # it may not run, or does not answer
-    not_before: int                     # nor is it chosen before this moment
+    light: bool                         # nothing of it can be evicted: others run beside it
+    takes: int                          # bytes of the card that it fills when whole,
+    alone: int                          # of so many that it could have
+    crowded: bool                       # it does not fit even alone
+    held_up: bool                       # it may not run, or is mute
+    not_before: int                     # it is not chosen before this moment
     ready: bool                         # its turn could begin
     whole: bool                         # its gate could open
     parked: bool
-    stays: bool                         # it runs beside whoever has the turn, and is not stopped
+    stays: bool                         # it is permanent: never stopped
     mute: bool                          # it does not answer
-    contended: bool                     # somebody waits for the card,
-    idle: bool                          # and it does nothing
+    contended: bool                     # a client waits for the card,
+    idle: bool                          # and this one does nothing
     stop_after: int                     # it could not drain; it is not stopped before this moment
 
 
 def member(card: Card, client: ScheduledClient) -> Member:
-    """How it stands."""
+    """The member as the gangs of all cards need it."""
     alone, turn = card.alone, client.turn
     asked = client.phase is Phase.WAITING and not client.invited
     wants = turn is not None or asked or client.phase is Phase.LIMITED
@@ -74,7 +74,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
 
 
 def plan(decision: Decision) -> None:
-    """Ends turns that are to end together, and tells people of those that do not fit."""
+    """Ends turns that are to end together, and reports members that do not fit."""
     alone = decision.card.alone
     for client in decision.card.groups.group("ganged"):
         if client.phase is Phase.WAITING:
@@ -87,34 +87,34 @@ def plan(decision: Decision) -> None:
 
 
 def claim(card: Card) -> ScheduledClient | None:
-    """One of those who have a claim on this card, or come in on one: all are of one gang."""
+    """A member with a claim on this card, or granted it; all such members are of one gang."""
     return next((
         client for client in card.groups.group("ganged")
         if client.ready or client.standing is Standing.GRANTED), None)
 
 
 def may_claim(card: Card, client: ScheduledClient) -> bool:
-    """Nobody of another gang has a claim."""
+    """Whether no other gang has a claim on the card."""
     other = claim(card)
     return other is None or other.membership.gang == client.membership.gang
 
 
 def gets_ready(client: ScheduledClient | None) -> bool:
-    """Its turn could begin."""
+    """Marks a member whose turn could begin."""
     assert client is not None
     client.ready = True
     return True
 
 
 def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
-    """How many of them are of the same gang."""
+    """The number of holders of the client's gang."""
     return sum(
         bool(client.standing) and one.membership.gang == client.membership.gang for one in holders)
 
 
 def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
-    """Nobody's waiting ends this turn now: it is yet to begin, or goes on for another's sake; or
-    the head is of the same gang."""
+    """Whether no waiting client ends this turn now: it is yet to begin, steps for another member,
+    or the head is of the same gang."""
     if holder.standing is Standing.FREE:
         return False
     if head is not None and siblings([holder], head):

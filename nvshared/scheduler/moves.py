@@ -33,9 +33,9 @@ from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenBack
 from nvshared.units import GIB, SECOND
 
-SLACK_MOST = GIB                        # what a holder gets beyond its need, so that it can grow,
-SLACK_PART = 8                          # is at most this part of what nobody needs,
-SLACK_REFILL = 4                        # and is filled up when it is down to this part
+SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,
+SLACK_PART = 8                          # at most this part of the room that no client needs,
+SLACK_REFILL = 4                        # filled up when it is down to this part
 RETURN_AGAIN = SECOND // 4              # before a loan that could not be given back is asked for
 TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
 # Host memory is taken in pieces, so more may be taken than must be: a few
@@ -52,11 +52,11 @@ SHORTFALL = 10 * SECOND
 
 
 def plan(decision: Decision) -> None:
-    """Evicts what is in the way of holders and loads what there is room for."""
+    """Evicts memory that is in the way of holders, and loads into the room there is."""
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
-    # What one order leaves of the host's memory may allow for another.
+    # Host memory that one order leaves may allow for another.
     before = -1
     while before != len(decision.actions):
         before = len(decision.actions)
@@ -155,7 +155,7 @@ class Evictions:
             if not victim.moving(Way.IN):
                 short -= self._note(victim, min(short, _unfilled(victim)))
         for holder in holders:
-            # What a running client gives up it may fill at any moment; the hook sees to that.
+            # A running client may fill its surplus at any moment; then the hook keeps it.
             surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
             if short > 0 and self._decision.due(holder.failures.evict_after):
                 short -= self._note(holder, min(short, surplus))
@@ -206,7 +206,7 @@ class Evictions:
         domains = victim.domains
         left = max(0, min([self._host_left, *(d.untaken - self._given[d.name] for d in domains)]))
         possible = min(wanted, own + (left if left >= block else 0))
-        # What its domains lack, host memory of others would not give.
+        # Only where the budget is short, not a domain, do others' host bytes help.
         if possible < wanted and left == self._host_left:
             self.host_short += max(wanted - possible, block)
         taken = max(0, possible - own)
@@ -225,12 +225,12 @@ def _unfilled(client: ScheduledClient) -> int:
 def _usable_host(client: ScheduledClient) -> int:
     """Bytes that may be evicted into its own host memory, if all blocks have kept theirs."""
     if client.moving(Way.OUT) or client.failures.spare_host_unusable:
-        return client.host_spare        # none, if it has been found to be of no use
+        return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))
 
 
 def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -> int:
-    """Gives holders what they lack. Returns the host memory that is still short."""
+    """Gives holders the room that they lack. Returns the host memory that is still short."""
     card = decision.card
     free, more_comes = card.free, coming(card) > 0
     for client in wanting:
@@ -255,7 +255,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
 
 
 def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
-    """Gives holders room to grow into, out of what nobody needs."""
+    """Gives holders room to grow into, out of room that no client needs."""
     card = decision.card
     spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.sums.queued_want
     slack = min(SLACK_MOST, spare // SLACK_PART)
@@ -273,7 +273,7 @@ def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     card = decision.card
     if host_short <= 0 or any(c.moving(Way.OUT) and not c.mute for c in card.moving):
-        return                          # what is being evicted may yet find its own host memory
+        return                          # evictions under way may need no more host memory
     keepers = [
         c for c in card.everyone
         if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
@@ -286,7 +286,7 @@ def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
 
 
 def _relieve(decision: Decision) -> None:
-    """Takes back what is not in use of the host memory of domains that have shrunk."""
+    """Takes back unused host memory of domains that have shrunk."""
     for domain in decision.card.domains.lacking:
         short = domain.lacking
         for client in promises.members(decision.card, domain):
@@ -365,11 +365,11 @@ def _evicted(
                 trust.hear(client, client.memory, card.now)
         failures.evict_after = card.now + EVICT_AGAIN
     if answer.no_memory:
-        failures.spare_host_unusable = True     # next time it is given what it will need
+        failures.spare_host_unusable = True     # the next EVICT allows for new host memory
 
 
 def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
-    """True: it has failed."""
+    """Notes the answer to a LOAD. True: the LOAD has failed."""
     client.history.bytes_in += answer.bytes
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:

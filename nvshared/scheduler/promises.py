@@ -38,10 +38,10 @@ from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 # A grant may exceed the request by
 OVERGRANT_LEAST = 64 * MIB
 OVERGRANT_MOST = GIB
-OVERGRANT_PART = 16                     # of what is left
+OVERGRANT_PART = 16                     # this part of the bytes left
 # A grant is not called back until the thread that asked has used it, or for so long.
 USED_WITHIN = SECOND
-PINNED_WITHIN = 60 * SECOND             # the same, where a hook does not say that it has heard
+PINNED_WITHIN = 60 * SECOND             # the same of a grant to pin
 WORTH_TELLING = 64                      # a smaller part of the card is no change worth telling;
 TOLD_AT_ONCE = 4                        # clients,
 TELL_APART = MILLISECOND                # and so long after that the next ones
@@ -58,7 +58,7 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
 
 
 def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
-    """Answers whether a client may hold beyond the card what it says it holds."""
+    """Answers whether a client may hold as much host memory beyond the card as it claims."""
     card = decision.card
     if client.overclaims.beyond <= _beyond_card(card, client):
         client.overclaims = replace(client.overclaims, beyond=0)
@@ -69,7 +69,7 @@ def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> N
 
 
 def plan(decision: Decision) -> None:
-    """Answers questions, and calls back what exceeds a limit."""
+    """Answers questions, and calls back commit that exceeds a limit."""
     card = decision.card
     for client in card.groups.group("granted_to_pin"):
         pins = tuple(
@@ -80,7 +80,7 @@ def plan(decision: Decision) -> None:
             client.promise.pins = pins
     for client in card.groups.group("memory_limited"):
         _call_back(decision, client, client.terms.memory_limit)
-    # A grant may decide what other accounts wait for.
+    # A grant to one account may decide the question of another.
     while any(_answer_account(decision, account) for account in _askers(card)):
         pass
     for client in card.groups.group("undrainable_overcommitted"):
@@ -91,7 +91,7 @@ def plan(decision: Decision) -> None:
 
 
 def tell(decision: Decision) -> None:
-    """Tells clients when what they could grow to has changed, once all else is decided."""
+    """Tells clients how far they could grow, where that has changed, once all else is decided."""
     card, settings = decision.card, decision.card.settings
     unused = card.groups.sums.committed - card.groups.sums.used
     least = settings.total // WORTH_TELLING
@@ -117,9 +117,9 @@ def tell(decision: Decision) -> None:
 
 
 def host_needs(card: Card) -> int:
-    """What this card needs of the host budget."""
+    """Bytes that this card needs of the host budget."""
     groups = card.groups
-    if card.lost:                       # what is held, until the clients end
+    if card.lost:                       # the memory that clients hold until they end
         return groups.sums.host_charged
     outside = groups.sums.beyond
     beyond = groups.sums.committed + outside - card.settings.capacity
@@ -127,7 +127,7 @@ def host_needs(card: Card) -> int:
 
 
 def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
-    """Some of those that have not been told yet; a few at a time, as others wait for us."""
+    """A few of the clients that are yet to be told; not all at once, as others wait meanwhile."""
     card = decision.card
     if not card.untold or not decision.due(card.tell_next):
         return []
@@ -155,7 +155,7 @@ def _answer_account(decision: Decision, account: str) -> bool:
     answered = False
     while (client := _askers(decision.card).get(account)) is not None:
         question, heard = client.promise.question, client.memory.answered
-        # Nobody awaits the answer to a question of which a later one has been answered.
+        # The hook does not await the answer to a question if it has that to a later one.
         if question and question.number > heard and not _answer(decision, client, question):
             break
         client.promise.question = None
@@ -164,7 +164,7 @@ def _answer_account(decision: Decision, account: str) -> bool:
 
 
 def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
-    """False: the answer depends on what others give back."""
+    """False: the answer depends on commit that others are to give back."""
     card, promise, wanted = decision.card, client.promise, question.bytes
     left = _left(card) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.pinned_expected) if client.memory.stays else question.pins
@@ -206,7 +206,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
         why = domain.words
     if promise.commit >= wanted:
-        # It asked before it heard that it may not any more. The hook takes
+        # The hook asked before it heard that it may not any more. It takes
         # LIMITS at its word, so a refusal must promise less.
         promise.commit = min(promise.commit, client.need)
     _tell(decision, client, question.number, _most(card, client), why)
@@ -249,7 +249,7 @@ def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> N
     promise.withdrawn, promise.commit = promise.commit, least
     _tell(decision, client, 0, min(promise.last_most, decision.card.total_for(client)))
     # Nothing changes by this order; its answer shows that the limits were heard. It allows for no
-    # host memory: what orders before it did, or take back, is theirs.
+    # host memory: orders before it account for theirs.
     held = [client.memory.host, *(move.order.host for move in client.moves)]
     decision.evict(client, client.ordered, min(held))
     promise.confirmed_by = client.moves[-1].order.number
@@ -258,7 +258,7 @@ def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> N
 def _tell(
     decision: Decision, client: ScheduledClient, number: int, most: int, why: str = ""
 ) -> None:
-    """Sends LIMITS. What the client may hold beyond the card is host memory that is not promised.
+    """Sends LIMITS. Beyond the card the client may hold host memory that is not promised.
 
     A memory limit is a card of that size, and such a client gets no more than that.
     """
@@ -280,7 +280,7 @@ def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
 
 
 def _left(card: Card) -> int:
-    """What can still be promised; negative when card or budget shrank."""
+    """Bytes that can still be promised; negative after card or budget shrank."""
     host = card.host.promisable
     can = card.settings.capacity + host - margin(host, card.groups.margins())
     return can - card.groups.sums.committed - card.groups.sums.beyond
@@ -294,7 +294,7 @@ def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
 
 
 def _unpinned(card: Card) -> int:
-    """What no client has pinned, or is about to."""
+    """Bytes of the card that no client pins, or is about to pin."""
     return card.settings.capacity - card.groups.sums.pinned_shown - trust.granted_to_pin(card)
 
 
@@ -331,7 +331,7 @@ def _beyond_card(card: Card, client: ScheduledClient) -> int:
 
 
 class Bound(NamedTuple):
-    """What the tightest of a client's domains leaves."""
+    """Bytes that the tightest of a client's domains leaves, and that domain."""
 
     left: int                           # bytes that can still be promised; negative: too many are
     domain: Domain | None               # None: there is no bound

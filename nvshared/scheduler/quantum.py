@@ -67,21 +67,21 @@ STEADY = 8                              # a change of less than this part is not
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
 MOST_HALVINGS = 6                       # of IDLE_MOST, which is IDLE_LEAST then
-IDLE_WATCHED = IDLE_MOST // 4          # where nobody waits, and the gate opens again at once
+IDLE_WATCHED = IDLE_MOST // 4           # where no client waits, and the gate opens again at once
 IDLE_USUAL = 50 * MILLISECOND           # where no hand-over depends on it; the hook's own default
 NEWS = 2                                # a window that is told anew has changed by this factor
 TELLING = 4 * BLOCK                     # bytes that must have been lacking to teach the pace
-SLOWEST = 100                           # bytes/us; what is slower waited for more than a bus
+SLOWEST = 100                           # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000
 
 
 def lacks(client: ScheduledClient) -> int:
-    """Bytes to be loaded, or made room for, before it is whole."""
+    """Bytes to be loaded, or made room for, before the client is whole."""
     return max(0, client.need - client.memory.filled)
 
 
 def measure(card: Card, client: ScheduledClient) -> bool:
-    """It is whole, and its gate opens now: what did that take? False: nothing new is known."""
+    """Learns the cost of the hand-over to a client whose gate opens now. False: nothing new."""
     turn = client.its_turn
     if turn.lacked is None:
         known, client.cost = client.cost is not None, None
@@ -115,7 +115,7 @@ def now(card: Card, head: ScheduledClient | None) -> int:
 
 
 def shown(card: Card, head: ScheduledClient | None) -> int:
-    """The quantum as people and hooks see it: what it comes to, not what it is at a moment."""
+    """The quantum as people and hooks see it: of whole hand-overs, not of this moment."""
     if (fixed := _fixed(card)) is not None:
         return fixed
     fresh = now(card, head)
@@ -127,13 +127,13 @@ def shown(card: Card, head: ScheduledClient | None) -> int:
 
 
 def in_force(card: Card) -> int:
-    """The quantum for whoever asks; where it is auto and nobody waits, what it was last."""
+    """The quantum in force; where it is auto and no client waits, the last one."""
     fixed = _fixed(card)
     return min(card.shown_quantum, card.settings.longest_tq) if fixed is None else fixed
 
 
 def idle_window(card: Card, head: ScheduledClient | None) -> int:
-    """How long holders are to be idle before they say so: what they were told, if about right."""
+    """Microseconds of idleness until IDLE is sent; the last window, if it is about right."""
     if not card.contended:
         return IDLE_USUAL
     costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
@@ -143,18 +143,18 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
 
 
 def patience(client: ScheduledClient, window: int) -> int:
-    """How long this client is to be idle, where others are to be for `window`."""
+    """The client's part of a window that holds for all."""
     return max(min(window, IDLE_LEAST), window >> client.halvings)
 
 
 def rests(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Its turn is over. If that was for idleness, its pause will teach."""
+    """Notes a turn that is over. If idleness ended it, the pause that follows will teach."""
     told = card.told if turn.ending is TurnEnd.IDLE and turn.told is not None else None
     client.rests = None if told is None else told.idle_window if told.pace else IDLE_WATCHED
 
 
 def came_back(client: ScheduledClient, now: int) -> None:
-    """It wants the card again."""
+    """Adapts the idle window of a client that wants the card again."""
     if client.rests is not None:
         if now - client.since >= IDLE_MOST:
             client.halvings = min(client.halvings + 1, MOST_HALVINGS)
@@ -170,7 +170,7 @@ def moving(card: Card, client: ScheduledClient, size: int) -> int:
 
 
 def _fixed(card: Card) -> int | None:
-    """Where it does not follow from what hand-overs cost."""
+    """The quantum where it does not follow from the cost of hand-overs."""
     tq = card.settings.tq
     if card.busy.members:
         return BUSY if tq is None else min(tq, BUSY)

@@ -88,7 +88,7 @@ AGAIN = SECOND                          # between two tries to load memory on a 
 
 
 class Scheduler:
-    """Decides who uses one GPU, when, and how much of its memory lies on it.
+    """Decides which clients use one GPU, when, and how much of their memory is resident.
 
     `now` is microseconds on a clock that never steps back. For
     `settings.gather` microseconds from the start it only listens.
@@ -106,7 +106,7 @@ class Scheduler:
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Takes note of an event and returns what is to be done, in that order.
+        """Takes note of an event. Returns the actions to carry out, in order.
 
         A client's first action is its Limits, which are the answer to HELLO.
         """
@@ -145,12 +145,12 @@ class Scheduler:
         return self._card.groups.sums.filled + self._card.neighbour.held
 
     def memory(self, client: int) -> events.Memory:
-        """A client's figures, as its last record said; nothing of one that is gone."""
+        """A client's figures by its last record; zeros after it left."""
         found = self._card.clients.get(client)
         return events.Memory() if found is None else found.memory
 
     def usage(self, client: int, now: int) -> Usage:
-        """What a client has used of the card; nothing, if it is gone."""
+        """A client's totals; zeros after it left."""
         found = self._card.clients.get(client)
         if found is None:
             return Usage()
@@ -159,40 +159,40 @@ class Scheduler:
             found.memory, now, found.time_held(now), found.time_waited(now))
 
     def stopping(self, client: int) -> bool:
-        """Whether it owes an answer to STOP."""
+        """Whether the client has not answered STOP."""
         found = self._card.clients.get(client)
         turn = None if found is None or found.phase is not Phase.DRAINING else found.turn
         return turn is not None and turn.parked is None
 
     def member(self, client: int) -> gang.Member | None:
-        """How one stands that is in a gang; None: it is gone."""
+        """A client of a gang; None: it left."""
         found = self._card.clients.get(client)
         return None if found is None else gang.member(self._card, found)
 
     def unanswered(self, client: int, number: int) -> MoveOrder | None:
-        """The order with this number, if the client owes an answer to it."""
+        """The order of this number, if the client has not answered it."""
         found = self._card.clients.get(client)
         moves = () if found is None else found.moves
         return next((move.order for move in moves if move.order.number == number), None)
 
     def orders_unanswered(self) -> int:
-        """How many orders to move memory are on their way, to those who answer."""
+        """The number of unanswered orders to move memory, those to mute clients left out."""
         return sum(len(client.moves) for client in self._card.moving if not client.mute)
 
     def belongs(self, client: int, domains: Iterable[str]) -> None:
-        """A client is in these domains from now on, and in no others."""
+        """Puts a client into these domains, and into no others."""
         found = self._card.clients.get(client)
         if found is not None:
             terms.bound(self._card, found, domains)
             self._card.groups.settle()
 
     def snapshot(self) -> Snapshot:
-        """How things stand since the last event."""
+        """The state since the last event."""
         return snapshot.take(self._card)
 
 
 def _note(decision: Decision, event: events.Event) -> None:
-    """Changes what we know."""
+    """Changes the card's state as the event says."""
     card = decision.card
     match event:
         case events.Joined():
@@ -283,14 +283,14 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
 
 
 def _plan(decision: Decision) -> None:
-    """Adds to the decision what has to be done now."""
+    """Adds all actions to the decision that are due now."""
     card = decision.card
     if card.lost:
         return
     if not decision.due(card.gathered):
-        return                          # what others hold and were promised is not known yet
+        return                          # figures and promises of some clients are not known yet
     moves.ask_again(decision)
-    turns.report_stuck(decision)        # before, as others do not wait for who is
+    turns.report_stuck(decision)        # first, as no client waits for one that is mute
     ahead.interrupt(decision)
     promises.plan(decision)
     loans.plan(decision)
@@ -300,11 +300,11 @@ def _plan(decision: Decision) -> None:
     ahead.plan(decision, blocked, lasts)
     background.plan(decision)
     promises.tell(decision)
-    turns.report_stuck(decision)        # again, for when to look after what was ordered now
+    turns.report_stuck(decision)        # again, for the deadline of the orders of this plan
 
 
 def _lose(decision: Decision) -> None:
-    """Ends all turns, the queue and what is under way, and lets everybody go on."""
+    """Ends all turns, the queue and all orders, and opens all gates."""
     card = decision.card
     card.lost = card.host.lost = True
     card.contended, card.head = False, None
@@ -321,7 +321,7 @@ def _lose(decision: Decision) -> None:
 
 
 def _hear_lost(decision: Decision, event: events.Event) -> None:
-    """An event on a card that is gone."""
+    """Handles an event of a lost card."""
     card = decision.card
     match event:
         case events.Left():

@@ -28,16 +28,16 @@ class Wait(NamedTuple):
     """How one client waits."""
 
     position: int                       # in the queue; 1: the next one; 0: it stands in none
-    left: int | None                    # about how much longer; None: nobody can tell
+    left: int | None                    # about how much longer, us; None: unknown
 
 
 class CardState(StrEnum):
-    """What goes on on a GPU."""
+    """The state of a GPU."""
 
-    GATHERING = "gathering"             # just started: listening who holds what
-    IDLE = "idle"                       # nobody's gate is open
-    SHARED = "shared"                   # everyone who wants runs
-    TURNS = "turns"                     # someone waits for another's turn to end
+    GATHERING = "gathering"             # just started: clients say what they hold
+    IDLE = "idle"                       # no gate is open
+    SHARED = "shared"                   # all clients that want the card run
+    TURNS = "turns"                     # a client waits for another's turn to end
     BUSY = "busy"                       # all are, and take short turns although they fit
     LOST = "lost"
 
@@ -50,12 +50,12 @@ class ClientView:
     state: ClientState
     memory: Memory                      # as its last record said
     room: int                           # counted against the capacity, orders under way included
-    commit: int                         # what allocated + pinned may grow to without asking
-    fits: bool                          # False: it could not run even alone, as things are
+    commit: int                         # bytes that allocated + pinned may grow to without asking
+    fits: bool                          # False: too large to run even alone
     held_time: int                      # time with the gate open, until Snapshot.now
-    waited: int                         # time wanting it open, until Snapshot.now,
-    waiting: int | None                 # and the part of this wait; None: it does not wait
-    idle: int | None                    # since its gate was shut and nobody stood there; or None
+    waited: int                         # time of waiting, until Snapshot.now,
+    waiting: int | None                 # and the part of the present wait; None: none
+    idle: int | None                    # time without a wish for the card; None: not idle
     turns: int
     bytes_in: int                       # brought to the card
     bytes_out: int                      # moved to the host
@@ -70,8 +70,8 @@ class Snapshot:
 
     now: int                            # the moment of the last event
     state: CardState
-    capacity: int                       # as set, less what the driver turned out not to have
-    free: int                           # room nobody has; negative after the capacity shrank
+    capacity: int                       # as set, less memory that the driver lacks
+    free: int                           # room that no client has; negative after capacity shrank
     host_free: int                      # of the budget; negative after the budget shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
     queue_length: int                   # clients that want it open
@@ -83,7 +83,7 @@ class Snapshot:
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:
-        """Of those who wait, the next one first; to be read before the next event."""
+        """By waiting client, the next one first; to be read before the next event."""
         return self.forecast()
 
 
@@ -118,7 +118,7 @@ def _state(card: Card) -> CardState:
 
 
 class _Views(Mapping[int, ClientView]):
-    """Clients, each viewed when somebody looks."""
+    """Views of clients, each made when it is read."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -166,14 +166,14 @@ def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
     one_at_a_time = card.one_at_a_time
     alone = card.settings.capacity - card.pinned
-    taken, now = 0, 0                   # bytes of those who hold it then; us from now
-    ends: list[tuple[int, int, int]] = []       # of turns, with whose it is and what it takes
+    taken, now = 0, 0                   # bytes of the holders at that moment; us from now
+    ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
     for client in card.holders:
         if client.phase is Phase.LOADING:
             come = quantum.moving(card, client, quantum.lacks(client))
             found[client.id] = Wait(len(found) + 1, come)
         elif client.is_permanent or client.mute:
-            continue                    # it runs beside whoever has the turn
+            continue                    # it runs beside any holder
         taken += client.takes
         ends.append((_left(card, client), client.id, client.takes))
     heapify(ends)
@@ -195,7 +195,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
 
 
 def _usual(card: Card, client: ScheduledClient) -> int:
-    """How long its turns last; at most a quantum, as others wait."""
+    """The mean length of the client's turns; at most a quantum, as others wait."""
     turn = client.turn
     now = turn is not None and turn.started is not None
     before = client.history.turns - now
@@ -205,7 +205,7 @@ def _usual(card: Card, client: ScheduledClient) -> int:
 
 
 def _left(card: Card, client: ScheduledClient) -> int:
-    """How much longer a turn lasts: as long as usual, or, if it is that long already, a quantum."""
+    """Microseconds left of a turn: of the usual length, or after that of a quantum."""
     if client.phase is Phase.LOADING:
         return quantum.moving(card, client, quantum.lacks(client)) + _usual(card, client)
     lasted, usual = _lasted(card, client), _usual(card, client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for clients and for tenants: applies it, and stops clients at their compute limits.
+"""Terms of clients and tenants: applies them, and stops clients at their compute limits.
 
 The rest of the plan goes by it: promises.py promises nothing beyond a memory limit and calls back
 what was promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of
@@ -34,7 +34,7 @@ from nvshared.scheduler.tenants import Node
 
 
 def change(card: Card, client: ScheduledClient, own: Terms) -> None:
-    """From now on they are these, and it is suspended if one of its tenants is."""
+    """Replaces a client's terms. It is suspended if one of its tenants is, too."""
     client.own = own
     suspended = own.suspended or any(
         card.tenants.terms_for(name).suspended for name in client.tenants)
@@ -52,7 +52,7 @@ def change(card: Card, client: ScheduledClient, own: Terms) -> None:
 
 
 def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
-    """From now on they are these for all clients of a tenant together."""
+    """Replaces the terms of all clients of a tenant together."""
     before = card.tenants.terms_for(tenant)
     card.tenants.terms[tenant] = terms
     if terms == TenantTerms():
@@ -84,7 +84,7 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
 
 
 def _change_priority(card: Card, client: ScheduledClient) -> None:
-    """It queues at the priority that its tenants' terms say now."""
+    """Moves a client to the priority that its tenants' terms say now."""
     old, new = client.path, card.tenants.path(client.tenants, client.path[-1])
     if new == old:
         return
@@ -106,8 +106,8 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
 
 
 def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
-    """What its tenants are promised keeps to their limits, of all levels. `groups`: the control
-    groups that it is in from now on; None: the same as before."""
+    """Binds a client to the limits of its control groups and tenants, of all levels. `groups`:
+    the control groups from now on; None: the same as before."""
     if groups is None:
         groups = [one.name for one in client.domains if one.name not in client.tenants]
     terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
@@ -117,7 +117,7 @@ def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = No
 
 
 def preempt(card: Card) -> None:
-    """The present turns may be ended, if others wait."""
+    """Lets all present turns end, if clients wait."""
     if card.contended:
         for client in card.holders:
             client.its_turn.preempted = True
@@ -138,7 +138,7 @@ def _limit(card: Card, node: Node, percent: int) -> None:
 
 
 def account(card: Card) -> None:
-    """Brings the accounts up to date, before what has just happened is noted."""
+    """Brings the accounts up to date before an event is noted."""
     for node in card.tenants.limited:
         assert node.quota is not None
         if node.quota.ends > card.now:
@@ -158,7 +158,7 @@ def account(card: Card) -> None:
 
 
 def plan(decision: Decision) -> None:
-    """Stops those that have had their share, and lets in those that have some again."""
+    """Stops clients that have used their window, and queues those with time in a new one."""
     card = decision.card
     for client in card.groups.group("rationed"):
         if client.phase in (Phase.IDLE, Phase.DRAINING):
@@ -188,12 +188,12 @@ def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> 
 
 
 def renewed(card: Card, client: ScheduledClient) -> int:
-    """When one that has had its share of the time can have some again."""
+    """When a client at its compute limit can have a turn again."""
     return _standing(card, client)[2]
 
 
 def _standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
-    """What it has left, whether that is enough for a turn, and when it can have more."""
+    """Microseconds left, whether they are enough for a turn, and when there are more."""
     accounting = card.settings.accounting
     accounts = [(one.quota, one.billed(card.now, accounting)) for one in client.limits if one.quota]
     short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]

@@ -43,7 +43,7 @@ PINNING_PART = 16                       # of the card, that one account may be a
 
 
 def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
-    """Believes what is shown, and what could be promised anew of the `left` bytes."""
+    """Counts claims of a new client that are shown, or could be promised of the `left` bytes."""
     if not client.account:
         client.promise.commit = commit
         return
@@ -69,7 +69,7 @@ def promisable(card: Card, client: ScheduledClient, left: int) -> int:
         return left
     sums = card.groups.accounts().get(client.account, Account())
     worth = card.settings.capacity
-    # The margins of clients that the account may yet start lessen what is left for others.
+    # Margins of clients that the account may yet start leave less for others.
     host, clients = card.host.promisable, card.groups.margins()
     more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
     others = worth + margin(host, clients + more) - margin(host, clients)
@@ -77,7 +77,7 @@ def promisable(card: Card, client: ScheduledClient, left: int) -> int:
 
 
 def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
-    """What all clients are about to pin, as far as it counts for others; without this client's."""
+    """Bytes that all clients but one are about to pin, bounded for each account."""
     most = card.settings.capacity // PINNING_PART
     total = 0
     for account, sums in card.groups.accounts().items():
@@ -109,7 +109,7 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
 
 
 def judge_all(card: Card, seen: events.Seen) -> None:
-    """Compares claims with what the driver and the kernel show."""
+    """Compares claims with the figures of NVML and the kernel."""
     for id, evidence in seen.evidence.items():
         client = card.clients.get(id)
         if client is None or not client.account:

@@ -67,7 +67,7 @@ TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 # A chosen client that gets no room although nothing is on its way, and others wait.
 STALLED = SECOND
-# For so long it is not chosen again.
+# How long a client that found no room is not chosen again.
 GAVE_WAY = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
@@ -84,7 +84,7 @@ BUSY_WELL = 60 * SECOND
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
-    """An earlier daemon let it run: it has a turn, from now on."""
+    """Gives a turn from now on to a client that an earlier daemon let run."""
     client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
     client.history.turns += 1
     client.history.taken_over = 1
@@ -106,8 +106,7 @@ def wanted(card: Card, client: ScheduledClient) -> None:
 
 
 def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) -> None:
-    """How its program uses its turn. Counts only while it is to report that: if it was not asked
-    to, the report is old."""
+    """Notes how a program uses its turn. A report that the last RUN did not ask for is old."""
     turn = client.turn
     if turn is None or turn.told is None or client.phase is not Phase.RUNNING:
         return
@@ -124,7 +123,7 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
 
 
 def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
-    """It has drained, and its gate is closed."""
+    """Ends the turn of a client that has drained, or parks it until its gang has."""
     turn = client.turn
     if turn is None or turn.started is None:
         return
@@ -153,7 +152,7 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
 
 
 def reopened(card: Card, client: ScheduledClient) -> None:
-    """It cannot drain yet: what is in flight may depend on what is not submitted."""
+    """Resumes the turn of a client that cannot drain: work in flight may depend on later work."""
     turn = client.turn
     if turn is None or client.phase is not Phase.DRAINING or turn.parked is not None:
         return
@@ -166,7 +165,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
 
 
 def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Its turn does, after a drain that did not end, or that of another in its gang."""
+    """Resumes a turn after a drain that did not end, its own or of another of its gang."""
     turn.resumed = turn.resumed or turn.parked is not None
     turn.parked = turn.ending = turn.told = turn.busy = None     # the hook may have forgotten
     turn.idle = False
@@ -175,7 +174,7 @@ def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
 
 
 def ganged(decision: Decision, event: Ganged) -> None:
-    """From now on these clients stand so in their gang.
+    """Changes the standing of clients in their gang.
 
     A change of a whole gang is one event for each card: each event makes a plan, and the cost of
     both grows with the number of clients.
@@ -220,14 +219,14 @@ def report_stuck(decision: Decision) -> None:
 
 
 class Admission(NamedTuple):
-    """What the queue comes to at a moment."""
+    """The result of choosing and stopping clients."""
 
     blocked: ScheduledClient | None     # the next client that does not fit
     lasts: int                          # us after which turns may end
 
 
 def plan(decision: Decision) -> Admission:
-    """Chooses and stops clients. Returns whom others' turns end for, and after how long."""
+    """Chooses and stops clients. Returns the client for which turns end, and their length."""
     _invite(decision)
     _suspend(decision)
     gang.plan(decision)
@@ -247,7 +246,7 @@ def plan(decision: Decision) -> Admission:
 
 def _let_run(decision: Decision) -> Admission:
     found = _settle(decision)
-    while _start(decision):             # what that took may have changed the quantum
+    while _start(decision):             # the measured hand-over may have changed the quantum
         found = _settle(decision)
     return found
 
@@ -275,7 +274,7 @@ def _admit_all(decision: Decision) -> Admission:
 
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
-    """Whether it may hold the card with these, beside what those keep who do not answer."""
+    """Whether the client may hold the card with others, beside the memory of mute clients."""
     kept = card.out_of_reach
 
     def fits(staying: list[ScheduledClient]) -> bool:
@@ -287,7 +286,7 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
 
 
 def _crowded(card: Card) -> bool:
-    """More than one runs although they are to take turns from now on."""
+    """Whether more than one client runs although they are to take turns."""
     if not card.one_at_a_time:
         return False
     return crowd(card.in_phase(Phase.RUNNING)) > 1
@@ -306,14 +305,15 @@ def _choose(
 
 
 def _put_back(decision: Decision, client: ScheduledClient) -> None:
-    """To its old place: its turn never began."""
+    """Takes back a turn that never began. The client keeps its place in the queue."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
     queue.account(decision.card)
 
 
 def _invite(decision: Decision) -> None:
-    """Before we end: without us, who has no turn stands still. The smallest first: most fit."""
+    """Queues all clients before the daemon ends, as turns do not change after that. The smallest
+    come first, so that most fit."""
     card = decision.card
     if card.settings.draining:
         for client in sorted(card.in_phase(Phase.IDLE), key=lambda c: c.takes):
@@ -331,9 +331,9 @@ def _suspend(decision: Decision) -> None:
 
 
 def _give_way(decision: Decision) -> None:
-    """A chosen client for which no room is found lets others try, and one that does not answer."""
+    """Takes turns back from chosen clients that are mute, or for which no room is found."""
     card = decision.card
-    # What is kept for it, others could use; and what it is to give up may be more than it needs.
+    # Others can use the room that is kept for a mute client.
     for client in [c for c in card.in_phase(Phase.LOADING) if c.mute]:
         _put_back(decision, client)
     stalled = [client for client in card.in_phase(Phase.LOADING) if not client.whole]
@@ -351,7 +351,7 @@ def _give_way(decision: Decision) -> None:
 
 
 def _repair(decision: Decision) -> None:
-    """What fitted may no longer fit: a client grew, the card shrank, the mode changed."""
+    """Ends turns that no longer fit: a client grew, the card shrank, the mode changed."""
     card = decision.card
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
@@ -359,11 +359,11 @@ def _repair(decision: Decision) -> None:
             return
         staying.remove(client)
         _put_back(decision, client)
-    # Who asks for more waits first, the youngest turn before others; then the oldest.
+    # Clients that ask for more wait first, the youngest turn before others; then the oldest turns.
     asking = [c for c in reversed(staying) if not c.whole]
     content = [c for c in staying if c.whole and not c.is_permanent]
     for client in asking + content:
-        # One that is whole and alone disturbs nobody: it keeps its turn.
+        # A client that is whole and alone is in no other's way: it keeps its turn.
         alone = [c for c in staying if not c.is_permanent] == content[-1:]
         if card.fits(staying) or alone:
             return
@@ -390,7 +390,7 @@ def _admit(decision: Decision) -> Admission:
         claims = client.standing is Standing.CLAIMS
         if claims and (client.ready or not gang.may_claim(card, client)):
             continue
-        # One that cannot run at all at present does not hold up the others.
+        # A client that cannot run at all at present does not hold up the others.
         if not decision.due(client.not_before) or client.takes > alone or client.mute or (
             tight and not card.fits([client])
         ):
@@ -406,14 +406,14 @@ def _admit(decision: Decision) -> Admission:
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
             lasts = quantum.now(card, blocked)
-            # Nobody else fits either, or nobody may overtake: no need to ask each of them.
+            # No other client fits or may overtake: no need to ask each of them.
             if beside < least or one_at_a_time or not _may_overtake(
                 decision, blocked, overtaken, lasts
             ):
                 break
             continue
         if blocked is not None and client.priority is Priority.BACKGROUND < blocked.priority:
-            break                       # the background has what nobody else wants
+            break                       # background clients wait behind all others
         if blocked is not None and not (
             fits and _may_overtake(decision, blocked, overtaken, lasts)
         ):
@@ -428,7 +428,7 @@ def _admit(decision: Decision) -> Admission:
 
 
 def _let_in(decision: Decision) -> None:
-    """Chooses those that are on the card for good, whoever else has it."""
+    """Chooses permanent clients, whichever other clients hold the card."""
     for client in decision.card.groups.group("queued_permanent"):
         if not client.mute:
             _choose(decision, client)
@@ -437,7 +437,10 @@ def _let_in(decision: Decision) -> None:
 def _may_overtake(
     decision: Decision, blocked: ScheduledClient, holders: list[ScheduledClient], lasts: int
 ) -> bool:
-    """Beside the present holders, until the first of their turns ends, `lasts` after it began."""
+    """Whether clients may run beside the holders until the first of those turns ends.
+
+    `lasts`: microseconds of a turn.
+    """
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(decision, blocked, holders, lasts)
@@ -455,17 +458,17 @@ def _may_overtake(
 def _ended(
     decision: Decision, head: ScheduledClient | None, holders: list[ScheduledClient], usual: int
 ) -> dict[int, TurnEnd]:
-    """Whose turns may end now, for the client that waits first, and why.
+    """Returns which turns may end now for the client that waits first, and why.
 
     `usual`: microseconds that a turn lasts. Takes note of when the next will be over.
     """
     settings = decision.card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
-    for holder in holders:              # oldest first, so whom it came beside is known
+    for holder in holders:              # oldest first, so the turns it came beside are known
         turn = holder.its_turn
         if holder.mute or (holder.is_permanent and holder.phase is not Phase.DRAINING):
-            lasting.add(turn.serial)    # to which nobody can put an end
+            lasting.add(turn.serial)    # cannot be ended
             continue
         if gang.lasts(holder, head):
             lasting.add(turn.serial)
@@ -608,7 +611,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
         if not common.report_copies:
             turn.copying = frozenset()
         if not told.report_idle:
-            turn.idle = False           # when it is asked again to say so, it says it anew
+            turn.idle = False           # asked again, the hook reports anew
         if not told.report_busy:
             turn.busy = None
         turn.told = told
@@ -617,7 +620,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
 
 
 def _busy_matters(card: Card) -> bool:
-    """Whether holders are to say if they are busy. A client that runs alone never is."""
+    """Whether holders are to report BUSY. A client that runs alone never is."""
     if card.busy.members:
         return True
     several = 1 < card.groups.size(Phase.RUNNING) <= BUSY_MOST
@@ -625,7 +628,7 @@ def _busy_matters(card: Card) -> bool:
 
 
 def _awaits_idle(card: Card) -> bool:
-    """Whether those that are not busy are to say if they are idle, as others could take turns."""
+    """Whether clients that are not busy are to report idleness, as others could take turns."""
     if card.busy.members or not _busy_matters(card):
         return False
     running = card.in_phase(Phase.RUNNING)
@@ -634,7 +637,7 @@ def _awaits_idle(card: Card) -> bool:
 
 
 def _others_idle(card: Card) -> bool:
-    """All that are not busy are idle."""
+    """Whether all clients that are not busy are idle."""
     return _awaits_idle(card) and all(
         client.its_turn.busy is not None or client.its_turn.idle
         for client in card.in_phase(Phase.RUNNING)
@@ -706,12 +709,12 @@ def _begin_busy_turns(decision: Decision) -> bool:
 
 
 def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
-    """It does not use its turns, or not only its own."""
+    """Whether the client does not use its turns, or not only its own."""
     match client.phase:
         case Phase.IDLE:
             return decision.due(client.since + BUSY_COMES_BACK)
         case Phase.DRAINING:
-            # What it had submitted before may take long, and runs beside the others'.
+            # Work submitted before busy turns began may take long, and runs beside the others'.
             turn = client.its_turn
             return (turn.started or 0) >= decision.card.busy.since and decision.due(
                 turn.stop_sent + BUSY_DRAINS)
