@@ -10,6 +10,7 @@
 #   make bench-gate     what the gate costs a launch
 #   make bench-training what the library costs a training (needs a GPU and PyTorch)
 #   make bench-daemon   what the daemon costs: decisions, memory, wake-ups; how fast nvsharectl is
+#   make bench-attacked what others feel while a user attacks the daemon (as root)
 #   make bench-handover what a hand-over takes: bytes, time, what others feel (a GPU, or simulated);
 #                       VARIANTS="two-large ..." measures those alone
 #   make bench-shares   what each of several programs gets of a card, next to what it should get
@@ -58,7 +59,7 @@ QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
-.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-handover bench-shares bench-models bench-rl bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -106,6 +107,9 @@ bench-gate: build $(VENV)/demo-ready
 
 bench-daemon: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.daemon.measure
+
+bench-attacked: build $(VENV)/demo-ready
+	@$(VENV)/bin/python -m bench.daemon.attacked $(OPTIONS)
 
 bench-handover: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/handover -s

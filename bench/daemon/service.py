@@ -28,7 +28,7 @@ BUS = """\
   </policy>
 </busconfig>
 """
-FIND = "from nvshared.machine.nvml import NVML; print(NVML().find()[0].uuid_bytes.hex())"
+FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,31 @@ class Service:
     pid: int
     socket: Path
     bus: str
-    uuid: bytes                         # of the card
+    uuids: tuple[bytes, ...]            # of the cards
+
+    @property
+    def uuid(self) -> bytes:
+        """Of the first card."""
+        return self.uuids[0]
 
 
 @contextmanager
-def service(memory: int, *options: str, module: str = "nvshared") -> Iterator[Service]:
-    """A daemon with a card of `memory` bytes, and ready, for as long as the block lasts.
+def service(
+    memory: int, *options: str, module: str = "nvshared", cards: int = 1, log: Path | None = None,
+) -> Iterator[Service]:
+    """A daemon with cards of `memory` bytes, and ready, for as long as the block lasts.
 
-    `module`: what is started as the daemon.
+    `module`: what is started as the daemon. `log`: the file that has its log afterwards.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvshare-bench-")))
+        folder.chmod(0o755)             # for clients of other users
+        log = log or folder / "log"
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(library.simulator()),
             "NVSHARE_SIM_DIR": str(folder),
-            "NVSHARE_SIM_GPUS": "1",
+            "NVSHARE_SIM_GPUS": str(cards),
             "NVSHARE_SIM_MEMORY": str(memory),
             "NOTIFY_SOCKET": str(folder / "notify"),
             "WATCHDOG_USEC": str(WATCHDOG),
@@ -67,18 +76,19 @@ def service(memory: int, *options: str, module: str = "nvshared") -> Iterator[Se
         ready.bind(environment["NOTIFY_SOCKET"])
         ready.settimeout(PATIENCE)
         (folder / "conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
-        errors = stack.enter_context((folder / "log").open("w+"))
+        errors = stack.enter_context(log.open("w+"))
         daemon = subprocess.Popen(
             [sys.executable, "-m", module, "--config", str(folder / "conf"), "--bus", bus,
              "--socket", str(folder / "sock"), "--max-clients-per-user", "4096",
              "--state-dir", str(folder / "state"), *options],
             env=environment, cwd=ROOT, stderr=errors,
         )
-        stack.callback(_end_well, daemon, folder / "log")
+        stack.callback(_end_well, daemon, log)
         while ready.recv(1000) != b"READY=1":
             continue
         ready.close()                   # nobody reads what it says from now on
-        yield Service(daemon.pid, folder / "sock", bus, bytes.fromhex(found.stdout.strip()))
+        uuids = tuple(bytes.fromhex(line) for line in found.stdout.split())
+        yield Service(daemon.pid, folder / "sock", bus, uuids)
 
 
 @contextmanager

@@ -34,12 +34,13 @@ ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.MOVED, Type.LOAD: Type.MOVE
 
 
 class Attack:
-    """What all attacks know: where the socket is, which GPU, how wide, and a dice."""
+    """What all attacks know: where the socket is, which GPUs, how wide, and a dice."""
 
-    def __init__(self, address: str, uuid: bytes, width: int) -> None:
+    def __init__(self, address: str, uuids: list[bytes], width: int) -> None:
         self.address = address
         self.width = width              # connections at a time
-        self.uuid = uuid
+        self.uuids = uuids
+        self.uuid = uuid = uuids[0]
         self.hello = protocol.encode_report(ReportRecord(Type.HELLO, uuid=uuid))
         self.random = random.Random(width)
 
@@ -157,6 +158,27 @@ def change(attack: Attack) -> Iterator[None]:
         yield
 
 
+def gang(attack: Attack) -> Iterator[None]:
+    """Clients on all GPUs, in gangs of eight, that want the GPU, obey, and want it again."""
+    wants = protocol.encode_report(ReportRecord(Type.MEMORY, Flag.WANTS))
+    crowd = attack.crowd()
+    for number, one in enumerate(crowd):
+        uuid = attack.uuids[number % len(attack.uuids)]
+        for record in (ReportRecord(Type.GANG, text=f"g{number // 8}:8"),
+                       ReportRecord(Type.HELLO, uuid=uuid)):
+            say(one, protocol.encode_report(record))
+        say(one, wants)
+    while True:
+        for one in select.select(crowd, [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):
+                while packet := one.recv(protocol.SIZE):
+                    order = protocol.decode_order(packet)
+                    obey(one, order)
+                    if order.type is Type.STOP:
+                        say(one, wants)
+        yield
+
+
 def promise(attack: Attack) -> Iterator[None]:
     """Programs that say they were promised all there is, and asked for it, and have it all."""
     everything = Memory(allocated=1 << 40, pending=1 << 40)
@@ -207,7 +229,7 @@ def obey(one: socket.socket, order: OrderRecord) -> None:
 ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
     attack.__name__: attack
     for attack in (
-        hold, come_and_go, answer_nothing, garbage, descriptors, change, promise,
+        hold, come_and_go, answer_nothing, garbage, descriptors, change, gang, promise,
         claim_host_memory, cling,
     )
 }
@@ -218,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("attack", choices=[*ATTACKS, *BUS_ATTACKS])
     parser.add_argument("address")
-    parser.add_argument("--gpu", default="")
+    parser.add_argument("--gpu", default="", help="UUIDs, with commas")
     parser.add_argument("--uid", type=int)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--width", type=int, default=1)
@@ -233,8 +255,8 @@ def main() -> None:
         messages, hear = BUS_ATTACKS[given.attack]
         attack = flood(given.address, given.width, messages, hear=hear)
     else:
-        uuid = bytes.fromhex(given.gpu)
-        attack = ATTACKS[given.attack](Attack(given.address, uuid, given.width))
+        uuids = [bytes.fromhex(one) for one in given.gpu.split(",")]
+        attack = ATTACKS[given.attack](Attack(given.address, uuids, given.width))
     print("ready", flush=True)
     sys.stdin.readline()
     done = 0

@@ -108,7 +108,7 @@ def attack(
     """Begins at once, after `before` with its pid. Without a number of rounds it goes on until
     `rest`."""
     # One that plays along as a client may have turns, and may take its time; on another card.
-    card = 1 if name == "change" else 0
+    card = 1 if name in ("change", "gang") else 0
     user = ["--uid", str(SOMEBODY)] if IS_ROOT else []
     popen = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.attacker", name, address,

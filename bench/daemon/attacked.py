@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what a user who attacks the daemon costs others: python -m bench.daemon.attacked.
+
+Under each attack, clients of another user say HELLO one after the other until the time is over.
+Meanwhile the attacker's process must live, and where it means to hold its connections, the daemon
+must have them all. Prints a table and the same as JSON, which is kept in bench/results/ too. Ends
+with status 1 where an attack was not there, or a goal is missed. Needs root, for the users.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.daemon.crowd import Client
+from bench.daemon.service import ROOT, Service, service
+from bench.harness import machine
+from nvshared.errors import NvshareError
+from nvshared.hook.protocol import Type
+from nvshared.units import MIB
+
+RESULTS = ROOT / "bench" / "results"
+ATTACKER, SOMEBODY = 65_534, 65_533     # user ids
+PAUSE = 0.05                            # seconds between two HELLOs
+RETRY = 0.02                            # seconds, as the library
+UP_WITHIN = 60.0                        # seconds until an attack is there
+HELLO_MOST = 200.0                      # goals, in ms
+LOOP_MOST = 100.0
+# How many connections each attack has at a time, and whether it means to hold them.
+ATTACKS = {
+    "hold": (1000, True), "change": (1000, True), "gang": (200, True), "promise": (200, True),
+    "claim_host_memory": (200, True), "answer_nothing": (200, False), "come_and_go": (200, False),
+    "garbage": (200, False), "descriptors": (200, False),
+}
+STOOD = re.compile(r"the event loop stood for ([\d.]+) s at most, of which it ran for ([\d.]+) s")
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """What others feel of one attack; ms."""
+
+    attack: str
+    connections: int                    # of the attacker; the fewest at any HELLO
+    hellos: int
+    median: float
+    most: float
+    loop_stood: float                   # the longest pass of the event loop,
+    loop_ran: float                     # and its processor time in it
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the goals are met, which are those of an idle machine."""
+        return self.most <= HELLO_MOST and self.loop_stood <= LOOP_MOST
+
+
+def sockets(pid: int) -> int:
+    """How many a process has open."""
+    number = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):       # closed meanwhile
+            number += str(one.readlink()).startswith("socket:")
+    return number
+
+
+@contextmanager
+def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Popen[str]"]:
+    """One that goes on until the block ends."""
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.attacker", name, str(daemon.socket), "--gpu",
+         ",".join(uuid.hex() for uuid in daemon.uuids), "--uid", str(ATTACKER),
+         "--width", str(width)],
+        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    with popen:
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        popen.stdout.readline()
+        popen.stdin.write("go\n")
+        popen.stdin.flush()
+        try:
+            yield popen
+        finally:
+            popen.kill()
+
+
+def hello(daemon: Service) -> float:
+    """How long one of another user takes, from the connection to the answer; ms."""
+    began = time.perf_counter()
+    client = None
+    while client is None:
+        os.seteuid(SOMEBODY)
+        try:
+            client = Client(daemon.socket, daemon.uuid, 0)
+        except BlockingIOError:         # the queue is full of the attacker's; as the library does
+            time.sleep(RETRY)
+        finally:
+            os.seteuid(0)
+    client.say(Type.HELLO)
+    while client.hear() != Type.LIMITS:
+        continue
+    client.socket.close()
+    return (time.perf_counter() - began) * 1e3
+
+
+def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> Attacked:
+    """Raises NvshareError where the attack was not there all the time."""
+    # What an attack holds, it holds until it ends.
+    options = ("--max-clients-per-user", "1024", "--hello-timeout", "1h", "--debug")
+    with service(MIB * 64, *options, cards=2, log=log) as daemon:
+        before = sockets(daemon.pid)
+        with attacker(daemon, name, width) as process:
+            end = time.monotonic() + UP_WITHIN
+            while holds and sockets(daemon.pid) < before + width:
+                if time.monotonic() > end:
+                    raise NvshareError(f"{name}: it has not come within {UP_WITHIN:.0f} s")
+                time.sleep(PAUSE)
+            taken, fewest = [], width
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                taken.append(hello(daemon))
+                fewest = min(fewest, sockets(daemon.pid) - before)
+                if process.poll() is not None or (holds and fewest < width):
+                    raise NvshareError(f"{name}: it has gone; {fewest} connections were left")
+                time.sleep(PAUSE)
+    found = STOOD.search(log.read_text())
+    if found is None:
+        raise NvshareError(f"{name}: the daemon did not say for how long its event loop stood")
+    stood, ran = (float(one) * 1e3 for one in found.groups())
+    return Attacked(name, fewest, len(taken), round(median(taken), 1), round(max(taken), 1),
+                    round(stood, 1), round(ran, 1))
+
+
+def main() -> int:
+    """Measures, prints and keeps the results."""
+    parser = argparse.ArgumentParser(prog="python -m bench.daemon.attacked", allow_abbrev=False)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each attack")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to keep the JSON")
+    given = parser.parse_args()
+    if os.geteuid() != 0:
+        print("an attacker must be another user: run it as root", file=sys.stderr)
+        return 1
+    where = machine()
+    found = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, (width, holds) in ATTACKS.items():
+                found.append(measure(name, width, holds, given.seconds, Path(folder) / name))
+    except NvshareError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    text = json.dumps({"machine": where, "attacks": [asdict(one) for one in found]}, indent=1)
+    print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
+    print("attack             connections  HELLOs  median     most  loop stood   ran, ms")
+    for one in found:
+        print(f"{one.attack:18} {one.connections:11} {one.hellos:7} {one.median:7.1f} "
+              f"{one.most:8.1f} {one.loop_stood:11.1f} {one.loop_ran:9.1f}")
+    print(f"\n{text}")
+    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
+    RESULTS.mkdir(exist_ok=True)
+    (given.output or RESULTS / f"attacked-{stamp}.json").write_text(text + "\n")
+    return 0 if all(one.is_good for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
