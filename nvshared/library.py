@@ -48,6 +48,11 @@ def workload() -> Path:
     return _find("nvshare-workload")
 
 
+def checkpoint() -> Path:
+    """Path of nvshare-checkpoint. Raises NvshareError if it is not there."""
+    return _find("nvshare-checkpoint")
+
+
 def simulator() -> Path:
     """Folder with the simulated libcuda.so.1 and libnvidia-ml.so.1, for LD_LIBRARY_PATH.
 

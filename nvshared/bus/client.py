@@ -18,6 +18,13 @@ async def set_term(manager: Manager, client: Client, term: str, value: int) -> N
     manager.set_terms(client.id, term, value, by_owner=as_owner)
 
 
+async def permit(client: Client) -> None:
+    """Raises NotPermitted unless the caller owns the client's program, or polkit agrees."""
+    who = caller.get()
+    if not client.peer.is_of(await who.uid()):
+        await who.authorise(ACTION_MANAGE_CLIENTS, "")
+
+
 class ClientInterface(Interface):
     """Who it is, what it holds, and how much of the card's time it had."""
 
@@ -38,7 +45,8 @@ class ClientInterface(Interface):
     Name = read_only("Name", "s", lambda self: self._client.name)
     Tenant = read_only("Tenant", "s", lambda self: self._client.tenant)
     Gang = read_only("Gang", "s", lambda self: self._client.gang, Emits.NOTHING)
-    State = read_only("State", "s", lambda self: str(self._client.view.state))
+    State = read_only("State", "s", lambda self: self._client.state)
+    Unparkable = read_only("Unparkable", "s", lambda self: self._client.unparkable)
     Stays = read_only("Stays", "s", lambda self: str(self._client.memory.stays))
     Allocated = read_only(
         "Allocated", "t", lambda self: self._client.memory.allocated, Emits.NOTHING)

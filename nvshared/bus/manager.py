@@ -10,7 +10,7 @@ from typing import Any
 
 from nvshared import __version__, names
 from nvshared.bus.authority import Caller, caller
-from nvshared.bus.client import set_term
+from nvshared.bus.client import permit, set_term
 from nvshared.bus.interface import ANYONE, Emits, Interface, array, method, read_only, signal
 from nvshared.dbus import marshalled
 from nvshared.errors import NoHistory, NoSuchGPU, NvshareError
@@ -174,6 +174,18 @@ class ManagerInterface(TurnSettings):
     async def resume_client(self, client: "u") -> None:
         await self._set_term(client, "suspended", False)
 
+    @method("ParkClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def park_client(self, client: "u") -> None:
+        found = self._manager.client(client)
+        await permit(found)
+        await self._manager.moving.park(found)
+
+    @method("MoveClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def move_client(self, client: "u", gpu: "s") -> None:
+        found, target = self._manager.client(client), self._manager.gpu(gpu)
+        await permit(found)
+        await self._manager.moving.move(found, target)
+
     @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
     async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
         await _kept(self._manager.tenancy.set(
@@ -219,6 +231,11 @@ class ManagerInterface(TurnSettings):
     @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
     def preempt_gpu(self, gpu: "s") -> None:
         self._manager.gpu(gpu).preempt()
+
+    @method("DrainGPU", "left", action=names.ACTION_MANAGE_CLIENTS)
+    async def drain_gpu(self, gpu: "s") -> "a(us)":
+        left = await self._manager.moving.drain(self._manager.gpu(gpu))
+        return [[client.peer.pid, why] for client, why in left]
 
     @method("Reload", action=names.ACTION_RELOAD)
     def reload(self) -> None:

@@ -12,6 +12,7 @@ from nvshared import parser
 from nvshared.cli.completion import COMPLETION, HELP
 from nvshared.cli.doctor import DOCTOR
 from nvshared.cli.history import HISTORY
+from nvshared.cli.moving import MOVE, PARK
 from nvshared.cli.preload import PRELOAD
 from nvshared.cli.run import RUN
 from nvshared.cli.settings import ANTI_THRASH, RESET, SET_TQ
@@ -25,7 +26,8 @@ from nvshared.names import BUS_VARIABLE
 
 VERBS: tuple[Verb, ...] = (
     STATUS, TOP, CLIENTS, TENANTS, HISTORY, RUN, SET_TQ, ANTI_THRASH, LIMIT, WEIGHT, PRIORITY,
-    SUSPEND, RESUME, PREEMPT, RESET, DRAIN, PRELOAD, DOCTOR, DEMO, TRIAL, COMPLETION, HELP,
+    SUSPEND, RESUME, PARK, MOVE, PREEMPT, RESET, DRAIN, PRELOAD, DOCTOR, DEMO, TRIAL, COMPLETION,
+    HELP,
 )
 
 

@@ -56,10 +56,28 @@ LOOK = 1.0                              # seconds between two looks
 SETTLED = 5                             # looks at which nothing has changed: nobody else fits,
 SLOW = 30                               # or so many, if memory seems to be on its way
 LONGEST = 60.0                          # seconds for --no-wait, whatever changes meanwhile
+EMPTY_WITHIN = 3600.0                   # seconds; all of a GPU's programs, one after the other
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
+def _drain_gpu(options: Options) -> None:
+    with Daemon(options.bus, EMPTY_WITHIN) as daemon:
+        left = daemon.drain_gpu(options.gpu)
+    if left:
+        error = NvshareError(
+            f"{counted(len(left), 'program')} could not leave GPU {options.gpu}: "
+            + "; ".join(f"{pid}: {why}" for pid, why in left))
+        error.details = {"left": [{"pid": pid, "why": why} for pid, why in left]}
+        raise error
+    show(options, {"left": []}, lambda: print(f"No program is on GPU {options.gpu} any more."))
+
+
 def _act_drain(options: Options) -> None:
+    if options.gpu is not None and (options.check or options.no_wait):
+        raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
+    if options.gpu is not None:
+        _drain_gpu(options)
+        return
     if options.check and options.no_wait:
         raise InvalidArgs("--check lets nobody in", "leave out --no-wait")
     told: dict[int, str] = {}
@@ -116,14 +134,22 @@ DRAIN = Verb(
         "uses its GPU next, and stays so until nvshared is started again. This lists those "
         "others, one line each, and lets in all that fit beside those that hold the GPU, the "
         "smallest first. Nobody's turn ends meanwhile. It waits until there are none left. apt "
-        "and dnf do the same before they remove nvshared, but wait for nobody who does not fit."
+        "and dnf do the same before they remove nvshared, but wait for nobody who does not fit. "
+        "With --gpu, one GPU is emptied, and nvshared goes on: its programs move "
+        "to GPUs of the same kind, or are parked."
     ),
     examples=(
         ("nvsharectl drain", "before: systemctl stop nvshared"),
         ("nvsharectl drain --no-wait", "the same; whoever does not fit is named"),
         ("nvsharectl drain --check", "which programs would stand still"),
+        ("nvsharectl drain --gpu 1", "before work on the second GPU"),
     ),
     arguments=(
+        argument(
+            "--gpu", metavar="GPU",
+            help="empty one GPU (index, UUID or PCI address) instead: move its programs to others, "
+            "or park them; end with status 1 if some stay",
+        ),
         argument(
             "--check", action="store_true",
             help="only look: end with status 1 if there are programs that would stand still",

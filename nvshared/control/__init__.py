@@ -197,6 +197,19 @@ class Daemon:
             "GetHistory", "tttssub", since, until, step, by, gpu, names, everyone)
         return history(*answer)
 
+    def park(self, client: int) -> None:
+        """Takes all of it off its card until it uses that again."""
+        self._change("ParkClient", "u", client)
+
+    def move(self, client: int, gpu: str) -> None:
+        """Moves it to another GPU (index, UUID or PCI address)."""
+        self._change("MoveClient", "us", client, gpu)
+
+    def drain_gpu(self, gpu: str) -> list[tuple[int, str]]:
+        """Moves or parks all clients of a GPU. Processes that stay there, and why."""
+        (left,) = self._change("DrainGPU", "s", gpu)
+        return [(pid, why) for pid, why in left]
+
     def preempt(self, gpu: str) -> None:
         """Ends the present turns on a GPU (index, UUID or PCI address) if somebody waits."""
         self._change("PreemptGPU", "s", gpu)

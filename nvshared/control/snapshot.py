@@ -71,7 +71,8 @@ class ClientSnapshot:
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
     gang: str                           # alike for those that get turns together; "": it does not
     state: str                          # idle, waiting, limited, loading, running, draining,
-                                        # evicting, suspended or crowded
+                                        # evicting, suspended, crowded, parking, parked or
+                                        # restoring
     stays: str                          # why nothing of it leaves: undrained, unseen, given or kept
     memory_limit: int                   # bytes; 0: none
     compute_limit: int                  # percent of the time; 100: none
@@ -90,6 +91,7 @@ class ClientSnapshot:
     turns: int
     bytes_in: int
     bytes_out: int
+    unparkable: str = ""                # why its context cannot leave, if that is known
 
 
 class Turn(NamedTuple):

@@ -33,6 +33,8 @@ class Type(IntEnum):
     TELL = 11
     HEED = 12
     PREALLOCATE = 13
+    PARK = 14
+    UNPARK = 15
 
     HELLO = 64
     MEMORY = 65
@@ -47,6 +49,8 @@ class Type(IntEnum):
     BUSY = 74
     GANG = 75
     BORROWED = 76
+    PARKED = 77
+    WAKE = 78
 
 
 class Flag(IntFlag):
@@ -67,6 +71,7 @@ class Flag(IntFlag):
     REPORT_BUSY = 1 << 12
     GAPS = 1 << 13
     STEP = 1 << 14
+    IS_PARKED = 1 << 15
 
 
 class Refusal(IntEnum):
@@ -75,6 +80,17 @@ class Refusal(IntEnum):
     VERSION = 1
     NO_SUCH_GPU = 2
     TOO_MANY_CLIENTS = 3
+
+
+class Park(IntEnum):
+    """enum nvshare_park."""
+
+    DONE = 0
+    BUSY = 1
+    CALLED = 2
+    SEVERAL = 3
+    HOLDS = 4
+    UNSEEN = 5
 
 
 class Wait(IntEnum):
@@ -153,6 +169,12 @@ def encode_order(order: OrderRecord) -> bytes:
         order.room, order.host, order.writeback, order.quantum, order.idle_window,
         *begin, order.total, order.host_slab, order.beyond, order.loan,
     )
+
+
+def encode_unpark(gpu: bytes) -> bytes:
+    """UNPARK with the 16 bytes of the GPU's UUID."""
+    room, host = (int.from_bytes(half, "little") for half in (gpu[:8], gpu[8:]))
+    return encode_order(OrderRecord(Type.UNPARK, room=room, host=host))
 
 
 def encode_reason(text: str) -> list[bytes]:

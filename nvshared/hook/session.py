@@ -25,16 +25,18 @@ holds less than it says cannot be told from its words.
 """
 
 import logging
+import os
 from dataclasses import replace
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
-from nvshared.hook import protocol
+from nvshared.hook import parking, protocol
+from nvshared.hook.parking import ParkedHook
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
-from nvshared.sharing.gpu import Client
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
 
@@ -81,6 +83,8 @@ class Session:
         self._borrowed = 0              # of its host memory lies on the GPU with this UUID,
         self._lender = b""              # as it said last
         self._introduction = 0          # number of an INTRODUCE without its HELLO
+        self._parked = ParkedHook(wire.send)
+        self._moved: Client | None = None   # as it was on the card that it has left
 
     def take_over(self, number: int) -> None:
         """The connection is an earlier daemon's: asks for a HELLO with this number, not 0."""
@@ -132,10 +136,17 @@ class Session:
         if self.client is None:
             self._hello(record)
             self._manager.met(self)
-        else:
-            self.client.gpu.tell(self._event(self.client, record))
-            if record.type is Type.WAITING:
-                self._wire.send(protocol.encode_order(_wait(self.client)))
+            return
+        if self._parked.hear(record):
+            return
+        wants = record.type is Type.WAKE or bool(record.flags & Flag.WANTS)
+        wakes = self._parked.away and not self._parked.wanted and wants
+        self._parked.wanted |= wants
+        if wakes:
+            self.client.gpu.expect_context(self.client)
+        self.client.gpu.tell(self._event(self.client, record))
+        if record.type is Type.WAITING:
+            self._send(None, protocol.encode_order(_wait(self.client)))
 
     def _join_gang(self, text: str) -> None:
         """It is in a gang of this name; with a colon and the number of processes behind it."""
@@ -151,20 +162,77 @@ class Session:
         """The connection is gone. Harmless when repeated."""
         self.finished = True
         self._manager.met(self)
+        self._parked.lost()
         if self.client is not None:
             self.client.gpu.leave(self.client)
+
+    async def park(self, *, ahead: bool) -> None:
+        """Parkable: see ParkedHook.park()."""
+        await self._parked.park(ahead=ahead)
+
+    def leave_card(self) -> None:
+        """Parkable: the process is checkpointed."""
+        assert self.client is not None
+        orders = self._parked.leave()
+        memory = self._parked.seen(self._parked.memory)
+        self.client.gpu.tell(events.Parked(self.client.id, memory))
+        if self._parked.wanted:
+            self.client.gpu.expect_context(self.client)
+            self.client.gpu.tell(events.MemoryChanged(self.client.id, memory, wants=True))
+        for order in orders:
+            self._answer(order)
+
+    def return_to(self, gpu: GPU) -> None:
+        """Parkable: the process runs again, on this card."""
+        client = self.client
+        assert client is not None
+        moved = gpu is not client.gpu
+        self._parked.unpark(gpu.facts.uuid_bytes, moved=moved)
+        if moved:
+            client.held_before, client.waited_before = client.held, client.waited
+            self._moved, self.client = client, None
+            client.gpu.leave(client)
+            self.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
+
+    def stay(self) -> None:
+        """Parkable: the process was not checkpointed, and goes on."""
+        assert self.client is not None
+        self._parked.unpark(self.client.gpu.facts.uuid_bytes)
+
+    @property
+    def wanted(self) -> bool:
+        """Parkable: a thread waits for the driver."""
+        return self._parked.wanted
+
+    def _answer(self, order: actions.MoveOrder) -> None:
+        """For the hook of a parked client, of which nothing is on the card."""
+        assert self.client is not None
+        memory = self._parked.seen(self._parked.memory)
+        self.client.gpu.tell(ANSWERS[type(order)](self.client.id, memory, order.number, 0, 0))
+
+    def _send(self, order: actions.Order | None, packet: bytes, page: int | None = None) -> None:
+        if self._parked.holds:
+            self._parked.hold(order, packet, page)
+        else:
+            self._wire.send(packet, page)
 
     def order(self, order: actions.Order) -> None:
         """Link: carries an order of the scheduler to the hook. The first are its limits."""
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.why):
-                self._wire.send(packet)
+                self._send(None, packet)
+        if self._parked.away and isinstance(order, actions.MoveOrder) and parking.answerable(order):
+            self._answer(order)
+            return
         page = None
         if isinstance(order, actions.Tell | actions.Heed) and order.on:
             page = self._page(order)
             if page is None:
                 return
-        self._wire.send(protocol.encode_order(_record(order)), page)
+        self._send(order, protocol.encode_order(_record(order)), page)
+        if self._parked.away and isinstance(order, actions.Load | actions.Run):
+            assert self.client is not None
+            self._manager.moving.wake(self.client)
 
     def _page(self, order: actions.Tell | actions.Heed) -> int | None:
         """Of the word that the order is about. None: it is gone, or there are no descriptors."""
@@ -191,13 +259,23 @@ class Session:
         try:
             gpu = self._manager.gpu_by_uuid(record.uuid)
             memory = _bounded(record.memory, gpu.facts.memory_total)
+            wants = bool(record.flags & Flag.WANTS)
             self.client = Client(self._manager.next_id(), gpu, self.peer, self)
+            self.client.parkable = self
+            if record.flags & Flag.IS_PARKED:
+                self._parked.found()
+                self._parked.wanted = wants
             gpu.join(
-                self.client, memory,
+                self.client, self._parked.seen(memory),
                 running=bool(record.flags & Flag.RUNNING),
-                wants=bool(record.flags & Flag.WANTS),
+                wants=wants,
                 commit=min(record.commit, gpu.facts.memory_total), lender=self._lender,
             )
+            if self._moved is not None:
+                self.client.come_from(self._moved)
+                self._moved = None
+            if self._parked.away:
+                self._manager.moving.found(self.client)
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)
@@ -210,8 +288,8 @@ class Session:
 
     def _event(self, client: Client, record: ReportRecord) -> events.Event:
         id = client.id
-        memory = _bounded(record.memory, client.gpu.facts.memory_total)
-        wants = bool(record.flags & Flag.WANTS)
+        memory = self._parked.seen(_bounded(record.memory, client.gpu.facts.memory_total))
+        wants = bool(record.flags & Flag.WANTS) or record.type is Type.WAKE
         match record.type:
             case Type.IDLE:
                 return events.WentIdle(id, memory)
@@ -223,7 +301,7 @@ class Session:
                 return events.Reopened(id, memory)
             case Type.MOVED:
                 return _moved(client, memory, record)
-            case Type.MEMORY | Type.WAITING:
+            case Type.MEMORY | Type.WAITING | Type.WAKE:
                 return events.MemoryChanged(id, memory, wants)
             case Type.COMMIT:
                 wanted, pins = (min(size, MOST_BYTES) for size in (record.commit, record.pins))

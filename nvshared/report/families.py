@@ -135,7 +135,7 @@ CLIENT_SIGNS: Signs[Client] = [
     ("info", "1 for each program, with the number of its user", ("uid",),
      lambda client: (str(client.peer.uid),)),
     ("state", "1 for each program; the label state says what it does", ("state",),
-     lambda client: (str(client.view.state),)),
+     lambda client: (client.state,)),
     ("stays", "1 for each program that does not leave the GPU any more; the label reason says why",
      ("reason",), lambda client: (str(client.memory.stays),) if client.memory.stays else None),
 ]

@@ -162,6 +162,10 @@ class MemoryChanged(Said):
     wants: bool = False                 # a thread stands at the gate
 
 
+class Parked(Said):
+    """Its process is checkpointed, and no thread wants the card, whatever was said before."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitAsked(Said):
     """COMMIT: may allocated + pinned grow to `bytes`, and pinned by `pins`?
@@ -284,7 +288,9 @@ def settings_after(
             return event.settings
 
 
-Record = WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy
+Record = (
+    WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy | Parked
+)
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
     CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen

@@ -175,6 +175,11 @@ class Scheduler:
         moves = () if found is None else found.moves
         return next((move.order for move in moves if move.order.number == number), None)
 
+    def rests(self, client: int) -> bool:
+        """It holds no turn, and owes no answer to an order."""
+        found = self._card.clients.get(client)
+        return found is not None and not found.holds and not found.moves
+
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, those to mute clients left out."""
         return sum(len(client.moves) for client in self._card.moving if not client.mute)
@@ -275,6 +280,9 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
         case events.CommitAsked():
             question = Question(record.number, record.bytes, record.pins, decision.now)
             client.promise.question = question
+        case events.Parked():
+            if client.waits and not client.holds:
+                client.enter(Phase.IDLE, decision.now)
         case events.MemoryChanged(wants=True):
             turns.wanted(decision.card, client)
         case events.MemoryChanged():

@@ -104,6 +104,10 @@ def _quantum(text: str) -> int | None:
         raise ValueError(f"{wrong}, or auto") from None
 
 
+def _off(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text == "off" else parse(text)
+
+
 def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text == "auto" else parse(text)
 
@@ -234,6 +238,10 @@ class Config:
         "while nobody has a turn or waits, bring in the memory of idle programs that come back "
         "soonest, by their pauses until now, in place of those that come last; for models that "
         "answer requests; on or off", metavar="SWITCH", words="off")
+    deep_idle: int | None = _setting(
+        "gpu", _off(quantity.positive_duration), None,
+        "how long a program may be idle before its context leaves the GPU, too, until it uses "
+        "the GPU again; needs driver 570 or later; off: it stays", metavar="TIME", words="off")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2 * SECOND,
         "how long to wait before a program that could not stop is asked again", metavar="TIME",

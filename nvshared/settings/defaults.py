@@ -40,6 +40,7 @@ class Defaults:
     safe: bool = False
     neighbour: str = "auto"             # which cards lend memory: see sharing/lending.py
     rules: tuple[Rule, ...] = ()        # for tenants
+    deep_idle: int | None = None        # microseconds; None: idle clients keep their contexts
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
@@ -80,7 +81,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     )
     return Defaults(
         settings, lambda facts: _card(config, facts), config.swap_budget is None,
-        config.neighbour, config.rules)
+        config.neighbour, config.rules, config.deep_idle)
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

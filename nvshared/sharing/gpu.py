@@ -52,6 +52,28 @@ class Link(Protocol):
         """Sends an order. Must not raise; a broken link reports that its client left."""
 
 
+class Parkable(Protocol):
+    """The way to a client's hook, where its process can be checkpointed."""
+
+    @property
+    def wanted(self) -> bool:
+        """A thread waits for the driver."""
+
+    async def park(self, *, ahead: bool) -> None:
+        """Has the hook keep all threads out of the driver; `ahead`: unless one wants the GPU.
+
+        Raises NvshareError with the reason if it does not."""
+
+    def leave_card(self) -> None:
+        """The process is checkpointed."""
+
+    def stay(self) -> None:
+        """It was not, and goes on."""
+
+    def return_to(self, gpu: "GPU") -> None:
+        """It runs again, on this card."""
+
+
 class Client:
     """One process on one GPU. Figures are as of its last record; bytes and microseconds."""
 
@@ -69,6 +91,10 @@ class Client:
         self.recent = RecentTurns()
         self.gang = ""                  # whose turns it has, see gangs.py; "": its own
         self.word = Word()              # in which it tells others that it has work
+        self.parkable: Parkable | None = None
+        self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
+        self.leaving = False            # it is suspended, so that it can be parked
+        self.unparkable = ""            # why the driver does not checkpoint it; "": it may
 
     def __str__(self) -> str:
         return f"{self.name}[{self.peer.pid}]"
@@ -91,8 +117,29 @@ class Client:
     def set_terms(self, terms: ClientTerms) -> None:
         """This is set for it from now on."""
         self.terms = terms
-        self.gpu.tell(events.TermsChanged(self.id, terms.in_force))
+        self._apply_terms()
         self.gpu.terms_changed.emit(self)
+
+    def come_from(self, before: "Client") -> None:
+        """It was moved here. What is set for it, and what it has used, comes with it."""
+        self.held_before, self.waited_before = before.held, before.waited
+        self.unparkable = before.unparkable
+        self.set_terms(before.terms)
+
+    def set_leaving(self, leaving: bool) -> None:
+        """Whether it is suspended for a while, whatever is set for it."""
+        self.leaving = leaving
+        self._apply_terms()
+
+    def _apply_terms(self) -> None:
+        terms = self.terms.in_force
+        self.gpu.tell(events.TermsChanged(
+            self.id, replace(terms, suspended=terms.suspended or self.leaving)))
+
+    @property
+    def state(self) -> str:
+        """What it does, for people."""
+        return self.parking or str(self.view.state)
 
     @property
     def memory(self) -> events.Memory:
@@ -371,6 +418,15 @@ class GPU:
         )
         if settings != self.settings:
             self.tell(events.SettingsChanged(settings))
+
+    def rests(self, client: Client) -> bool:
+        """It holds no turn and owes no answer."""
+        return self.scheduler.rests(client.id)
+
+    def expect_context(self, client: Client) -> None:
+        """A client's context comes to the card, or comes back."""
+        self.capacity.joined(client.id, client.peer.account)
+        self.apply_capacity()
 
     def apply_capacity(self) -> None:
         """Tells the scheduler if the capacity is no longer what it was."""

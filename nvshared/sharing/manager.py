@@ -26,6 +26,7 @@ from nvshared.sharing.budget import Budget
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.lending import Lending
+from nvshared.sharing.moving import Moving
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -70,6 +71,8 @@ class Manager:
         self._draining = False
         self._strangers: set[object] = set()
         self.gangs = Gangs(clock, timer)
+        self.moving = Moving(self.gpus)
+        self.moving.deep_idle = self._defaults.deep_idle
         self._budget = Budget(self._defaults.settings.host_budget, clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
         self._lending = Lending(self._defaults.neighbour, timer)
@@ -280,6 +283,7 @@ class Manager:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
         self._budget.resize(self._defaults.settings.host_budget)
         self._lending.use(self._defaults.neighbour)
+        self.moving.deep_idle = self._defaults.deep_idle
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
 
     def _for(self, facts: Facts) -> Settings:

@@ -38,6 +38,8 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
             return "until it may have time again, as its time is limited"
         case "suspended":
             return "to be resumed"
+        case "restoring":
+            return "for its context to come back"
         case "crowded":
             unshared = _gpu_of(snapshot, client).unshared[:NAMED]
             held = [f"{one.name}[{one.pid}] has {size(one.memory)}" for one in unshared]
@@ -109,7 +111,7 @@ HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # of a graph
 HIGH = 40                               # lines of a screen that GPUs may fill but for the list;
 PART = 3                                # of a lower one they get this part, if graphs fit there
 ROWS = 5                                # of the list below, where there are so many
-QUIET = frozenset({"idle", "suspended"})
+QUIET = frozenset({"idle", "suspended", "parked"})
 
 
 def gpus(

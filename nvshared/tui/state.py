@@ -131,7 +131,8 @@ class Frame:
 UNSHARED = "unshared"                   # the state of a program that nvshare has no part in
 
 # What goes first where the order is that of the queue.
-_RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, UNSHARED: 5}
+_RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
+          UNSHARED: 5}
 _QUEUED = 2
 
 

@@ -46,7 +46,8 @@ PROCESS = 11                            # of a process: p…[4194304]
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
-    "evicting": "magenta", "suspended": "red", "limited": "yellow", "idle": "dim", "turns": "green",
+    "evicting": "magenta", "suspended": "red", "limited": "yellow", "idle": "dim", "parked": "dim",
+    "parking": "magenta", "restoring": "cyan", "turns": "green",
     "shared": "green", "busy": "green", "gathering": "yellow", "lost": "bold red", "crowded": "red",
 }
 

@@ -101,6 +101,15 @@ enum nvshare_type {
     /* Make host memory until `host` is held, while the program goes on. The next EVICT or LOAD ends
      * that, and so does a new HELLO. Has no answer: MEMORY says what is held. */
     NVSHARE_PREALLOCATE = 13,
+    /* To a client whose gate is closed and of which nothing is on the card but what is pinned: keep
+     * all threads of the program out of the driver, as its process is about to be checkpointed. With
+     * NVSHARE_AHEAD only if no thread wants the GPU. Answered by PARKED. If that says that the client
+     * is parked, no order but INTRODUCE and UNPARK may follow, and the hook sends only WAKE, HELLO
+     * and, for a thread at the gate, MEMORY. */
+    NVSHARE_PARK = 14,
+    /* The driver may be called again, and the GPU that the process has now is `gpu`. Figures and
+     * the HELLO for another GPU are asked for with INTRODUCE. Has no answer. */
+    NVSHARE_UNPARK = 15,
 
     /* Reports, hook to daemon. */
 
@@ -157,6 +166,12 @@ enum nvshare_type {
     /* `moved` bytes of memory.host lie on the GPU `uuid`. Before the next record, whenever that has
      * changed; and before HELLO, if there ever were any. */
     NVSHARE_BORROWED = 76,
+    /* Answer to PARK, with its number. `park`: whether the client is parked now. NVSHARE_WANTS in
+     * flags: a thread wants the driver, or stands at the gate. */
+    NVSHARE_PARKED = 77,
+    /* A thread of a parked program waits before the driver. Said once for each PARK, and in each
+     * HELLO by NVSHARE_WANTS. */
+    NVSHARE_WAKE = 78,
 };
 
 enum nvshare_flag {
@@ -165,7 +180,8 @@ enum nvshare_flag {
     NVSHARE_REPORT_IDLE = 1 << 1,    /* say IDLE after `idle_window` without work */
     NVSHARE_REPORT_COPIES = 1 << 2,  /* say COPIES, as memory may be moved meanwhile */
     /* EVICT, LOAD */
-    NVSHARE_AHEAD = 1 << 3,          /* nobody waits for it: copy few blocks at a time, look for YIELD */
+    NVSHARE_AHEAD = 1 << 3,          /* nobody waits for it: copy few blocks at a time, look for YIELD;
+                                        PARK as well */
     NVSHARE_KEEP = 1 << 4,           /* EVICT: copy to the host, and leave on the card */
     /* MOVED */
     NVSHARE_YIELDED = 1 << 5,        /* cut short by YIELD */
@@ -187,6 +203,18 @@ enum nvshare_flag {
     /* RUN */
     NVSHARE_STEP = 1 << 14,          /* let one launch at a time through, each `quantum` after the end
                                         of the one before: on another GPU work waits for some of it */
+    /* HELLO */
+    NVSHARE_IS_PARKED = 1 << 15,     /* and it is parked, for an earlier daemon */
+};
+
+enum nvshare_park {
+    NVSHARE_PARK_DONE = 0,           /* no thread is within the driver, and none will be */
+    NVSHARE_PARK_BUSY = 1,           /* a thread is never seen to rest */
+    NVSHARE_PARK_CALLED = 2,         /* a thread wants the driver, or stands at the gate */
+    NVSHARE_PARK_SEVERAL = 3,        /* the process uses several GPUs */
+    NVSHARE_PARK_HOLDS = 4,          /* memory of it cannot leave the card, or has not left */
+    NVSHARE_PARK_UNSEEN = 5,         /* it may call the driver past this library, or its threads
+                                        cannot be looked at */
 };
 
 enum nvshare_refusal {
@@ -254,6 +282,7 @@ struct nvshare_order {
             uint64_t loan;           /* EVICT: bytes */
         };
         char text[88];               /* REASON */
+        uint8_t gpu[16];             /* UNPARK: its UUID */
     };
 };
 
@@ -299,6 +328,7 @@ struct nvshare_report {
                                         that never held anything; with KEEP: that could leave
                                         without a copy now, until the gate opens again */
                         uint64_t used; /* STOPPED: microseconds */
+                        uint64_t park; /* PARKED: enum nvshare_park */
                     };
                     uint64_t took;   /* microseconds */
                 };

@@ -17,6 +17,7 @@
 #include "block/out.h"
 #include "block/pipeline.h"
 #include "daemon/caches.h"
+#include "daemon/park.h"
 #include "daemon/waiting.h"
 #include "driver/bell.h"
 #include "driver/forked.h"
@@ -392,6 +393,11 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
         introduce(client, order->number);
         pthread_mutex_unlock(&memory_lock);
         break;
+    case NVSHARE_PARK:
+        park(client, order);
+        break;
+    case NVSHARE_UNPARK:
+        break;                       /* it is not parked: see there */
     case NVSHARE_REFUSED:
         /* Too late to run unshared: our memory may lie on the host. */
         debug("nvshared refuses this client (reason %u); trying again", order->refusal);

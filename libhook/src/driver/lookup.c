@@ -4,7 +4,7 @@
  *
  * The real one is asked with the caller's handle; if it found the driver's
  * entry point of a hook, or a function of others.def, the answer is our
- * wrapper. What else it found stays as it is. Where the answer depends on the
+ * wrapper; another of the driver's functions, its stub (stubs.h). What else it found stays as it is. Where the answer depends on the
  * caller's place among the loaded objects (RTLD_NEXT), a caller before us is
  * sent on to the real function, which finds our wrapper, or what stands
  * between; one behind us, for whom the next would be the driver, gets our
@@ -25,6 +25,7 @@
 
 #include "driver/forked.h"
 #include "driver/real.h"
+#include "driver/stubs.h"
 #include "driver/symbols.h"
 
 KEPT_IN_CHILD _Atomic(void *) lookup_real_dlsym = NULL;
@@ -169,7 +170,11 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     if (name[0] != 'c' || name[1] != 'u')
         return not_ours;
     enum real_index hook = hook_named(name);
-    return hook == HOOK_COUNT ? not_ours : lookup_hook(hook, handle, caller);
+    if (hook != HOOK_COUNT)
+        return lookup_hook(hook, handle, caller);
+    if (handle == RTLD_NEXT || !real_driver_present())
+        return not_ours;
+    return answer(stub_of(real(handle, name)));
 }
 
 static struct lookup_answer lookup_known(void *handle, const char *name, const char *version,
@@ -182,10 +187,11 @@ static struct lookup_answer lookup_known(void *handle, const char *name, const c
         return stands_behind_us(caller) || real(handle, name, version) == NULL ? not_ours
                                                                                : answer(ours);
     enum real_index hook = hook_named(name);
-    if (hook == HOOK_COUNT || handle == RTLD_NEXT || !real_driver_present())
+    if (handle == RTLD_NEXT || !real_driver_present())
         return not_ours;
     void *there = real(handle, name, version);
-    return answer(there != NULL && hook_of_real(there) == hook ? hook_wrapper(hook) : there);
+    return answer(there != NULL && hook != HOOK_COUNT && hook_of_real(there) == hook
+                      ? hook_wrapper(hook) : stub_of(there));
 }
 
 EARLY struct lookup_answer lookup_version(void *handle, const char *name, const char *version,

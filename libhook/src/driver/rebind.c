@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leads those to our wrappers who would find the driver without asking us. A plugin that is opened
+ * Leads those to our wrappers and stubs who would find the driver without asking us. A plugin that is opened
  * with RTLD_DEEPBIND looks into the libraries that it needs before it looks at us, and finds the
  * driver's own functions. So does whoever was linked with a function that only a newer driver has.
  *
@@ -21,6 +21,7 @@
 
 #include "driver/log.h"
 #include "driver/real.h"
+#include "driver/stubs.h"
 #include "driver/symbols.h"
 
 static bool is_entry_point(const char *name)
@@ -86,19 +87,27 @@ static void pages_close(const struct pages *pages)
 static void rename_one(const struct link_map *object, const char *name, ElfW(Sym) *symbol)
 {
     void *entry = (void *)(object->l_addr + symbol->st_value);
-    enum real_index hook = is_entry_point(name) ? hook_for(name, entry) : HOOK_COUNT;
-    if (hook != HOOK_COUNT)
-        __atomic_store_n(&symbol->st_value, (uintptr_t)hook_wrapper(hook) - object->l_addr,
-                         __ATOMIC_RELEASE);
+    if (!is_entry_point(name))
+        return;
+    enum real_index hook = hook_for(name, entry);
+    void *ours = hook != HOOK_COUNT ? hook_wrapper(hook) : stub_of(entry);
+    __atomic_store_n(&symbol->st_value, (uintptr_t)ours - object->l_addr, __ATOMIC_RELEASE);
 }
 
 static void bind_one(const char *name, void **place)
 {
-    enum real_index hook = is_entry_point(name) ? hook_of_real(*place) : HOOK_COUNT;
-    struct pages pages;
-    if (hook == HOOK_COUNT || !pages_open(&pages, place, place))
+    if (!is_entry_point(name))
         return;
-    __atomic_store_n(place, hook_wrapper(hook), __ATOMIC_RELEASE);
+    enum real_index hook = hook_of_real(*place);
+    void *ours = hook != HOOK_COUNT ? hook_wrapper(hook) : stub_of(*place);
+    struct pages pages;
+    if (ours == *place)
+        return;
+    if (!pages_open(&pages, place, place)) {
+        stubs_miss();
+        return;
+    }
+    __atomic_store_n(place, ours, __ATOMIC_RELEASE);
     pages_close(&pages);
 }
 
@@ -119,6 +128,8 @@ void rebind_driver(void)
     if (symbols_table(real_driver(), &begin, &end) && pages_open(&pages, begin, end - 1)) {
         symbols_functions(real_driver(), rename_one);
         pages_close(&pages);
+    } else {
+        stubs_miss();
     }
     dl_iterate_phdr(bind_all, NULL);
 }

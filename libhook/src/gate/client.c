@@ -15,6 +15,7 @@
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
+#include "driver/stubs.h"
 #include "gate/commit.h"
 #include "gate/connection.h"
 #include "gate/gate.h"
@@ -141,17 +142,22 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
                                          : REAL(cuDeviceGetUuid)(uuid, device);
 }
 
-static bool send_text(const struct client *client, uint16_t type, const char *text)
+static bool send_text(int socket, uint16_t type, const char *text)
 {
     struct nvshare_report report = { .type = type, .version = NVSHARE_PROTOCOL_VERSION };
     memcpy(report.text, text, sizeof report.text);
-    return text[0] == '\0' || connection_send(client->socket, &report);
+    return text[0] == '\0' || connection_send(socket, &report);
 }
 
-static bool send_names(const struct client *client)
+static bool send_names(const struct client *client, int socket)
 {
-    return send_text(client, NVSHARE_NAME, client->name)
-        && send_text(client, NVSHARE_GANG, client->gang);
+    return send_text(socket, NVSHARE_NAME, client->name)
+        && send_text(socket, NVSHARE_GANG, client->gang);
+}
+
+bool client_introduce(const struct client *client, int socket, const struct nvshare_report *hello)
+{
+    return send_names(client, socket) && connection_send(socket, hello);
 }
 
 /* Fills in the current figures. */
@@ -186,6 +192,12 @@ static bool send_borrowed(struct client *client)
     return connection_send(client->socket, &report);
 }
 
+struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
+{
+    client_fill_report(client, &report);
+    return report;
+}
+
 void client_send(struct client *client, struct nvshare_report report)
 {
     if (client->socket < 0)
@@ -194,8 +206,8 @@ void client_send(struct client *client, struct nvshare_report report)
     client->reported = true;
     UNCANCELLED;
     /* Only the service thread closes the connection; it may be waiting on it now. */
-    if ((report.type == NVSHARE_HELLO && !send_names(client)) || !send_borrowed(client)
-        || !connection_send(client->socket, &report))
+    if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
+        || !send_borrowed(client) || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }
 
@@ -369,6 +381,7 @@ static void await(pthread_mutex_t *lock, uint64_t until)
 
 static void at_exit(void)
 {
+    stubs_await();                   /* the driver cannot be taken apart while it is checkpointed */
     uint64_t until = now_microseconds() + PATIENCE_US;
     await(&service_lock, until);
     await(&memory_lock, until);

@@ -198,6 +198,10 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Sends the report with the client's figures. Failure closes the connection; the service thread
  * reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
+/* The report alone. */
+struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
+/* HELLO on a connection, after the client's names. No lock is needed. False: it did not go. */
+bool client_introduce(const struct client *client, int socket, const struct nvshare_report *hello);
 
 struct client;
 

@@ -23,6 +23,7 @@
 #include "driver/forked.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
+#include "driver/stubs.h"
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "ipc/ipc.h"
@@ -51,6 +52,7 @@ static struct block *const *blocks_of(struct page_owner *owner, size_t *count)
 static int export(const struct block *block)
 {
     int file;
+    stubs_await();                   /* whoever waits there must not keep others from descriptors */
     UNFORKED;
     return REAL(cuMemExportToShareableHandle)(&file, block->handle,
                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS

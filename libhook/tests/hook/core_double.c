@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/forked.h"
 #include "gate/client.h"
 #include "gate/gate.h"
 #include "flight/bus_sharing.h"
@@ -390,4 +391,9 @@ bool room_begin(struct room *room) { return false; }
 
 void process_end_watch(void)
 {
+}
+
+bool is_forked_child(void)
+{
+    return false;
 }

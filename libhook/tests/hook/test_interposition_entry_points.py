@@ -25,7 +25,11 @@ class Info(ctypes.Structure):
 def owner(address):
     info = Info()
     assert process.dladdr(ctypes.c_void_p(address), ctypes.byref(info)) != 0
-    return [info.file.decode().rsplit("/", 1)[-1], info.symbol.decode() if info.symbol else None]
+    file = info.file.decode().rsplit("/", 1)[-1]
+    if info.symbol:
+        return [file, info.symbol.decode()]
+    # A stub, known by the number that its function returns.
+    return [file, ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 12)(address)(*[0] * 12)]
 
 def address_of(function):
     return ctypes.cast(function, ctypes.c_void_p).value

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A parked program: the daemon has its process checkpointed by the driver, so that its contexts are
+ * off the card, too, until a thread of it calls the driver.
+ *
+ * The process is made ready for that here. All stubs are closed (driver/stubs.h), so no thread enters
+ * the driver any more. A thread that read an address just before may still be on its way, and others
+ * may be within a call. All of them have come out, once each thread of the process is asleep in the
+ * kernel, and not in an ioctl(), by which the driver works. Nothing is in flight, so nobody sleeps
+ * within the driver for that. A thread may sleep there for another's lock; so all have to be seen
+ * asleep twice, and in the same places.
+ *
+ * While it is parked, a thread that waits before the driver may hold any lock of the library. So the
+ * service thread takes none, and calls no driver: it says WAKE when a thread calls, and waits for
+ * UNPARK. If the daemon goes meanwhile, the next one is told that the client is parked.
+ */
+#define _GNU_SOURCE
+#include "daemon/park.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "driver/driver.h"
+#include "driver/forked.h"
+#include "driver/log.h"
+#include "driver/own_file.h"
+#include "driver/stubs.h"
+#include "gate/client.h"
+#include "gate/connection.h"
+#include "gate/gate.h"
+#include "nvshare/protocol.h"
+#include "tier/host_memory.h"
+
+#define REST_PATIENCE_US 1000000
+#define LOOK_NS 1000000
+#define RECONNECT_MS 100
+
+/* One at a time: a process with several clients is not parked. */
+static struct client *_Atomic parked;
+
+static void called(void)
+{
+    client_wake(atomic_load(&parked));
+}
+
+enum rest { RESTS, RUNS, GONE, UNSEEN };
+
+/* Where a thread is: the words of /proc/PID/task/TID/syscall, into a hash. */
+static enum rest look_at(long thread, uint64_t *hash)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", thread);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return errno == ENOENT ? GONE : UNSEEN;
+    ssize_t length = read(file, text, sizeof text - 1);
+    int error = errno;
+    close(file);
+    if (length <= 0)
+        return length < 0 && error != ESRCH ? UNSEEN : GONE;
+    text[length] = '\0';
+    char *end;
+    long call = strtol(text, &end, 10);
+    if (end == text || call < 0 || call == SYS_ioctl)
+        return RUNS;
+    for (ssize_t i = 0; i < length; i++)
+        *hash = (*hash ^ (uint64_t)(unsigned char)text[i]) * 1099511628211ull;
+    return RESTS;
+}
+
+struct entry {                       /* of getdents64(2); readdir() allocates memory */
+    uint64_t inode, offset;
+    unsigned short size;
+    unsigned char type;
+    char name[];
+};
+
+/* All threads but this one. */
+static enum rest look_at_all(uint64_t *hash)
+{
+    _Alignas(struct entry) char entries[4096];
+    long self = syscall(SYS_gettid), size;
+    enum rest worst = RESTS;
+    int tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (tasks < 0)
+        return UNSEEN;
+    *hash = 14695981039346656037ull;
+    while (worst == RESTS && (size = syscall(SYS_getdents64, tasks, entries, sizeof entries)) > 0)
+        for (long at = 0; at < size && worst == RESTS;) {
+            const struct entry *entry = (const struct entry *)(entries + at);
+            long thread = strtol(entry->name, NULL, 10);
+            at += entry->size;
+            enum rest rest = thread == 0 || thread == self ? GONE : look_at(thread, hash);
+            if (rest != GONE)
+                worst = rest;
+        }
+    close(tasks);
+    return worst;
+}
+
+static bool wanted(void)
+{
+    return stubs_called() || gate_has_waiters();
+}
+
+/* After the stubs are closed: waits until no thread is within the driver. */
+static enum nvshare_park await_rest(bool ahead)
+{
+    uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;
+    do {
+        uint64_t hash = 0;
+        enum rest rest = look_at_all(&hash);
+        if (ahead && wanted())
+            return NVSHARE_PARK_CALLED;
+        if (rest == UNSEEN)
+            return NVSHARE_PARK_UNSEEN;
+        if (rest == RESTS && hash == before)
+            return NVSHARE_PARK_DONE;
+        before = rest == RESTS ? hash : 0;
+        nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+    } while (now_microseconds() < until);
+    return NVSHARE_PARK_BUSY;
+}
+
+/* memory_lock is held. */
+static enum nvshare_park may_park(const struct client *client, bool ahead)
+{
+    if (!client_alone())
+        return NVSHARE_PARK_SEVERAL;
+    if (client->granted
+        || (ahead && (gate_has_waiters() || client->answered < client->question)))
+        return NVSHARE_PARK_CALLED;
+    bool holds = client->stays != NVSHARE_STAYS_NOT || client->memory.resident != 0
+                 || client->managed_away != 0 || client->borrowed != 0 || !client->drained;
+    return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
+}
+
+/* The connection has ended. Nobody else may close its handle, and a program's thread may use it. */
+static void drop(const struct client *client)
+{
+    UNFORKED;
+    int descriptor = own_file_descriptor(client->socket);
+    if (descriptor >= 0)
+        close(descriptor);
+}
+
+/* Returns whether the daemon knows by that that a thread wants the driver. */
+static bool introduce(const struct client *client, const struct nvshare_report *hello,
+                      uint64_t number)
+{
+    struct nvshare_report report = *hello;
+    report.number = number;
+    report.flags |= wanted() ? NVSHARE_WANTS : 0;
+    return client_introduce(client, client->socket, &report)
+           && (report.flags & NVSHARE_WANTS) != 0;
+}
+
+/* Puts a new connection in the place of the one that has ended. Returns as introduce(). */
+static bool reconnect(const struct client *client, const struct nvshare_report *hello)
+{
+    int next = connection_open();
+    if (next < 0)
+        return false;
+    {
+        UNFORKED;
+        own_file_replace(client->socket,
+                         fcntl(own_file_descriptor(next), F_DUPFD_CLOEXEC, 0));
+    }
+    own_file_close(next);
+    return introduce(client, hello, 0);
+}
+
+static bool say(const struct client *client, struct nvshare_report report, uint16_t type)
+{
+    report.type = type;
+    return connection_send(client->socket, &report);
+}
+
+/* Waits for an order, or for a thread that calls the driver. */
+static void wait_for(const struct client *client)
+{
+    char bytes[64];
+    struct pollfd fds[2] = {
+        { .fd = own_file_descriptor(client->wake), .events = POLLIN },
+        { .fd = own_file_descriptor(client->socket), .events = POLLIN },
+    };
+    /* Where one of them is closed, or nobody is connected, it looks from time to time. */
+    poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
+    while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
+                                       MSG_DONTWAIT) == (ssize_t)sizeof bytes)
+        continue;
+}
+
+/* Until UNPARK, which it leaves in `order`. `hello`, `figures`: as the client stood when it was
+ * parked. */
+static void stay_parked(struct client *client, const struct nvshare_report *hello,
+                        const struct nvshare_report *figures, struct nvshare_order *order)
+{
+    bool told = false;
+    for (;;) {
+        if (own_file_descriptor(client->socket) < 0) {
+            told = reconnect(client, hello);
+            if (own_file_descriptor(client->socket) >= 0)
+                continue;            /* a thread may have come meanwhile, and could not say so */
+        } else if (!told && wanted()) {
+            told = say(client, *figures, NVSHARE_WAKE);
+        }
+        wait_for(client);
+        int got = own_file_descriptor(client->socket) < 0
+                      ? 0 : connection_receive(client->socket, order, NULL, 0);
+        if (got == 1 && order->type == NVSHARE_UNPARK)
+            return;
+        if (got == 1 && order->type == NVSHARE_INTRODUCE)
+            told = introduce(client, hello, order->number);
+        else if (got == 1)
+            complain("nvshared sent a record of type %u to a parked program; leaving it",
+                     order->type);
+        if (got < 0 || (got == 1 && order->type != NVSHARE_INTRODUCE))
+            drop(client);
+    }
+}
+
+void park(struct client *client, const struct nvshare_order *order)
+{
+    bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
+    pthread_mutex_lock(&memory_lock);
+    struct nvshare_report report = client_report(client, (struct nvshare_report){
+        .type = NVSHARE_PARKED, .number = order->number, .park = may_park(client, ahead) });
+    struct nvshare_report hello = client_report(client, (struct nvshare_report){
+        .type = NVSHARE_HELLO, .commit = client->limits.commit, .flags = NVSHARE_IS_PARKED });
+    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&service_lock);
+    struct nvshare_order end = { .type = NVSHARE_UNPARK };
+    memcpy(end.gpu, client->uuid, sizeof end.gpu);
+    if (report.park == NVSHARE_PARK_DONE) {
+        atomic_store(&parked, client);
+        report.park = stubs_close(called) ? await_rest(ahead) : NVSHARE_PARK_UNSEEN;
+        report.flags = wanted() ? NVSHARE_WANTS : 0;
+        if (report.park == NVSHARE_PARK_DONE && say(client, report, NVSHARE_PARKED))
+            stay_parked(client, &hello, &report, &end);
+        stubs_open();
+    }
+    pthread_mutex_lock(&service_lock);
+    LOCKED(memory_lock);
+    memcpy(client->uuid, end.gpu, sizeof client->uuid);
+    if (report.park == NVSHARE_PARK_DONE) {
+        client->node = host_memory_nearest(client->device);
+        client_changed(client);
+    } else {
+        client_send(client, report);
+    }
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE                  /* dl_iterate_phdr() */
+#include "driver/stubs.h"
+
+#include <errno.h>
+#include <link.h>
+#include <stdint.h>
+
+#include "driver/bell.h"
+#include "driver/forked.h"
+#include "driver/real.h"
+
+extern const char stub_first[], stub_end[];
+void stub_slow(void);
+
+KEPT_IN_CHILD _Atomic(void *) stub_targets[STUBS] = { NULL };
+static KEPT_IN_CHILD _Atomic(void *) functions[STUBS] = { NULL };       /* of the driver; NULL: free */
+static KEPT_IN_CHILD _Atomic bool missed = false;
+
+static struct {
+    _Atomic bool closed, called;
+    _Atomic uint32_t opened;         /* a bell */
+    void (*on_call)(void);
+} stubs;
+
+/* The code of the driver. */
+struct text {
+    uintptr_t base, begin, end;
+};
+
+static int find_text(struct dl_phdr_info *object, size_t size, void *data)
+{
+    struct text *text = data;
+    (void)size;
+    if (object->dlpi_addr != text->base)
+        return 0;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        if (segment->p_type == PT_LOAD && (segment->p_flags & PF_X) != 0) {
+            text->begin = object->dlpi_addr + segment->p_vaddr;
+            text->end = text->begin + segment->p_memsz;
+        }
+    }
+    return 1;
+}
+
+static bool is_of_driver(const void *entry)
+{
+    static KEPT_IN_CHILD _Atomic uintptr_t begin = 0, end = 0;
+    if (atomic_load(&end) == 0 && real_driver_present()) {
+        struct text text = { .base = real_driver()->l_addr };
+        dl_iterate_phdr(find_text, &text);
+        atomic_store(&begin, text.begin);
+        atomic_store(&end, text.end);
+    }
+    return (uintptr_t)entry >= atomic_load(&begin) && (uintptr_t)entry < atomic_load(&end);
+}
+
+static void *stub_at(unsigned index)
+{
+    return (void *)(stub_first + (size_t)(stub_end - stub_first) / STUBS * index);
+}
+
+/* Two threads may make one each for the same function, which does no harm. */
+void *stub_of(void *entry)
+{
+    if (!is_of_driver(entry))
+        return entry;
+    for (unsigned i = 0; i < STUBS; i++) {
+        void *there = NULL;
+        if (atomic_compare_exchange_strong(&functions[i], &there, entry))
+            atomic_store(&stub_targets[i], atomic_load(&stubs.closed) ? (void *)stub_slow : entry);
+        if (there == entry)         /* another thread may not have stored it yet */
+            atomic_compare_exchange_strong(&stub_targets[i], &(void *){ NULL }, entry);
+        if (there == NULL || there == entry)
+            return stub_at(i);
+    }
+    stubs_miss();
+    return entry;
+}
+
+void stubs_miss(void)
+{
+    atomic_store(&missed, true);
+}
+
+bool stubs_close(void (*called)(void))
+{
+    for (int i = 0; i < REAL_COUNT; i++)
+        stub_of(atomic_load(&real_functions[i]));
+    if (atomic_load(&missed))
+        return false;
+    stubs.on_call = called;
+    atomic_store(&stubs.called, false);
+    atomic_store(&stubs.closed, true);
+    for (unsigned i = 0; i < STUBS && atomic_load(&functions[i]) != NULL; i++)
+        atomic_store(&stub_targets[i], (void *)stub_slow);
+    for (int i = 0; i < REAL_COUNT; i++)
+        atomic_store(&real_functions[i], stub_of(atomic_load(&real_functions[i])));
+    return true;
+}
+
+void stubs_open(void)
+{
+    for (int i = 0; i < REAL_COUNT; i++) {
+        const char *stub = atomic_load(&real_functions[i]);
+        if (stub >= stub_first && stub < stub_end)
+            atomic_store(&real_functions[i], atomic_load(
+                &functions[(size_t)(stub - stub_first) / ((size_t)(stub_end - stub_first) / STUBS)]));
+    }
+    atomic_store(&stubs.closed, false);
+    for (unsigned i = 0; i < STUBS && atomic_load(&functions[i]) != NULL; i++)
+        atomic_store(&stub_targets[i], atomic_load(&functions[i]));
+    bell_ring(&stubs.opened);
+}
+
+bool stubs_called(void)
+{
+    return atomic_load(&stubs.called);
+}
+
+void stubs_await(void)
+{
+    for (;;) {
+        uint32_t opened = atomic_load(&stubs.opened);
+        if (!atomic_load(&stubs.closed))
+            return;
+        if (!atomic_exchange(&stubs.called, true))
+            stubs.on_call();
+        bell_sleep(&stubs.opened, opened, NULL);
+    }
+}
+
+void *stub_wait(unsigned index)
+{
+    int before = errno;
+    stubs_await();
+    errno = before;
+    return is_forked_child() ? NULL : atomic_load(&functions[index]);
+}

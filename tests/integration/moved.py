@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that shares a GPU and does what it is told: it prints what each line comes to."""
+
+import ctypes
+import sys
+import threading
+
+cuda = ctypes.CDLL("libcuda.so.1")
+MEMORY = 64 << 20
+
+
+def call(name: str, *arguments: object) -> None:
+    code = getattr(cuda, name)(*arguments)
+    assert code == 0, (name, code)
+
+
+def read() -> set[int]:
+    """The bytes of the program's memory."""
+    there = ctypes.create_string_buffer(MEMORY)
+    call("cuMemcpyDtoH_v2", there, memory, ctypes.c_size_t(MEMORY))
+    return set(there.raw)
+
+
+def fill(byte: int) -> None:
+    call("cuMemsetD8_v2", memory, ctypes.c_ubyte(byte), ctypes.c_size_t(MEMORY))
+
+
+def free() -> int:
+    """Bytes, as the driver says."""
+    there, total = ctypes.c_size_t(), ctypes.c_size_t()
+    call("cuMemGetInfo_v2", ctypes.byref(there), ctypes.byref(total))
+    return there.value
+
+
+def in_thread(function: str) -> bool:
+    """Whether another thread can call a function."""
+    done: list[object] = []
+
+    def run() -> None:
+        call("cuCtxSetCurrent", context)
+        done.append(eval(function))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return bool(done)
+
+
+threads: list[threading.Thread] = []
+returned: list[str] = []
+
+
+def call_all(names: list[str]) -> int:
+    """Each function is called by a thread of its own, with nothing in its arguments."""
+    size = threading.stack_size(256 << 10)
+
+    def run(name: str) -> None:
+        getattr(cuda, name)(*[ctypes.c_uint64(0)] * 12)
+        returned.append(name)
+
+    for name in names:
+        threads.append(threading.Thread(target=run, args=(name,)))
+        threads[-1].start()
+    threading.stack_size(size)
+    return len(threads)
+
+
+def join() -> int:
+    for thread in threads:
+        thread.join()
+    return len(returned)
+
+
+call("cuInit", 0)
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(MEMORY))
+fill(7)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs are parked, woken and moved on simulated cards, by the real daemon and helper."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from conftest import no_bus
+from nvshared.control import Daemon as Control
+from nvshared.control.snapshot import ClientSnapshot
+from nvshared.errors import NvshareError
+from nvshared.units import MIB
+from tests.bus.service import private_bus
+from tests.integration.conftest import BUILD, ROOT, Site
+
+pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
+
+Eventually = Callable[[Callable[[], bool]], None]
+ENTRIES = ROOT / "libhook" / "simulator" / "table" / "entries.def"
+
+USED = """
+from nvshared.machine.nvml import NVML
+nvml = NVML()
+for facts in nvml.find():
+    print(nvml.sample(facts.uuid).memory_used)
+"""
+
+
+@pytest.fixture
+def bus() -> Iterator[str]:
+    """The address of a bus for the daemon and its administrator."""
+    with private_bus() as made:
+        yield made.address
+
+
+class Program:
+    """tests/integration/moved.py, under the library."""
+
+    def __init__(self, site: Site, **variables: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.moved"], cwd=ROOT, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={
+                **site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
+                "NVSHARE_SOCKET": str(site.socket), **variables,
+            },
+        )
+        site.started.append(self.popen)
+        assert self._line() == "ready"
+
+    def say(self, line: str) -> None:
+        assert self.popen.stdin is not None
+        print(line, file=self.popen.stdin, flush=True)
+
+    def ask(self, line: str) -> str:
+        self.say(line)
+        return self._line()
+
+    def _line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline().strip()
+
+    def end(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        assert self.popen.wait() == 0
+
+
+def used(site: Site) -> list[int]:
+    """MiB of each card in use, as NVML says."""
+    said = subprocess.run(
+        [sys.executable, "-c", USED], env=site.environment, cwd=ROOT, capture_output=True,
+        text=True, check=True).stdout
+    return [int(line) // MIB for line in said.split()]
+
+
+def only(control: Control) -> ClientSnapshot:
+    (client,) = control.snapshot().clients
+    return client
+
+
+def is_on(control: Control, card: int) -> bool:
+    return [one.gpu for one in control.snapshot().clients] == [card]
+
+
+@pytest.fixture
+def own_site(tmp_path: Path) -> Iterator[Site]:
+    """With two cards that nobody else uses."""
+    from tests.integration.conftest import _made, simulate
+
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    yield from _made(tmp_path, simulate(folder))
+
+
+def test_parked_program_leaves_nothing_on_the_card_and_wakes_by_itself(
+    own_site: Site, bus: str,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        assert used(own_site)[0] >= 64
+        control.park(only(control).id)
+        assert used(own_site) == [0, 0]
+        assert only(control).state == "parked"
+        assert program.ask("read()") == "{7}"
+        assert only(control).state == "running"
+        assert used(own_site)[0] >= 64
+        # A question alone wakes it, too, and from another thread.
+        for question in ("free() > 0", "in_thread('free()')", "in_thread('fill(9)') or True"):
+            control.park(only(control).id)
+            assert used(own_site) == [0, 0]
+            assert program.ask(question) == "True"
+    program.end()
+
+
+def entries() -> list[str]:
+    """All functions of the driver but those that end contexts or work on processes."""
+    names = re.findall(r"^(?:ENTRY|UNSUPPORTED)\((\w+),", ENTRIES.read_text(), re.MULTILINE)
+    return [name for name in names if not re.match(
+        r"cuCtxDestroy|cuCtxDetach|cuDevicePrimaryCtxRe|cuCtxReset|cuCheckpoint|cuGL|cuVDPAU|"
+        r"cuCtxCreate|cuGreenCtxDestroy|cuCtxPop", name)]
+
+
+def test_parked_program_wakes_at_whichever_driver_function_it_calls(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    """The simulated driver aborts a checkpointed program of which any call arrives."""
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    names = entries()
+    assert len(names) > 500
+    with Control(bus) as control:
+        client = only(control)
+        # So that it stays parked while they call.
+        control.set_client_term(client.id, "suspended", 1)
+        control.park(client.id)
+        assert program.ask(f"call_all({names!r})") == str(len(names))
+
+        def stand() -> bool:
+            tasks = Path(f"/proc/{program.popen.pid}/task")
+            waiting = [path for path in tasks.iterdir()
+                       if (path / "syscall").read_text().startswith("202 ")]
+            return len(waiting) >= len(names)
+
+        eventually(stand)
+        assert program.ask("len(returned)") == "0"
+        assert only(control).state == "parked"
+        control.set_client_term(client.id, "suspended", 0)
+        assert program.ask("join()") == str(len(names))
+        assert program.ask("read()") == "{7}"
+    program.end()
+
+
+def test_moved_program_goes_on_with_the_same_bytes_on_the_other_card(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        before = only(control)
+        control.set_client_term(before.id, "compute-limit", 50)
+        for target in ("1", "0", "1"):
+            control.move(only(control).id, target)
+            eventually(partial(is_on, control, int(target)))
+            assert program.ask("read()") == "{7}"
+            figures = used(own_site)
+            assert figures[int(target)] >= 64
+            assert figures[1 - int(target)] == 0
+            assert only(control).compute_limit == 50
+    program.end()
+
+
+def test_program_that_the_driver_refuses_goes_on_and_the_reason_is_kept(
+    own_site: Site, bus: str,
+) -> None:
+    own_site.start("--bus", bus, NVSHARE_SIM_FAIL="cuCheckpointProcessCheckpoint:1:801")
+    program = Program(own_site)
+    with Control(bus) as control:
+        for _ in range(2):
+            with pytest.raises(NvshareError, match=r"checkpoint: .*801"):
+                control.park(only(control).id)
+            assert program.ask("read()") == "{7}"
+        assert "801" in only(control).unparkable
+        assert only(control).state == "running"
+    program.end()
+
+
+def test_program_with_an_old_driver_is_not_parked(own_site: Site, bus: str) -> None:
+    own_site.start("--bus", bus, NVSHARE_SIM_DRIVER="565")
+    program = Program(own_site)
+    with Control(bus) as control:
+        with pytest.raises(NvshareError, match="570"):
+            control.park(only(control).id)
+        assert program.ask("read()") == "{7}"
+    program.end()
+
+
+def test_program_is_not_moved_to_a_card_that_is_too_small_for_it(
+    own_site: Site, bus: str,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    # A stranger, which has all of the other card.
+    with Control(bus) as control, subprocess.Popen(
+        [sys.executable, "-c",
+         "import ctypes; c = ctypes.CDLL('libcuda.so.1'); c.cuInit(0);"
+         "c.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 1);"
+         "print(c.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1000 << 20)),"
+         "flush=True); input()"],
+        env=own_site.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "0\n"
+        with pytest.raises(NvshareError, match="GPU 1 is too small"):
+            control.move(only(control).id, "1")
+        assert program.ask("read()") == "{7}"
+        assert only(control).gpu == 0
+        stranger.kill()
+    program.end()
+
+
+def test_parked_program_is_found_and_woken_by_the_next_daemon(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    daemon = own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        control.park(only(control).id)
+    daemon.kill()
+    daemon.wait()
+    program.say("read()")               # it wants the GPU while there is no daemon
+    own_site.start("--bus", bus)
+    assert program._line() == "{7}"
+    with Control(bus) as control:
+        eventually(lambda: [one.state for one in control.snapshot().clients] == ["running"])
+        control.park(only(control).id)
+    program.end()                       # at its end it calls the driver
+
+
+def test_idle_program_is_parked_after_deep_idle(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus, "--deep-idle", "10ms")
+    program = Program(own_site)
+    with Control(bus) as control:
+        eventually(lambda: only(control).state == "running")
+        other = Program(own_site)       # that lets it report that it is idle
+        for one in (program, other):
+            one.ask("in_thread('fill(7)') or True")
+        control.set_anti_thrash("on", None)
+        eventually(lambda: "parked" in {one.state for one in control.snapshot().clients})
+    for one in (program, other):
+        assert one.ask("read()") == "{7}"
+        one.end()
+
+
+def test_killed_program_leaves_the_card_while_parked(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        control.park(only(control).id)
+        os.kill(program.popen.pid, signal.SIGKILL)
+        eventually(lambda: not control.snapshot().clients)
+        assert used(own_site) == [0, 0]
