@@ -55,6 +55,7 @@ class ClientInterface(Interface):
         "Swapped", "t",
         lambda self: max(0, self._client.memory.allocated - self._client.memory.resident),
         Emits.NOTHING)
+    Borrowed = read_only("Borrowed", "t", lambda self: self._client.memory.borrowed, Emits.NOTHING)
     Pinned = read_only("Pinned", "t", lambda self: self._client.memory.pinned, Emits.NOTHING)
     HeldUSec = read_only("HeldUSec", "t", lambda self: self._client.held, Emits.NOTHING)
     WaitedUSec = read_only("WaitedUSec", "t", lambda self: self._client.waited, Emits.NOTHING)

@@ -62,6 +62,7 @@ class StatisticsInterface(Interface):
 
     Capacity = read_only("Capacity", "t", lambda self: self._gpu.snapshot().capacity, Emits.NOTHING)
     Free = read_only("Free", "t", lambda self: max(0, self._gpu.snapshot().free), Emits.NOTHING)
+    Lent = read_only("Lent", "t", lambda self: self._gpu.neighbour.lent, Emits.NOTHING)
     Outside = read_only("Outside", "t", lambda self: self._gpu.capacity.outside, Emits.NOTHING)
     MemoryUsed = read_only(
         "MemoryUsed", "t", lambda self: _or(names.UNKNOWN, self._gpu.sample.memory_used),

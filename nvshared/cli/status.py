@@ -70,10 +70,11 @@ CLIENTS = Verb(
     summary="the programs that use a GPU",
     description=(
         "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
-        "is on the card (RESIDENT) and in host memory (SWAPPED), what it does, and how long it "
-        "has held the GPU and waited for it, also before nvshared was restarted. IDLE shows for "
-        "how long a program has had nothing to do since its last turn. LIMITS shows what is set "
-        "for a program: its memory limit, its share of the time in percent, its weight (w200). "
+        "is on the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, "
+        "and how long it has held the GPU and waited for it, also before nvshared was restarted. "
+        "BORROWED is what it has of another card's memory. IDLE shows for how long a program has "
+        "had nothing to do since its last turn. LIMITS shows what is set for a "
+        "program: its memory limit, its share of the time in percent, its weight (w200). "
         "STAYS shows why nothing of a program leaves the GPU any more: its work does not end "
         "(undrained), the library may not see its work (unseen), or a device or another library "
         "has its memory (given). A narrow terminal shows fewer columns, a pipe all of them."

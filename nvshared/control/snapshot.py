@@ -38,6 +38,7 @@ class GPUSnapshot:
     queue_length: int
     capacity: int                       # bytes handed out to clients at most
     free: int                           # of these, not handed out
+    lent: int                           # bytes that clients of other cards have, or may
     outside: int                        # bytes used by others than clients
     memory_used: int | None             # by everybody, as the driver says
     utilization: float | None           # 0 to 1
@@ -80,7 +81,8 @@ class ClientSnapshot:
     suspended: bool
     allocated: int                      # swappable bytes
     resident: int                       # of these, on the card
-    swapped: int                        # of these, in host memory
+    swapped: int                        # of these, in host memory or on another card
+    borrowed: int                       # bytes on another card, for what is swapped and for copies
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int

@@ -3,7 +3,7 @@
 
 import ctypes
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -79,6 +79,22 @@ def findings(seen: Seen) -> Iterator[Finding]:
     yield ok("driver", f"version {seen.driver}")
     for card in seen.cards:
         yield _card(card)
+    yield from _neighbours([card.facts for card in seen.cards])
+
+
+def _neighbours(cards: Sequence[Facts]) -> Iterator[Finding]:
+    """Which of several cards can use the memory of others for what is swapped."""
+    if len(cards) < 2:
+        return
+    linked = ", ".join(str(facts.index) for facts in cards if facts.linked)
+    alone = ", ".join(str(facts.index) for facts in cards if not facts.linked)
+    if linked:
+        yield ok("neighbour", f"over NVLink, memory of others can take what leaves GPU {linked}")
+    if alone:
+        bus = any(facts.reached for facts in cards if not facts.linked)
+        yield note(
+            "neighbour", f"host memory takes what leaves GPU {alone}: NVLink links it to no other",
+            "neighbour = on uses GPUs that are reached over the bus" if bus else "")
 
 
 def _look(nvml: NVML, facts: Facts) -> InspectedGPU:

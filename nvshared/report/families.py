@@ -105,6 +105,8 @@ CARD_GAUGES: Table[GPU] = [
      lambda gpu: gpu.capacity.outside),
     ("gpu_capacity_bytes", "Memory that the daemon can hand out",
      lambda gpu: gpu.capacity.bytes),
+    ("gpu_lent_bytes", "Memory that programs of other GPUs have for what is swapped, or may have",
+     lambda gpu: gpu.neighbour.lent),
     ("swap_budget_bytes", "Host memory that programs on the GPU may take for what is swapped",
      lambda gpu: gpu.host_budget),
     ("swap_used_bytes", "Host memory of this that is taken, or promised",
@@ -145,7 +147,10 @@ CLIENT_GAUGES: Table[Client] = [
     ("resident_bytes", "Bytes of these on the GPU", lambda client: client.memory.resident),
     ("pinned_bytes", "Bytes on the GPU that cannot be moved",
      lambda client: client.memory.pinned),
-    ("host_bytes", "Host memory held for what is swapped", lambda client: client.memory.host),
+    ("host_bytes", "Host memory held for what is swapped",
+     lambda client: client.memory.host - client.memory.borrowed),
+    ("borrowed_bytes", "Memory of another GPU held for what is swapped",
+     lambda client: client.memory.borrowed),
 ]
 
 

@@ -114,6 +114,7 @@ def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
 
 def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     """What nvidia-smi shows, in its order, then what only we know."""
+    lent = Column("Lent", lambda gpu: size(gpu.lent), right=True, give=Give(4))
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
         Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(3, NARROWEST)),
@@ -121,6 +122,7 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
         Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, give=Give(7)),
         Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
                give=Give(1)),
+        *([lent] if any(gpu.lent for gpu in snapshot.gpus) else []),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
                short="Util", give=Give(4)),
         Column("TQ", quantum_of, right=True, give=Give(2)),
@@ -153,6 +155,7 @@ def tenant(client: "ClientSnapshot") -> str:
     return "" if kind in ("user", "") else short_tenant(client.tenant)
 
 
+_BORROWED = Column("BORROWED", lambda client: size(client.borrowed), right=True, give=Give(7))
 _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))
 _IDLE = Column("IDLE", lambda client: duration(client.idle_usec) if client.idle_usec else "-",
                right=True, give=Give(6))
@@ -164,6 +167,7 @@ _LIMITS = Column("LIMITS", lambda client: program_limits(client) or "-", give=Gi
 def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
     """CLIENTS, and what else there is to say of one of them: whose it is, what is set for it."""
     more = {
+        _BORROWED: any(client.borrowed for client in clients),
         _IDLE: any(client.idle_usec for client in clients),
         _TENANT: any(tenant(client) for client in clients),
         _GANG: any(client.gang for client in clients),

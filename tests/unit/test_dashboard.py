@@ -18,16 +18,16 @@ from nvshared.units import GIB
 CARD = GPUSnapshot(
     index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
     memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False, anti_thrash="auto",
-    state="turns", holders=(1,), queue_length=1, capacity=78 * GIB, free=0, outside=GIB,
+    state="turns", holders=(1,), queue_length=1, capacity=78 * GIB, free=0, lent=0, outside=GIB,
     memory_used=79 * GIB, utilization=0.97,
     temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB, unshared=(),
 )
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
     tenant="user:root", gang="", state="running", stays="", memory_limit=0, compute_limit=100,
-    weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, pinned=GIB,
-    held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
-    position=0, turns=4, bytes_in=0, bytes_out=0,
+    weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0,
+    borrowed=0, pinned=GIB, held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0,
+    expected_usec=0, position=0, turns=4, bytes_in=0, bytes_out=0,
 )
 WAITER = replace(
     HOLDER, id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
@@ -53,6 +53,14 @@ def test_tables_fit(width: int) -> None:
         assert "…" not in lines[0]      # headings are whole
     clients = drawn(table(CLIENTS, SHARED.clients, width), width)
     assert " 35.0G " in clients[3]      # and so are figures
+
+
+def test_tables_show_loans_only_while_there_are_any() -> None:
+    borrower, lender = replace(WAITER, borrowed=3 * GIB), replace(CARD, lent=4 * GIB)
+    assert "BORROWED" not in plain(client_columns([HOLDER]), [HOLDER])
+    assert "3.0G" in plain(client_columns([HOLDER, borrower]), [borrower])
+    assert "Lent" not in plain(gpu_columns(SHARED), [CARD])
+    assert "4.0G" in plain(gpu_columns(replace(SHARED, gpus=(lender,))), [lender])
 
 
 def test_plain_text_is_never_cut() -> None:

@@ -91,6 +91,28 @@ def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> N
     assert words in card.words
 
 
+@pytest.mark.parametrize(("linked", "reached", "grade", "words"), [
+    (True, True, Grade.OK, "memory of others can take what leaves GPU 0, 1"),
+    (False, True, Grade.NOTE, "NVLink links it to no other"),
+    (False, False, Grade.NOTE, "host memory takes what leaves GPU 0, 1"),
+])
+def test_doctor_says_whether_cards_can_swap_to_each_other(
+    linked: bool, reached: bool, grade: Grade, words: str
+) -> None:
+    other = dataclasses.replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
+    pair = [
+        dataclasses.replace(
+            one, linked=frozenset({far.uuid} if linked else ()),
+            reached=frozenset({far.uuid} if reached else ()))
+        for one, far in ((FACTS, other), (other, FACTS))
+    ]
+    seen = Seen("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
+    *_, finding = cards.findings(seen)
+    assert (finding.topic, finding.grade) == ("neighbour", grade)
+    assert words in finding.words
+    assert bool(finding.advice) is (reached and not linked)
+
+
 def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
     monkeypatch.setattr(cards, "_mapped", lambda pid: maps.get(pid, []))

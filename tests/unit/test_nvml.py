@@ -98,6 +98,18 @@ def test_cards_are_found(library: FakeLibrary) -> None:
     assert NVML().find() == (FACTS,)
 
 
+def test_nvml_names_the_cards_that_are_linked(
+    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.count = 2
+    monkeypatch.setitem(ANSWERS, "nvmlDeviceGetP2PStatus", 0)
+    assert [found.linked for found in NVML().find()] == [{OTHER}, {FACTS.uuid}]
+    monkeypatch.setitem(ANSWERS, "nvmlDeviceGetP2PStatus", 5)
+    assert [found.linked for found in NVML().find()] == [set(), set()]
+    library.failing["nvmlDeviceGetP2PStatus"] = 15
+    assert [found.linked for found in NVML().find()] == [set(), set()]
+
+
 @pytest.mark.usefixtures("library")
 def test_a_divided_card_is_known_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, "nvmlDeviceGetMigMode", [1, 1])

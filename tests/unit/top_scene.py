@@ -15,7 +15,7 @@ from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
 WAITS = replace(WAITER, waiting_usec=int(3.9 * SECOND), expected_usec=26 * SECOND, position=1)
 IDLE = replace(
     HOLDER, id=3, pid=77, state="idle", command="python3 -m notebook", tenant="unit:lab.service",
-    allocated=4 * GIB, resident=0, swapped=4 * GIB, pinned=0,
+    allocated=4 * GIB, resident=0, swapped=4 * GIB, borrowed=0, pinned=0,
 )
 OUTSIDER = Unshared(99, 0, "blender", 3 * GIB)
 SCENE = replace(
