@@ -293,7 +293,7 @@ class BusPatience:
 
 @dataclass(frozen=True, slots=True)
 class BusyTurns:
-    """Clients that fit together, and take short turns as all are busy; see turns.py."""
+    """Clients that fit together, and take short turns as all are busy; see busy.py."""
 
     members: frozenset[int] = frozenset()   # ids; empty: no busy turns
     since: int = 0                      # when that changed last

@@ -284,7 +284,7 @@ class ScheduledClient(Counting):
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # reported, in this wait, as fitting not even alone
 
-    busy_after: int = 0                 # no busy turns before this moment; see turns.py
+    busy_after: int = 0                 # no busy turns before this moment; see busy.py
     busy_pause: int = 0                 # how long they were put off last
 
     writeback: WritebackState = WritebackState()

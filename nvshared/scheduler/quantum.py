@@ -62,7 +62,7 @@ from nvshared.units import MILLISECOND
 
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
 LEAST = 100 * MILLISECOND
-BUSY = 500 * MILLISECOND                # where nothing is to be moved; see turns.py
+BUSY = 500 * MILLISECOND                # where nothing is to be moved; see busy.py
 STEADY = 8                              # a change of less than this part is not worth telling
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND

@@ -24,7 +24,8 @@ head to fit, and no more of them than needed. So the head waits at most one quan
 hand-over, or several quanta where by its weight the holder would be the next again. A drain that
 does not end opens the gate again, and is asked for ever more rarely. Background clients wait
 behind all others and leave first; where all hold the card together they give way launch by launch
-(background.py). Clients of a gang (gang.py) have their turns on several cards at once.
+(background.py). Clients of a gang (gang.py) have their turns on several cards at once. Clients that
+fit and are all busy at all times take short turns nevertheless (busy.py).
 
 **What fits may cease to:** a holder grows, the card shrinks. Then chosen clients that do not run
 yet go back to their place in the queue; then holders that ask for more room wait for it there;

@@ -12,35 +12,6 @@ run, and it is not chosen again before it answers (ScheduledClient.mute). Its pr
 for as long as a person likes, with Ctrl-Z or in a debugger. It keeps what it has, as only its own
 hook can move that. Nothing tells it from a program that only takes long, such as one with a kernel
 of a minute.
-
-**Busy turns.** Programs that fit together and all keep the card busy take short turns. Two
-trainings finish sooner one at a time: together they reach 93 % of what one after the other does
-(H200, scheduling for 20 s), as the card changes between them every few milliseconds and neither
-finds its caches as it left them. Memory stays where it is, so a turn costs only a drain and a RUN,
-and half a second is long against that (quantum.py: BUSY).
-
-No client with gaps is ever put into turns. A service or a notebook leaves the card to the others
-meanwhile, and in turns it would wait for them. While several hold the card, each hook looks whether
-work is in flight at all times, and says BUSY after a second of that, or that there are gaps. When
-all holders have been busy for PROOF and no other client wants the card, turns begin, as in
-anti-thrash `on`. All run together again, at once, when
-
-  - one of them has a gap within its own turn. The wait for its turn is none;
-  - one does not want its next turn when its last is over, for longer than it takes a thread to
-    come back;
-  - one takes too long to drain. Its kernels are long, and would make its turns so;
-  - another client wants the card. It runs beside them, whoever's turn it is;
-  - they do not fit any more, or other terms or another mode hold for them.
-
-The client that had the gap rests: no turns with it for 2 s, then 4, up to 64, and 2 again after
-turns have gone well for a minute. So a program that looks busy and is not costs the others little.
-
-Programs that hold the card and do nothing, notebooks between two cells, do not count. While two
-are busy, the others are asked whether they are idle, and when all that are not busy have been idle
-for BUSY_OTHERS_IDLE, their gates are shut.
-
-A client that cannot be stopped, has a limit on its time, runs in the background or at another
-priority than the others is not put into turns by this, nor is any beside it.
 """
 
 from collections.abc import Callable
@@ -48,14 +19,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from nvshared.scheduler import ahead, gang, quantum, queue
+from nvshared.scheduler import ahead, busy, gang, quantum, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
-from nvshared.scheduler.card import BusyTurns, Card, crowd
+from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
 from nvshared.scheduler.settings import AntiThrash, Priority
-from nvshared.units import MILLISECOND, SECOND
+from nvshared.units import SECOND
 
 # A drain that does not end is asked for ever more rarely, up to patience << this.
 DOUBLINGS = 6
@@ -73,14 +44,6 @@ GAVE_WAY = SECOND
 WORTHWHILE = 10
 MAY_START = (Standing.FREE, Standing.OPEN)
 
-BUSY_PROOF = SECOND                     # after the second in which each hook found it
-BUSY_COMES_BACK = 20 * MILLISECOND      # a thread that waited for the work in flight
-BUSY_DRAINS = quantum.BUSY // 2
-BUSY_MOST = 64                          # clients that run together, to be asked and looked at
-BUSY_OTHERS_IDLE = 2 * SECOND
-BUSY_REST_LEAST = 2 * SECOND
-BUSY_REST_MOST = 64 * SECOND
-BUSY_WELL = 60 * SECOND
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
@@ -119,7 +82,7 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
         case Busy() if turn.told.report_busy:
             turn.busy = None if said.gaps else card.now
             if said.gaps and client.id in card.busy.members:
-                _end_busy_turns(card, client)
+                busy.end(card, client)
 
 
 def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
@@ -232,9 +195,9 @@ def plan(decision: Decision) -> Admission:
     gang.plan(decision)
     _give_way(decision)
     _repair(decision)
-    _review_busy(decision)              # a client that waits for others may not need to any more
+    busy.review(decision)              # a client that waits for others may not need to any more
     blocked, lasts = _let_run(decision)
-    while _review_busy(decision):
+    while busy.review(decision):
         blocked, lasts = _let_run(decision)
     blocked = blocked or gang.claim(decision.card)
     decision.card.contended = blocked is not None or _crowded(decision.card)
@@ -557,7 +520,7 @@ def _rest(decision: Decision) -> None:
     card = decision.card
     if card.contended or card.settings.draining:
         return
-    if not (ahead.pauses_matter(card) or _others_idle(card)):
+    if not (ahead.pauses_matter(card) or busy.others_are_idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
         turn = client.its_turn          # the others of a gang may not be idle
@@ -575,13 +538,13 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
     moves = card.contended and not card.busy.members    # memory does, between turns
-    hinders = _awaits_idle(card)
+    hinders = busy.awaits_idle(card)
     common = Run(
         0, quantum=0 if endless else quantum.shown(card, blocked),
         pace=card.contended or bool(card.busy.members),
         report_idle=moves or watched or hinders,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
-        idle_window=quantum.idle_window(card, blocked), report_busy=_busy_matters(card))
+        idle_window=quantum.idle_window(card, blocked), report_busy=busy.reports_matter(card))
     changed = card.groups.news("turns")
     if not endless or card.told != common or card.watched != watched:
         changed = running
@@ -598,7 +561,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
             window = common.idle_window
             window = quantum.patience(client, window) if card.contended else window
         elif hinders and turn.busy is None and not window:
-            window = BUSY_OTHERS_IDLE
+            window = busy.OTHERS_IDLE
         told = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
@@ -617,107 +580,3 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
         turn.told = told
         left = max(1, turn.counted + told.quantum - decision.now)
         decision.order(told if told.step or not told.quantum else replace(told, quantum=left))
-
-
-def _busy_matters(card: Card) -> bool:
-    """Whether holders are to report BUSY. A client that runs alone never is."""
-    if card.busy.members:
-        return True
-    several = 1 < card.groups.size(Phase.RUNNING) <= BUSY_MOST
-    return several and not card.contended and _may_be_busy(card)
-
-
-def _awaits_idle(card: Card) -> bool:
-    """Whether clients that are not busy are to report idleness, as others could take turns."""
-    if card.busy.members or not _busy_matters(card):
-        return False
-    running = card.in_phase(Phase.RUNNING)
-    busy = sum(client.its_turn.busy is not None for client in running)
-    return 1 < busy < len(running)
-
-
-def _others_idle(card: Card) -> bool:
-    """Whether all clients that are not busy are idle."""
-    return _awaits_idle(card) and all(
-        client.its_turn.busy is not None or client.its_turn.idle
-        for client in card.in_phase(Phase.RUNNING)
-    )
-
-
-def _review_busy(decision: Decision) -> bool:
-    """Lets turns begin or end. True: which clients may run has changed."""
-    card = decision.card
-    if not card.busy.members:
-        return _begin_busy_turns(decision)
-    members = [card.clients[id] for id in sorted(card.busy.members) if id in card.clients]
-    wanting = (*card.groups.group("holding"), *card.groups.group("queued"))
-    goes_on = (
-        all(client.id in card.busy.members for client in wanting)
-        and _may_be_busy(card) and _suit_turns(members) and card.fits(members)
-    )
-    gap = next((one for one in members if _has_gap(decision, one)), None) if goes_on else None
-    if goes_on and gap is None:
-        return False
-    _end_busy_turns(card, gap)
-    return True
-
-
-def _end_busy_turns(card: Card, why: ScheduledClient | None = None) -> None:
-    """All run together again. `why`: the client that had a gap, and rests."""
-    if why is not None:
-        if card.now - card.busy.since >= BUSY_WELL:
-            why.busy_pause = 0
-        why.busy_pause = min(max(BUSY_REST_LEAST, 2 * why.busy_pause), BUSY_REST_MOST)
-        why.busy_after = card.now + why.busy_pause
-    card.busy = BusyTurns(since=card.now)
-
-
-def _may_be_busy(card: Card) -> bool:
-    """Whether the mode allows busy turns, and every holder can be stopped."""
-    mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
-    return mode and not card.groups.size("permanent")
-
-
-def _suit_turns(members: list[ScheduledClient]) -> bool:
-    """Whether such clients may be put into turns together."""
-    priority = members[0].priority if members else Priority.BACKGROUND
-    return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
-        client.priority is not priority or client.rationed or client.memory.stays
-        or client.terms.suspended or client.mute or client.standing
-        for client in members
-    )
-
-
-def _begin_busy_turns(decision: Decision) -> bool:
-    card, groups = decision.card, decision.card.groups
-    members = card.in_phase(Phase.RUNNING)
-    others = ("queued", "lacking", Phase.LIMITED)
-    if len(members) < max(2, groups.size("holding")) or not _may_be_busy(card) or any(
-        groups.size(name) for name in others
-    ):
-        return False
-    since = card.busy.since
-    for client in members:
-        turn = client.its_turn
-        if turn.busy is None or turn.idle:
-            return False
-        since = max(since, turn.busy, client.busy_after - BUSY_PROOF, turn.stop_after - BUSY_PROOF)
-    if not _suit_turns(members) or not card.fits(members) or not decision.due(since + BUSY_PROOF):
-        return False
-    card.busy = BusyTurns(frozenset(client.id for client in members), card.now)
-    return True
-
-
-def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
-    """Whether the client does not use its turns, or not only its own."""
-    match client.phase:
-        case Phase.IDLE:
-            return decision.due(client.since + BUSY_COMES_BACK)
-        case Phase.DRAINING:
-            # Work submitted before busy turns began may take long, and runs beside the others'.
-            turn = client.its_turn
-            return (turn.started or 0) >= decision.card.busy.since and decision.due(
-                turn.stop_sent + BUSY_DRAINS)
-        case Phase.RUNNING:
-            return client.its_turn.idle or client.its_turn.stop_after > decision.now
-    return False
