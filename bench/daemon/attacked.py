@@ -115,7 +115,7 @@ def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> At
     """Raises NvshareError where the attack was not there all the time."""
     # What an attack holds, it holds until it ends.
     options = ("--max-clients-per-user", "1024", "--hello-timeout", "1h", "--debug")
-    with service(MIB * 64, *options, cards=2, log=log) as daemon:
+    with service(MIB * 64, *options, cards=2, log=log, has_bus=False) as daemon:
         before = sockets(daemon.pid)
         with attacker(daemon, name, width) as process:
             end = time.monotonic() + UP_WITHIN

@@ -37,7 +37,7 @@ class Service:
 
     pid: int
     socket: Path
-    bus: str
+    bus: str                            # its address, or "none"
     uuids: tuple[bytes, ...]            # of the cards
 
     @property
@@ -49,10 +49,12 @@ class Service:
 @contextmanager
 def service(
     memory: int, *options: str, module: str = "nvshared", cards: int = 1, log: Path | None = None,
+    has_bus: bool = True,
 ) -> Iterator[Service]:
     """A daemon with cards of `memory` bytes, and ready, for as long as the block lasts.
 
     `module`: what is started as the daemon. `log`: the file that has its log afterwards.
+    `has_bus`: whether it is on a message bus, which needs dbus-daemon.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvshare-bench-")))
@@ -71,7 +73,7 @@ def service(
             [sys.executable, "-c", FIND], env=environment, cwd=ROOT, stdout=subprocess.PIPE,
             text=True, check=True,
         )
-        bus = stack.enter_context(_bus(folder))
+        bus = stack.enter_context(_bus(folder)) if has_bus else "none"
         ready = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         ready.bind(environment["NOTIFY_SOCKET"])
         ready.settimeout(PATIENCE)
