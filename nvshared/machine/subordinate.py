@@ -8,10 +8,13 @@ containers that root runs: there each id counts as a user of its own.
 
 import os
 import pwd
+import re
 from functools import lru_cache
 from pathlib import Path
 
 FILE = Path("/etc/subuid")
+LINE = re.compile(r"([^:\0]+):([0-9]{1,10}):([0-9]{1,10})")    # user, first id, number of ids
+LAST = (1 << 32) - 2                    # the kernel's last user id
 SYSTEM_LAST = 999                       # SYS_UID_MAX of login.defs(5)
 
 Range = tuple[str, int, int]            # name or number of the user, first id, count
@@ -41,12 +44,13 @@ def _all() -> tuple[Range, ...]:
 @lru_cache(maxsize=1)
 def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
     try:
-        parts = [line.split(":") for line in os.fsdecode(file.read_bytes()).split("\n")]
+        lines = os.fsdecode(file.read_bytes()).split("\n")
     except OSError:
         return ()
+    found = [line.groups() for line in map(LINE.fullmatch, lines) if line]
     return tuple(
-        (part[0], int(part[1]), int(part[2]))
-        for part in parts if len(part) == 3 and part[1].isdecimal() and part[2].isdecimal()
+        (name, int(first), int(number)) for name, first, number in found
+        if not name.isdecimal() or (len(name) <= 10 and int(name) <= LAST)
     )
 
 

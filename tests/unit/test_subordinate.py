@@ -54,6 +54,17 @@ def test_what_is_lent_to_the_system_is_somebody_each(lent: Path, who: str) -> No
     assert subordinate.owner(100001) == 100001
 
 
+@pytest.mark.parametrize("line", [
+    "bob:" + "9" * 5000 + ":65536", "bob:90000:" + "9" * 5000, "9" * 5000 + ":100000:65536",
+    "b\0b:100000:65536", "4294967295:100000:65536", "bob:\u0661\u0660\u0660\u0660\u0660\u0660:9",
+])
+def test_line_without_a_possible_user_or_range_is_ignored(lent: Path, line: str) -> None:
+    lent.write_text(f"{line}\n{ALICE}:100000:65536\n")
+    assert subordinate.owner(100001) == ALICE
+    assert subordinate.lender(100001) == str(ALICE)
+    assert subordinate.owner(99) == subordinate.lender(99) == 99
+
+
 def test_the_file_may_change_and_be_wrong(lent: Path) -> None:
     lent.write_text("# of this machine\n\n1001:x:3\n1001:5\n1000:100000:65536\n")
     assert subordinate.owner(100001) == ALICE
