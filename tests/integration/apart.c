@@ -76,6 +76,18 @@ static void copy_lines(void)
         printf("failed: %zu\n", failed);
 }
 
+/* Batches that the driver refuses; nothing is copied. */
+static void copy_wrong_lines(void)
+{
+    CUmemcpyAttributes attributes[] = { { .srcAccessOrder = 1 }, { .srcAccessOrder = 1 } };
+    CUdeviceptr targets[] = { to, to + USED / 2 }, sources[] = { from, from + USED / 2 };
+    size_t sizes[] = { USED / 2, 0 }, whole[] = { USED / 2, USED / 2 }, zero = 0, one = 1, failed;
+    size_t many[] = { 0, 1 };
+    printf("wrong size %d\n", (int)cuMemcpyBatchAsync(targets, sources, sizes, 2, attributes, &zero, 1, &failed, stream));
+    printf("wrong index %d\n", (int)cuMemcpyBatchAsync(targets, sources, whole, 2, attributes, &one, 1, &failed, stream));
+    printf("wrong number %d\n", (int)cuMemcpyBatchAsync(targets, sources, whole, 1, attributes, many, 2, &failed, stream));
+}
+
 /* The stream waits for this thread. Only the source on this card is for the time of the call alone. */
 static void copy_lines_while_the_stream_waits(void)
 {
@@ -145,6 +157,7 @@ static void copy_between_cards(void)
     OK(cuStreamCreate(&stream, 1));
     copy_lines();
     copy_lines_while_the_stream_waits();
+    copy_wrong_lines();
     copy_shapes();
 }
 

