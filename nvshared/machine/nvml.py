@@ -14,7 +14,8 @@ that card's trouble: its figure is absent, or the card is left out, and the othe
 import ctypes
 import logging
 import re
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # and addresses, 43 and 45 its end after them, 68 the video processor's, 109 a switch of contexts.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 FAULT_WAIT = 60_000                     # milliseconds for which NVML waits for one
+FAULT_PAUSE = 5.0                       # seconds after NVML has refused to wait
 
 # There since the kernel module is loaded. Where our unit loads it, systemd has not known the
 # numbers of its devices before, so the first daemon may not open them.
@@ -210,34 +212,53 @@ class NVML:
     def watch_faults(self, uuids: Iterable[str], tell: Callable[[str, str], None]) -> None:
         """Calls `tell` with a card's UUID and words for each error that is no program's own.
 
-        Blocks for as long as a card can say such things.
+        Blocks for as long as a card can say such things. A card that NVML loses is left out.
         """
         nvml = self._nvml
-        cards: dict[int | None, str] = {}       # by the address of what NVML calls them
+        uuids = tuple(uuids)
         try:
-            events = nvml.nvmlEventSetCreate()
-            for uuid in uuids:
-                try:
-                    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-                    nvml.nvmlDeviceRegisterEvents(
-                        handle, nvml.nvmlEventTypeXidCriticalError, events)
-                except nvml.NVMLError as error:
-                    logger.debug("%s does not tell of errors: %s", uuid, error)
-                else:
-                    cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
-            while cards:
-                try:
-                    event = nvml.nvmlEventSetWait_v2(events, FAULT_WAIT)
-                except nvml.NVMLError as error:
-                    if error.value != nvml.NVML_ERROR_TIMEOUT:
-                        raise
-                    continue
-                found = cards.get(ctypes.cast(event.device, ctypes.c_void_p).value)
-                if found is not None and event.eventData not in OF_PROGRAMS:
-                    tell(found, f"Xid {event.eventData}")
+            while True:
+                events = nvml.nvmlEventSetCreate()
+                cards = self._register(events, uuids)
+                if not cards:
+                    return
+                self._hear(events, cards, tell)
+                nvml.nvmlEventSetFree(events)
+                time.sleep(FAULT_PAUSE)
         except Exception as error:
             # Such as a driver that is unloaded: the figures of the cards say what becomes of them.
             logger.warning("errors of the GPUs are not heard: %s", self._words(error))
+
+    def _register(self, events: Any, uuids: Iterable[str]) -> dict[int | None, str]:
+        """Has cards put their errors into a set of events. Returns them by NVML's address."""
+        nvml = self._nvml
+        cards: dict[int | None, str] = {}
+        for uuid in uuids:
+            try:
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError as error:
+                logger.debug("%s does not tell of errors: %s", uuid, error)
+            else:
+                cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
+        return cards
+
+    def _hear(
+        self, events: Any, cards: Mapping[int | None, str], tell: Callable[[str, str], None],
+    ) -> None:
+        """Tells of errors until NVML refuses to wait for more, as it does when one card is lost."""
+        nvml = self._nvml
+        while True:
+            try:
+                event = nvml.nvmlEventSetWait_v2(events, FAULT_WAIT)
+            except nvml.NVMLError as error:
+                if error.value == nvml.NVML_ERROR_TIMEOUT:
+                    continue
+                logger.debug("NVML does not wait for errors of the GPUs: %s", error)
+                return
+            found = cards.get(ctypes.cast(event.device, ctypes.c_void_p).value)
+            if found is not None and event.eventData not in OF_PROGRAMS:
+                tell(found, f"Xid {event.eventData}")
 
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml

@@ -7,13 +7,15 @@ The library stands before the simulated one, and answers for the first card as a
 import os
 import signal
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import SIMULATOR, Site
+from tests.integration.conftest import ROOT, SIMULATOR, Site, simulate
+from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import free_port
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -143,3 +145,32 @@ def test_metrics_omit_a_card_while_its_nvml_queries_fail(
     eventually(lambda: len(used()) == 2)
     os.kill(daemon.pid, signal.SIGTERM)
     assert daemon.wait() == 0
+
+
+WATCHES = '''
+import sys
+from nvshared.machine import nvml as module
+module.FAULT_PAUSE = 0
+nvml = module.NVML()
+uuids = [facts.uuid for facts in nvml.find()]
+library, failures = nvml._nvml, [nvml._nvml.NVML_ERROR_GPU_IS_LOST]
+wait = library.nvmlEventSetWait_v2
+def lost_once(*given):
+    if failures:
+        raise library.NVMLError(failures.pop())
+    return wait(*given)
+library.nvmlEventSetWait_v2 = lost_once
+def tell(uuid, words):
+    print(uuids.index(uuid), words, flush=True)
+    raise SystemExit
+nvml.watch_faults(uuids, tell)
+'''
+
+
+def test_errors_of_a_card_are_heard_after_another_card_was_lost(tmp_path: Path) -> None:
+    environment, _ = simulate(tmp_path)
+    (tmp_path / "xid").write_text("1 79")
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHES], env=environment, cwd=ROOT, capture_output=True, text=True,
+        timeout=PATIENCE, check=True)
+    assert done.stdout == "1 Xid 79\n", done.stderr
