@@ -93,8 +93,7 @@ def test_program_swapped_when_the_card_is_lost_gets_the_error(site: Site) -> Non
 
 
 AWAY = PRELUDE + '''
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), 256 * MIB)
+address = allocate(256 * MIB)
 data = noise(64 * MIB)                   # of what it has, for all of it takes long
 put(address, data)
 away()

@@ -11,9 +11,7 @@ BLOCK = 32 * MIB
 
 BODY = '''
 size = 160 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-address = address.value
+address = allocate(size)
 data = bytearray(noise(96 * MIB) + bytes(size - 96 * MIB))
 put(address, bytes(data))
 away()                                   # three blocks of noise, two of zeros
@@ -71,9 +69,7 @@ def test_eviction_copies_changed_memory_alone(site: Site, setting: str) -> None:
 
 RESERVED = '''
 size = 160 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-address = address.value
+address = allocate(size)
 call("cuMemsetD8_v2", address, 0, 96 * MIB)
 data = bytearray(bytes(96 * MIB) + noise(64 * MIB))
 put(address + 96 * MIB, bytes(data[96 * MIB:]))

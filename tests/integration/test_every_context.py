@@ -49,8 +49,7 @@ for _ in range({MANY}):
     "by whom nobody sees, then entered": PAST_THE_LIBRARY + 'call("cuCtxSetCurrent", other)\n',
     "by whom nobody sees, then pushed": PAST_THE_LIBRARY + 'call("cuCtxPushCurrent_v2", other)\n',
     "by whom nobody sees, then used": PAST_THE_LIBRARY + '''
-more = c_uint64()
-call("cuMemAlloc_v2", byref(more), MIB)
+more = allocate(MIB)
 ''',
 }
 

@@ -15,12 +15,11 @@ from tests.integration.test_own_memory import Program
 SIZE = 256 * MIB
 HELD = '''
 size = 256 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
+address = allocate(size)
 data = noise(size)
-put(address.value, data)
+put(address, data)
 away()
-assert get(address.value, size) == data
+assert get(address, size) == data
 '''
 
 

@@ -18,21 +18,19 @@ PREFERRED = 1
 
 WRITTEN = '''
 size = 512 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
+address = allocate(size)
 for turn in range(3):
-    call("cuMemsetD8_v2", address.value, turn + 1, size)
+    call("cuMemsetD8_v2", address, turn + 1, size)
     away()
-    assert get(address.value + size - 1, 1) == bytes([turn + 1])
+    assert get(address + size - 1, 1) == bytes([turn + 1])
 '''
 
 ALONE = '''
 size = 512 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-call("cuMemsetD8_v2", address.value, 1, size)
+address = allocate(size)
+call("cuMemsetD8_v2", address, 1, size)
 away()
-call("cuMemsetD8_v2", address.value, 2, size)
+call("cuMemsetD8_v2", address, 2, size)
 call("cuCtxSynchronize")
 print(json.dumps("back"), flush=True)
 sys.stdin.readline()
@@ -43,9 +41,8 @@ sys.stdin.readline()
 
 NEAR = '''
 size = 64 * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-put(address.value, noise(size))
+address = allocate(size)
+put(address, noise(size))
 away()
 with open("/proc/self/numa_maps") as file:
     lines = [line.split() for line in file]
@@ -136,12 +133,11 @@ def test_host_memory_of_evicted_blocks_lies_near_the_card(site: Site) -> None:
 
 ODD = '''
 size = 200 * MIB                        # no whole number of slabs
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
+address = allocate(size)
 data = noise(size)
-put(address.value, data)
+put(address, data)
 away()
-assert get(address.value, size) == data
+assert get(address, size) == data
 print(sum(size for _, size in kept()), flush=True)
 '''
 
@@ -180,11 +176,10 @@ def end():
         call("cuCtxDestroy_v2", context)
 for turn in range(2):
     begin()
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), 120 * MIB)
-    call("cuMemsetD8_v2", address.value, turn + 1, 120 * MIB)
+    address = allocate(120 * MIB)
+    call("cuMemsetD8_v2", address, turn + 1, 120 * MIB)
     away()
-    assert get(address.value + 120 * MIB - 1, 1) == bytes([turn + 1])
+    assert get(address + 120 * MIB - 1, 1) == bytes([turn + 1])
     held = sum(size for _, size in kept())
     end()
     while kept():

@@ -19,10 +19,6 @@ SHARING = '''
 class Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * 64)]
 cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
-def allocate(size):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), size)
-    return address.value
 def give(address):
     handle = Handle()
     call("cuIpcGetMemHandle", byref(handle), address)

@@ -106,8 +106,7 @@ def until_wanted(hook: Hook) -> None:
 
 SLOW = {"NVSHARE_SIM_COPY_RATE": str(100 * MIB)}
 LARGE = """
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), 256 * MIB)
+address = allocate(256 * MIB)
 call("cuMemsetD8_v2", address, c_uint(7), 256 * MIB)
 put(address, os.urandom(1 * MIB))
 away()
@@ -311,13 +310,12 @@ def test_python_may_spawn_while_its_thread_waits_at_the_gate(site: Site) -> None
     program = Program(site, """
 import subprocess, threading
 data = noise(32 * MIB)
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), len(data))
-put(address.value, data)
+address = allocate(len(data))
+put(address, data)
 away()
 def wait():
     call("cuCtxSetCurrent", context)
-    seen.append(get(address.value, len(data)))
+    seen.append(get(address, len(data)))
 seen = []
 thread = threading.Thread(target=wait)
 thread.start()

@@ -46,9 +46,8 @@ def test_memory_written_back_in_parts_is_examined_once_for_many_orders(site: Sit
 HALF_OF_MANY = """
 addresses = []
 for number in range(100):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), 2 * MIB)
-    addresses.append(address.value)
+    address = allocate(2 * MIB)
+    addresses.append(address)
 for value in (77, 78):
     for number, address in enumerate(addresses):
         if value == 77 or number % 2:

@@ -83,8 +83,7 @@ def test_after_what_would_have_to_be_followed_the_memory_stays(
     assert tomorrow.exists()
     site.start("--tq", "1")
     program = Program(site, '''
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
+address = allocate(64 * MIB)
 call("cuMemsetD8_v2", address, 1, 64 * MIB)
 away()
 call("cuStreamBeginTomorrow", 0)

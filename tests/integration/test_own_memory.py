@@ -30,6 +30,10 @@ def call(name, *arguments, result=0):
     wide = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
     got = cuda[name](*wide)
     assert got == result, f"{name}: {got}, must be {result}"
+def allocate(size, result=0):
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), size, result=result)
+    return address.value
 def reserve(size):
     address = c_uint64()
     call("cuMemAddressReserve", byref(address), size, 0, 0, 0)

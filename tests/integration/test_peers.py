@@ -16,10 +16,6 @@ other = c_void_p()
 call("cuDevicePrimaryCtxRetain", byref(other), 1)
 def on(which):
     call("cuCtxSetCurrent", which)
-def allocate(size):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), size)
-    return address.value
 size = 96 * MIB
 first = allocate(size)
 on(other)

@@ -153,8 +153,7 @@ def test_stream_ordered_allocation_does_not_wait(site: Site) -> None:
     site.start()
     running = program(site, '''
 a = stream()
-plain = c_uint64()
-call("cuMemAlloc_v2", byref(plain), 3 * MIB)
+plain = allocate(3 * MIB)
 held = Held(a)
 pieces = [take(size, a) for size in (100, 2 * MIB, 90 * MIB)]
 for piece in pieces:
@@ -246,8 +245,7 @@ synchronize(a)
 assert free_memory() - free >= 30 * MIB
 fresh = take(4 * MIB, a)
 assert attribute(17, fresh) == default_pool() and figure(USED) == 4 * MIB
-plain = c_uint64()
-call("cuMemAlloc_v2", byref(plain), 1000)
+plain = allocate(1000)
 assert attribute(17, plain) == 0
 ''')
     give_it_back(running.lose_card())

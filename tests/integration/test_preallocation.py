@@ -20,9 +20,7 @@ LACKS = MINE + THEIRS - 1024
 BODY = f'''
 import threading, time
 size = {MINE} * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-address = address.value
+address = allocate(size)
 data = noise(size)
 put(address, data)
 print(json.dumps("there"), flush=True)

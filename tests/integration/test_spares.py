@@ -16,10 +16,6 @@ from tests.integration.test_terms import Eventually
 
 HELPERS = '''
 OUT_OF_MEMORY = 2
-def allocate(size, result=0):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), size, result=result)
-    return address.value
 def filled(size):
     "Is on the card, with all else, when this returns."
     address = allocate(size)

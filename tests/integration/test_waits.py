@@ -124,8 +124,7 @@ def test_waiting_program_is_told_once_that_the_daemon_ended(
 
 
 ASKS = '''
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), 1000 * MIB, result=2)
+address = allocate(1000 * MIB, result=2)
 sys.stdin.readline()
 '''
 

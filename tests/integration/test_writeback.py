@@ -22,9 +22,7 @@ def say(what):
     print(json.dumps(what), flush=True)
     sys.stdin.readline()
 size = {MINE} * MIB
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), size)
-address = address.value
+address = allocate(size)
 data = noise(size)
 put(address, data)
 say("there")
@@ -197,9 +195,7 @@ WRITES = '''
 def say(what):
     print(json.dumps(what), flush=True)
     sys.stdin.readline()
-address = c_uint64()
-call("cuMemAlloc_v2", byref(address), 8 * MIB)
-address = address.value
+address = allocate(8 * MIB)
 put(address, b"old" * MIB)
 say("old")
 put(address, b"new" * MIB)
@@ -234,10 +230,9 @@ def test_memory_loaded_during_a_turn_may_be_written_at_once(
 MANY = '''
 made = []
 for value in range(12):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), 4 * MIB)
-    put(address.value, bytes([value + 1]) * (4 * MIB))
-    made.append(address.value)
+    address = allocate(4 * MIB)
+    put(address, bytes([value + 1]) * (4 * MIB))
+    made.append(address)
 print(json.dumps("there"), flush=True)
 sys.stdin.readline()
 for value, address in enumerate(made):
