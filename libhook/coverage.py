@@ -76,18 +76,18 @@ points was called:
 * is declared as in NVIDIA's `cuda.h` (`test_interposition_list`).
 
 The last column names what looks at more than that: the files `test_interposition_*.py` there, the
-programs `stress` and `workload`, and the fuzzer. Programs of every kind on the simulated and on
-real cards (`tests/integration`, `tests/gpu`) are not listed by function.
+programs `random`, `stress` and `workload`, and the fuzzer. Programs of every kind on the simulated
+and on real cards (`tests/integration`, `tests/gpu`) are not listed by function.
 """
 # Where to look for a function's name, and how the table calls it.
 TESTS = (
     ("tests/hook/test_*.py", ""),
-    ("tests/hook/*.c", ""),
+    ("tests/random/*.[ch]", "random"),
     ("tests/stress/*.[ch]", "stress"),
     ("tests/fuzz/*.[ch]", "fuzz"),
     ("demo/*.c", "workload"),
 )
-NOT_TESTS = {"test_interposition_coverage", "core_double", "pool_double"}
+NOT_TESTS = {"test_interposition_coverage"}
 # Of the driver, but not of its interface for computing.
 FOREIGN = re.compile(r"cu(?![A-Z])|cu(GL|EGL|VDPAU|D3D\d+|WGL|Graphics)|cuda|cuProfilerInit")
 SUFFIX = re.compile(r"((?:_v\d+)?(?:_ptsz|_ptds)?)$")

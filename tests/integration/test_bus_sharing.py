@@ -133,6 +133,84 @@ for way in ("in", "out"):
     program.ends_well()
 
 
+# Copies of 16 MiB to and from the card, by functions of every kind.
+KINDS = ["asynchronous", "unified", "unified asynchronous", "2D", "2D of an array", "2D unified",
+         "3D", "3D asynchronous", "batch", "prefetch"]
+COPIES_OF_KINDS = f"KINDS = {KINDS}" + '''
+SIZE, WIDTH, UNIFIED = 16 * MIB, 4096, 4
+host = ctypes.create_string_buffer(SIZE)
+there, here, stream, array, managed = (
+    address.value, ctypes.addressof(host), c_uint64(), c_uint64(), c_uint64())
+call("cuStreamCreate", byref(stream), 1)
+call("cuArrayCreate_v2", byref(array), (c_uint64 * 3)(WIDTH, SIZE // WIDTH, 1 | 1 << 32))
+call("cuMemAllocManaged", byref(managed), SIZE, c_uint(1))
+def waits(*arguments):
+    call(*arguments)
+    call("cuStreamSynchronize", stream)
+def side(deep, kind, place):
+    "Of a copy of a shape; kind: host, card, array or whatever the address tells."
+    places = [0, 0, 0]
+    places[{1: 0, 2: 1, 3: 2, UNIFIED: 1}[kind]] = place
+    more = [0] if deep else []
+    return [0] * (4 if deep else 2) + [kind, *places, *more, WIDTH, *[SIZE // WIDTH] * deep]
+def shape(deep, source, target):
+    values = side(deep, *source) + side(deep, *target) + [WIDTH, SIZE // WIDTH] + [1] * deep
+    return (c_uint64 * len(values))(*values)
+def shapes(way, kind, place, other):
+    ends = [(other, here), (kind, place)]
+    source, target = ends if way == "in" else ends[::-1]
+    return source, target
+def batch(way):
+    to, source = (there, here) if way == "in" else (here, there)
+    attributes = (c_uint * 6)(1)
+    waits("cuMemcpyBatchAsync", byref(c_uint64(to)), byref(c_uint64(source)), byref(c_uint64(SIZE)),
+          1, attributes, byref(c_uint64(0)), 1, None, stream)
+def unified(way):
+    return (there, here) if way == "in" else (here, there)
+kinds = {
+    "asynchronous": lambda way: waits(
+        *(("cuMemcpyHtoDAsync_v2", there, host) if way == "in" else
+          ("cuMemcpyDtoHAsync_v2", host, there)), SIZE, stream),
+    "unified": lambda way: call("cuMemcpy", *unified(way), SIZE),
+    "unified asynchronous": lambda way: waits("cuMemcpyAsync", *unified(way), SIZE, stream),
+    "2D": lambda way: call("cuMemcpy2D_v2", shape(0, *shapes(way, 2, there, 1))),
+    "2D of an array": lambda way: call("cuMemcpy2DUnaligned_v2",
+                                       shape(0, *shapes(way, 3, array.value, 1))),
+    "2D unified": lambda way: waits("cuMemcpy2DAsync_v2",
+                                    shape(0, *shapes(way, UNIFIED, there, UNIFIED)), stream),
+    "3D": lambda way: call("cuMemcpy3D_v2", shape(1, *shapes(way, 2, there, UNIFIED))),
+    "3D asynchronous": lambda way: waits("cuMemcpy3DAsync_v2",
+                                         shape(1, *shapes(way, UNIFIED, there, 1)), stream),
+    "batch": batch,
+    "prefetch": lambda way: waits("cuMemPrefetchAsync", managed.value, SIZE,
+                                  c_int(0 if way == "in" else -1), stream),
+}
+for kind in KINDS:
+    for way in ("in", "out"):
+        while not stopped():
+            kinds[kind](way)
+        told()
+while not stopped():
+    call("cuMemcpyDtoD_v2", there, there + SIZE, SIZE)
+told()
+'''
+
+
+def test_client_reports_the_direction_of_every_kind_of_copy(site: Site) -> None:
+    daemon = Daemon(site)
+    program = Program(site, COPIES + COPIES_OF_KINDS)
+    daemon.accept(Flag.PACE | Flag.REPORT_COPIES)
+    for kind in KINDS:
+        for flag in (Flag.INWARD, Flag.OUTWARD):
+            print(kind, flag)
+            daemon.until_copying(flag)
+            program.go_on()
+    daemon.until_copying(Flag(0))
+    program.go_on()
+    daemon.rest()
+    program.ends_well()
+
+
 def test_client_reports_no_copies_unless_asked(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, COPIES + """
@@ -148,10 +226,9 @@ for _ in range(20):
 MOVES = '''
 addresses = []
 for number in range(PIECES):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), 32 * MIB)
-    call("cuMemsetD32_v2", address.value, number + 77, 8 * MIB)
-    addresses.append(address.value)
+    address = allocate(32 * MIB)
+    call("cuMemsetD32_v2", address, number + 77, 8 * MIB)
+    addresses.append(address)
 call("cuCtxSynchronize")
 away()
 for number, address in enumerate(addresses):

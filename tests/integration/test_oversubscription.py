@@ -44,10 +44,6 @@ def test_what_lies_beyond_the_card_is_plain_memory_to_its_program(site: Site) ->
     site.environment = {**site.environment, **ALLOWED}
     site.start("--tq", "1", "--capacity", str(CAPACITY))
     one = program(site, '''
-def allocate(size, result=0):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), size, result=result)
-    return address.value
 def asked(address):
     base, length = c_uint64(), c_size_t()
     call("cuMemGetAddressRange_v2", byref(base), byref(length), address + 5 * MIB)
@@ -61,6 +57,9 @@ fill(here, 3, size)
 fill(beyond, 4, size)
 assert used() == size, used()
 assert asked(here) == asked(beyond)
+call("cuPointerSetAttribute", byref(c_uint(1)), c_int(7), here, result=INVALID)     # BUFFER_ID
+call("cuPointerSetAttribute", byref(c_uint(1)), c_int(6), here)                     # SYNC_MEMOPS
+assert attribute(6, here, c_uint) == 1
 away()
 assert asked(here) == asked(beyond)
 sys.stdin.readline()
@@ -73,6 +72,7 @@ fill(more, 6, size)
 assert (get(small, 100), get(more, size)) == (bytes([5]) * 100, bytes([6]) * size)
 print(json.dumps("full"), flush=True)
 sys.stdin.readline()
+call("cuMemFreeAsync", more, None, result=INVALID)
 call("cuMemFreeAsync", beyond, None)
 call("cuMemFree_v2", beyond, result=INVALID)
 for address in (here, more, small):

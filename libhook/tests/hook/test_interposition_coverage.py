@@ -23,13 +23,13 @@ def installed_drivers() -> list[Path]:
     return [path for path in found if path.exists()]
 
 
-def test_the_table_is_up_to_date() -> None:
+def test_coverage_table_is_up_to_date() -> None:
     assert coverage.TABLE.read_text() == coverage.table(), (
         f"{coverage.TABLE.name} is out of date: make -C libhook coverage"
     )
 
 
-def test_the_table_names_every_hook_once() -> None:
+def test_coverage_table_names_every_hook_once() -> None:
     named = [hook for section in coverage.sections() for hook in section.hooks]
     assert sorted(named) == sorted(recorded.hooks())
     for section in coverage.sections():
@@ -37,7 +37,7 @@ def test_the_table_names_every_hook_once() -> None:
             assert hook in coverage.bodies(section.file), f"no wrapper {hook} in {section.file}"
 
 
-def test_what_the_table_calls_gated_waits_at_the_gate_and_calls_inside(wrappers: Wrappers) -> None:
+def test_gated_wrapper_waits_at_the_gate_and_calls_the_driver_inside(wrappers: Wrappers) -> None:
     gated = [
         hook
         for section in coverage.sections()
@@ -47,21 +47,21 @@ def test_what_the_table_calls_gated_waits_at_the_gate_and_calls_inside(wrappers:
     assert len(gated) > 170
     wrappers(f"""
 for name in {gated!r}:
-    before = core.entered, core.left, calls(name)
+    before = entered(), left(), calls(name)
     call(name, *[0] * 12)
-    assert (core.entered, core.left, calls(name)) == tuple(n + 1 for n in before), name
+    assert (entered(), left(), calls(name)) == tuple(n + 1 for n in before), name
 """)
 
 
 @pytest.mark.parametrize("driver", [SIMULATOR, *installed_drivers()], ids=str)
-def test_every_function_that_a_driver_exports_is_known(driver: Path) -> None:
+def test_function_that_a_driver_exports_is_known(driver: Path) -> None:
     """One that is not: hook it, write a reason into unhooked.def, or record the driver's
     answers anew in entry_points.txt."""
     assert len(coverage.exported(driver)) > 300
     assert coverage.unknown(coverage.exported(driver)) == []
 
 
-def test_what_a_newer_driver_exports_is_listed(tmp_path: Path) -> None:
+def test_function_of_a_newer_driver_is_listed_as_unknown(tmp_path: Path) -> None:
     driver = compile_c(
         """
         void cuMemTeleport(void) {} void cuMemTeleport_v2_ptsz(void) {} void cuMemFree(void) {}

@@ -6,7 +6,7 @@ import random
 import subprocess
 from pathlib import Path
 
-from libhook.tests.hook.wrappers import SOURCE
+from libhook.tests.doubles import SOURCE
 
 PAGE = 4096
 PAGES = 40
@@ -37,7 +37,7 @@ def build(directory: Path) -> ctypes.CDLL:
     return loaded
 
 
-def test_each_range_is_where_its_pages_were_last_prefetched_to(tmp_path: Path) -> None:
+def test_prefetches_tell_where_each_range_was_last_prefetched_to(tmp_path: Path) -> None:
     library = build(tmp_path)
     dice = random.Random(1)
     for _ in range(50):
