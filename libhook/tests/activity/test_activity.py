@@ -67,7 +67,7 @@ def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
 @pytest.mark.parametrize(("work", "gap"), [
     (10 * MS, 0), (3500, 30), (3 * MS, 60), (40 * MS, MS), (2 * SECOND, MS),
 ])
-def test_who_goes_on_at_once_is_busy_and_that_is_said_once(
+def test_client_without_gaps_is_reported_busy_once(
         program: Callable[[], Program], work: int, gap: int) -> None:
     it = program()
     it.run(work, gap, 20 * SECOND)
@@ -77,14 +77,16 @@ def test_who_goes_on_at_once_is_busy_and_that_is_said_once(
 @pytest.mark.parametrize(("work", "gap"), [
     (3 * MS, 17 * MS), (7 * MS, MS), (200 * MS, 20 * MS), (10, 10), (0, 0), (19 * MS, 4 * MS),
 ])
-def test_who_has_gaps_is_not(program: Callable[[], Program], work: int, gap: int) -> None:
+def test_client_with_gaps_is_reported_with_gaps_once(
+    program: Callable[[], Program], work: int, gap: int
+) -> None:
     it = program()
     it.run(work, gap, 20 * SECOND)
     assert (it.said, it.records) == ("gaps", 1)
 
 
 @pytest.mark.parametrize("late", [0, 200 * MS])
-def test_a_pause_is_found_in_moments(program: Callable[[], Program], late: int) -> None:
+def test_pause_of_a_busy_client_is_reported_soon(program: Callable[[], Program], late: int) -> None:
     it = program()
     it.run(10 * MS, 0, 3 * SECOND, late)
     assert it.said == "busy"
@@ -95,7 +97,7 @@ def test_a_pause_is_found_in_moments(program: Callable[[], Program], late: int) 
     assert it.said == "busy"
 
 
-def test_the_wait_for_a_turn_is_no_gap_and_turns_add_up(program: Callable[[], Program]) -> None:
+def test_wait_for_a_turn_is_no_gap_and_turns_add_up(program: Callable[[], Program]) -> None:
     it = program()
     for turn in range(5):
         it.run(10 * MS, 0, 400 * MS)
@@ -105,7 +107,7 @@ def test_the_wait_for_a_turn_is_no_gap_and_turns_add_up(program: Callable[[], Pr
     assert it.records == 1                  # for each second that is full
 
 
-def test_who_does_not_use_its_turn_has_a_gap_at_once(program: Callable[[], Program]) -> None:
+def test_unused_turn_is_reported_as_a_gap_soon(program: Callable[[], Program]) -> None:
     it = program()
     it.run(10 * MS, 0, 2 * SECOND)
     it.stop(SECOND)
@@ -116,7 +118,9 @@ def test_who_does_not_use_its_turn_has_a_gap_at_once(program: Callable[[], Progr
 
 
 @pytest.mark.parametrize("name", ["capturing", "several"])
-def test_what_cannot_be_known_is_a_gap(program: Callable[[], Program], name: str) -> None:
+def test_unobservable_client_is_reported_with_gaps(
+    program: Callable[[], Program], name: str
+) -> None:
     it = program()
     it.run(10 * MS, 0, 2 * SECOND)
     it.set(name, 1)
@@ -127,14 +131,14 @@ def test_what_cannot_be_known_is_a_gap(program: Callable[[], Program], name: str
     assert it.said == "busy"
 
 
-def test_who_stands_at_the_gate_has_no_gap(program: Callable[[], Program]) -> None:
+def test_wait_at_the_gate_is_no_gap(program: Callable[[], Program]) -> None:
     it = program()
     it.set("waits", 1)
     it.run(0, 0, 2 * SECOND)
     assert it.said == "busy"
 
 
-def test_who_has_gaps_is_hardly_looked_at(program: Callable[[], Program]) -> None:
+def test_client_with_gaps_is_sampled_rarely(program: Callable[[], Program]) -> None:
     it = program()
     it.run(3 * MS, 17 * MS, 100 * SECOND)
     assert it.questions < 100 * 60          # in each second

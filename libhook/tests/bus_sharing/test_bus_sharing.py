@@ -63,7 +63,7 @@ def make_fresh(built: Path, tmp_path: Path) -> Callable[[], Program]:
     return fresh
 
 
-def test_a_large_copy_is_told_at_once_and_its_end_when_it_is_over(
+def test_large_copy_is_reported_at_once_and_its_end_when_it_is_over(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     program.begins(64 * MIB, OUT, waits=True)
@@ -76,7 +76,7 @@ def test_a_large_copy_is_told_at_once_and_its_end_when_it_is_over(
     assert program.says(later=1_000_000) is None
 
 
-def test_one_that_nobody_waits_for_takes_as_long_as_the_fastest_of_our_own_would(
+def test_asynchronous_copy_lasts_as_long_as_at_the_fastest_measured_speed(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     program.copies(1200 * MIB)          # 12 bytes in a nanosecond, as long as nothing is known
@@ -93,7 +93,7 @@ def test_one_that_nobody_waits_for_takes_as_long_as_the_fastest_of_our_own_would
     assert program.says(later=LINGER + 10) == 0
 
 
-def test_directions_are_told_apart(fresh: Callable[[], Program]) -> None:
+def test_copies_in_two_directions_are_reported_separately(fresh: Callable[[], Program]) -> None:
     program = fresh()
     program.copies(200 * MIB, IN)
     program.copies(2000 * MIB, OUT)
@@ -102,7 +102,7 @@ def test_directions_are_told_apart(fresh: Callable[[], Program]) -> None:
     assert program.says(later=2000 * MIB // 12_000) == 0
 
 
-def test_many_small_ones_are_as_good_as_a_large_one_and_a_few_are_nothing(
+def test_many_small_copies_are_reported_and_a_few_are_not(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     for _ in range(50):                 # a MiB in each millisecond: 5 in a window
@@ -113,7 +113,7 @@ def test_many_small_ones_are_as_good_as_a_large_one_and_a_few_are_nothing(
     assert program.says() == INWARD
 
 
-def test_what_comes_and_goes_is_told_a_few_times_a_second(fresh: Callable[[], Program]) -> None:
+def test_frequent_copies_are_reported_at_bounded_rate(fresh: Callable[[], Program]) -> None:
     program = fresh()
     began = program.clock.value
     for _ in range(1000):
@@ -125,7 +125,9 @@ def test_what_comes_and_goes_is_told_a_few_times_a_second(fresh: Callable[[], Pr
     assert program.figure("sent") >= seconds * 1_000_000 / SPACING
 
 
-def test_nothing_is_told_or_counted_unless_it_is_watched(fresh: Callable[[], Program]) -> None:
+def test_copies_are_neither_reported_nor_counted_unless_watched(
+    fresh: Callable[[], Program]
+) -> None:
     program = fresh()
     assert program.c.is_watched()
     program.begins(64 * MIB, waits=True)
@@ -141,7 +143,7 @@ def test_nothing_is_told_or_counted_unless_it_is_watched(fresh: Callable[[], Pro
     assert program.says() == INWARD
 
 
-def test_what_is_being_captured_is_not_copied(fresh: Callable[[], Program]) -> None:
+def test_captured_copies_are_not_reported(fresh: Callable[[], Program]) -> None:
     program = fresh()
     ctypes.c_bool.in_dll(program.c, "capturing").value = True
     program.copies(64 * MIB)
@@ -153,7 +155,7 @@ def test_what_is_being_captured_is_not_copied(fresh: Callable[[], Program]) -> N
 @given(st.lists(st.tuples(
     st.integers(0, 7), st.sampled_from([IN, OUT]), st.integers(1, 2000), st.booleans(),
     st.integers(0, 30_000), st.booleans()), max_size=60))
-def test_whatever_was_copied_it_is_over_in_the_end(
+def test_load_of_any_copies_is_reported_as_over_in_the_end(
         built: Path, script: list[tuple[int, int, int, bool, int, bool]]) -> None:
     program = Program(ctypes.CDLL(str(built)))
     program.c.watch(False)
@@ -175,5 +177,5 @@ def test_whatever_was_copied_it_is_over_in_the_end(
     assert program.figure("sent") == 0 or program.figure("flags") == 0
 
 
-def test_threads_copy_while_it_is_looked_and_nobody_races(tmp_path: Path) -> None:
+def test_concurrent_copies_and_reports_do_not_race(tmp_path: Path) -> None:
     run_threads("bus_sharing", SOURCES, tmp_path)

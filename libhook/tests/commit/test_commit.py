@@ -97,7 +97,7 @@ def process(built: Path, tmp_path: Path) -> Process:
     return Process(built, tmp_path)
 
 
-def test_what_is_granted_counts_from_the_answer_until_it_is_taken(process: Process) -> None:
+def test_grant_to_pin_counts_from_the_answer_until_it_is_used(process: Process) -> None:
     first = process.ask(5)
     assert process.to_pin == 0
     process.answer(1, 5)
@@ -114,14 +114,14 @@ def test_what_is_granted_counts_from_the_answer_until_it_is_taken(process: Proce
     assert process.to_pin == 0
 
 
-def test_what_is_refused_never_counts(process: Process) -> None:
+def test_refused_pin_request_does_not_count(process: Process) -> None:
     first = process.ask(5)
     process.answer(1, 4)
     assert process.to_pin == 0
     first.hears(False)
 
 
-def test_a_refusal_that_does_not_know_what_was_freed_since_is_asked_about_again(
+def test_pin_request_refused_before_a_free_was_known_is_asked_again(
     process: Process,
 ) -> None:
     first = process.ask(5)
@@ -137,7 +137,7 @@ def test_a_refusal_that_does_not_know_what_was_freed_since_is_asked_about_again(
     second.take()
 
 
-def test_what_a_later_answer_has_made_void_never_counts_and_is_asked_again(
+def test_pin_request_skipped_by_a_later_answer_is_asked_again(
     process: Process,
 ) -> None:
     first, second = process.ask(5), process.ask(7)
@@ -153,7 +153,7 @@ def test_what_a_later_answer_has_made_void_never_counts_and_is_asked_again(
     assert process.to_pin == 0
 
 
-def test_another_daemon_is_asked_again_and_told_what_the_last_one_granted(
+def test_open_pin_request_is_asked_again_of_another_daemon(
     process: Process,
 ) -> None:
     first, second = process.ask(5), process.ask(7)
@@ -167,7 +167,7 @@ def test_another_daemon_is_asked_again_and_told_what_the_last_one_granted(
     assert process.to_pin == 12
 
 
-def test_what_nobody_takes_is_given_up_after_a_minute(process: Process) -> None:
+def test_grant_to_pin_that_is_not_used_is_given_up_after_a_minute(process: Process) -> None:
     assert process.passes(SECOND) == -1
     first = process.ask(5)
     assert process.passes(100 * SECOND) == -1           # it waits for as long as it takes
@@ -188,7 +188,7 @@ def test_what_nobody_takes_is_given_up_after_a_minute(process: Process) -> None:
     assert process.to_pin == 16
 
 
-def test_who_finds_no_place_waits_for_one(process: Process) -> None:
+def test_pin_request_waits_while_all_places_are_taken(process: Process) -> None:
     asking = [process.ask(1) for _ in range(PLACES)]
     for number, one in enumerate(asking, 1):
         process.answer(number, MUCH)
@@ -210,7 +210,7 @@ def test_who_finds_no_place_waits_for_one(process: Process) -> None:
         one.hears(True)
 
 
-def test_who_is_refused_for_a_limit_is_told_of_it_once(process: Process) -> None:
+def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> None:
     limit = f"/sys/fs/cgroup/{'pod/' * 40}memory.max is 260MiB"
     for number, reason in enumerate([limit, "", limit, "another is 1GiB", limit, "x" * 10_000], 1):
         asking = process.ask(5)
@@ -223,7 +223,7 @@ def test_who_is_refused_for_a_limit_is_told_of_it_once(process: Process) -> None
     assert cut.count("x") < 500
 
 
-def test_a_reason_of_one_answer_is_not_that_of_the_next(process: Process) -> None:
+def test_reason_of_one_answer_is_not_logged_with_the_next(process: Process) -> None:
     asking = process.ask(5)
     process.answer(1, 5, "it was granted all the same")
     asking.hears(True)

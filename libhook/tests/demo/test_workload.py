@@ -68,7 +68,7 @@ def checksum(seed: int, chunks: list[int], steps: int) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_checksum_is_that_of_its_description(
+def test_workload_checksum_is_that_of_its_description(
     environment: dict[str, str], threads: int
 ) -> None:
     done = workload(
@@ -97,7 +97,7 @@ def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds
     return total & MASK
 
 
-def test_some_of_it_used_and_some_of_that_changed(environment: dict[str, str]) -> None:
+def test_workload_uses_and_changes_parts_of_its_memory(environment: dict[str, str]) -> None:
     done = workload(
         environment, "--json", "--memory", "20000", "--chunk", "8000", "--used", "60%",
         "--change", "4008", "--steps", "3", "--rounds", "5", "--seed", "7",
@@ -109,7 +109,7 @@ def test_some_of_it_used_and_some_of_that_changed(environment: dict[str, str]) -
 
 
 @pytest.mark.parametrize("rounds", [[], ["--rounds", "3"]])
-def test_what_is_not_changed_is_summed_up(
+def test_workload_sums_up_unchanged_memory(
     environment: dict[str, str], rounds: list[str]
 ) -> None:
     done = workload(
@@ -123,7 +123,7 @@ def test_what_is_not_changed_is_summed_up(
         assert events(done)["finished"]["checksum"] == f"{wanted:016x}"
 
 
-def test_for_some_time(environment: dict[str, str]) -> None:
+def test_workload_with_seconds_ends_after_them(environment: dict[str, str]) -> None:
     options = ("--memory", "1MiB", "--seconds", "1", "--rounds", "1")
     before = time.monotonic()
     done = workload(environment, "--json", *options)
@@ -135,7 +135,7 @@ def test_for_some_time(environment: dict[str, str]) -> None:
     assert events(done)["checked"]["right"] is True
 
 
-def test_as_text(environment: dict[str, str]) -> None:
+def test_workload_without_json_prints_text(environment: dict[str, str]) -> None:
     done = workload(environment, "--memory", "1MiB", "--chunk", "512KiB", "--steps", "2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -145,13 +145,13 @@ def test_as_text(environment: dict[str, str]) -> None:
     assert lines[4] == "right: all 2 chunks hold what the CPU computes"
 
 
-def test_a_share_of_what_is_free(environment: dict[str, str]) -> None:
+def test_workload_takes_a_share_of_free_memory(environment: dict[str, str]) -> None:
     done = workload(environment, "--json", "--memory", "25%", "--chunk", "1MiB", "--steps", "0")
     said = events(done)["allocated"]
     assert said["bytes"] == said["free"] // 4 // 8 * 8
 
 
-def test_out_of_memory_is_one_line(environment: dict[str, str]) -> None:
+def test_workload_out_of_memory_prints_one_line(environment: dict[str, str]) -> None:
     done = workload(environment, "--memory", "1GiB", "--chunk", "8MiB")
     assert done.returncode == OUT_OF_MEMORY
     assert done.stderr.startswith("nvshare-workload: out of memory: ")
@@ -159,7 +159,7 @@ def test_out_of_memory_is_one_line(environment: dict[str, str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_without_a_driver(environment: dict[str, str], tmp_path: Path) -> None:
+def test_workload_without_a_driver_says_so(environment: dict[str, str], tmp_path: Path) -> None:
     done = workload({**environment, "LD_LIBRARY_PATH": str(tmp_path)})
     if done.returncode == 0:
         pytest.skip("this machine has a driver of its own")
@@ -183,7 +183,7 @@ def test_without_a_driver(environment: dict[str, str], tmp_path: Path) -> None:
         ("--seed", "7a", "is not a number"),
     ],
 )
-def test_a_wrong_option_is_named_with_its_value(
+def test_workload_names_a_wrong_option_with_its_value(
     environment: dict[str, str], option: str, value: str, words: str
 ) -> None:
     done = workload(environment, option, value)
@@ -221,7 +221,7 @@ def compile_flipping(folder: Path) -> None:
     subprocess.run([*compiler, *libraries, *output], input=FLIPPING, text=True, check=True)
 
 
-def test_one_wrong_bit_is_found(environment: dict[str, str], tmp_path: Path) -> None:
+def test_workload_finds_one_wrong_bit(environment: dict[str, str], tmp_path: Path) -> None:
     compile_flipping(tmp_path)
     options = ("--memory", "3MiB", "--chunk", "1MiB", "--steps", "1")
     wrong = {**environment, "LD_LIBRARY_PATH": str(tmp_path)}
@@ -236,13 +236,15 @@ def test_one_wrong_bit_is_found(environment: dict[str, str], tmp_path: Path) -> 
     }
 
 
-def test_no_such_gpu(environment: dict[str, str]) -> None:
+def test_workload_on_a_missing_gpu_says_so(environment: dict[str, str]) -> None:
     done = workload(environment, "--device", "1")
     assert done.returncode == USAGE
     assert done.stderr == "nvshare-workload: --device 1: there is no such GPU\n"
 
 
-def test_hold_keeps_the_memory_until_its_input_ends(environment: dict[str, str]) -> None:
+def test_workload_with_hold_keeps_its_memory_until_its_input_ends(
+    environment: dict[str, str]
+) -> None:
     command = [str(library.workload()), "--json", "--hold", "--memory", "40MiB"]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -49,7 +49,7 @@ def run(program: Path, library: Path, driver: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_dlsym_and_the_search_behind_the_caller(
+def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
     arm_library: Path, arm_driver: Path, tmp_path: Path
 ) -> None:
     program = compile_c(
@@ -75,14 +75,14 @@ def test_dlsym_and_the_search_behind_the_caller(
     ]
 
 
-def test_a_program_finds_every_wrapper(
+def test_program_finds_every_wrapper(
     arm_library: Path, arm_driver: Path, tmp_path: Path
 ) -> None:
     program = compiled(PROGRAM, tmp_path / "program", arm_driver, compiler=f"{ARM}-gcc")
     assert run(program, arm_library, arm_driver) == expected("program")
 
 
-def test_it_starts_with_glibc_2_17(arm_library: Path) -> None:
+def test_library_for_aarch64_starts_with_glibc_2_17(arm_library: Path) -> None:
     symbols = subprocess.run(
         [f"{ARM}-objdump", "-T", arm_library], capture_output=True, text=True, check=True
     ).stdout

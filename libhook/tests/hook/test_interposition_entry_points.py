@@ -58,7 +58,7 @@ def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-def test_what_the_driver_does_not_have_is_not_found(library: Path, driver: Path) -> None:
+def test_entry_point_that_the_driver_lacks_is_not_found(library: Path, driver: Path) -> None:
     assert run(
         "say([proc_address('cuMemAlloc', 1000, 0), proc_address('cuMemAlloc_v2', 12000, 0),"
         " proc_address('cuNothing', 12000, 0), hasattr(driver, 'cuNothing')])",
@@ -67,7 +67,7 @@ def test_what_the_driver_does_not_have_is_not_found(library: Path, driver: Path)
     ) == [None, None, None, False]
 
 
-def test_every_wrapper_hands_its_arguments_to_its_own_entry_point_and_the_result_back(
+def test_wrapper_passes_arguments_to_its_own_entry_point_and_returns_the_result(
     library: Path, driver: Path
 ) -> None:
     """Each is called with distinct pointers to zeros, and with the entry point's own result the
@@ -101,7 +101,9 @@ say(answers)
             assert arrived[i] & mask == passed[i] & mask, f"argument {i} of {hook}"
 
 
-def test_an_older_driver_lacks_what_it_lacks(library: Path, tmp_path: Path) -> None:
+def test_wrapper_of_a_function_that_an_older_driver_lacks_is_not_found(
+    library: Path, tmp_path: Path
+) -> None:
     lacking = frozenset({"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz", "cuMemcpyBatchAsync_v2"})
     driver = recorded.build(tmp_path, left_out=lacking)
     assert run(

@@ -53,19 +53,19 @@ def kinds(folder: Path, names: list[str], takes_stream: bool = False) -> dict[st
     return dict(zip(names, map(int, done.stdout.split()), strict=True))
 
 
-def test_what_a_function_does_is_told_from_its_name(tmp_path: Path) -> None:
+def test_kind_of_an_unknown_function_is_told_from_its_name(tmp_path: Path) -> None:
     expected = dict.fromkeys(SUBMIT, 1) | dict.fromkeys(KEEP, 2)
     expected |= dict.fromkeys(OTHER, 0)
     assert kinds(tmp_path, list(expected)) == expected
 
 
-def test_of_a_name_never_heard_of_a_stream_decides(tmp_path: Path) -> None:
+def test_kind_of_an_unknown_name_depends_on_a_stream_argument(tmp_path: Path) -> None:
     assert kinds(tmp_path, ["cuTeleport"]) == {"cuTeleport": 0}
     assert kinds(tmp_path, ["cuTeleport"], takes_stream=True) == {"cuTeleport": 1}
     assert kinds(tmp_path, ["cuStreamQuery_v2"], takes_stream=True) == {"cuStreamQuery_v2": 0}
 
 
-def test_no_function_that_is_known_is_guessed_wrong(tmp_path: Path) -> None:
+def test_kind_of_each_known_function_is_guessed_right(tmp_path: Path) -> None:
     """Each without a hook is left alone, and each that is hooked only for the gate would be."""
     unhooked = [name for name in recorded.entries() if name not in recorded.hooks()]
     streams = {
@@ -119,7 +119,7 @@ int main(void)
 """
 
 
-def test_what_submits_is_wrapped_and_gets_its_arguments(
+def test_unknown_function_that_submits_is_wrapped_and_gets_its_arguments(
     library: Path, tomorrow: Path, tmp_path: Path
 ) -> None:
     assert run(compile_c(ASK, tmp_path / "program"), library, tomorrow) == [
@@ -132,7 +132,7 @@ def test_what_submits_is_wrapped_and_gets_its_arguments(
     ]
 
 
-def test_there_are_places_for_what_one_driver_adds(
+def test_unknown_functions_beyond_the_places_are_not_wrapped(
     library: Path, tomorrow: Path, tmp_path: Path
 ) -> None:
     """And those beyond are stubs."""

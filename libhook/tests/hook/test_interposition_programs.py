@@ -14,7 +14,7 @@ from libhook.tests.hook.programs import LAUNCH, compile_c, run
 
 @pytest.mark.parametrize("optimisation", ["-O0", "-O2"])
 @pytest.mark.parametrize("ask", ['dlsym(RTLD_NEXT, "chain")', 'dlvsym(RTLD_NEXT, "chain", "V")'])
-def test_rtld_next_means_the_object_after_the_caller(
+def test_dlsym_with_rtld_next_finds_the_object_after_the_caller(
     library: Path, driver: Path, tmp_path: Path, optimisation: str, ask: str
 ) -> None:
     """Three libraries have a function of one name, each asks for the next. If the real dlsym()
@@ -52,7 +52,9 @@ def test_rtld_next_means_the_object_after_the_caller(
     assert run(program, library, driver) == ["first", "second", "third"]
 
 
-def test_every_handle_finds_the_wrapper(library: Path, driver: Path, tmp_path: Path) -> None:
+def test_dlsym_with_every_handle_finds_the_wrapper(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
     """The driver's own handle, the whole program's, the default search, and from a library that
     stands behind us the next object too."""
     behind = compile_c(
@@ -81,7 +83,7 @@ def test_every_handle_finds_the_wrapper(library: Path, driver: Path, tmp_path: P
     assert run(program, library, driver) == [f"libnvshare.so {LAUNCH}"] * 5
 
 
-def test_without_a_driver_nothing_is_found_and_dlerror_says_so(
+def test_dlsym_without_a_driver_finds_nothing_and_sets_dlerror(
     library: Path, tmp_path: Path
 ) -> None:
     program = compile_c(
@@ -102,7 +104,7 @@ def test_without_a_driver_nothing_is_found_and_dlerror_says_so(
     assert run(program, library, tmp_path) == ["1 1", "nobody 1", "nobody"]
 
 
-def test_a_failed_search_leaves_its_own_error_and_a_successful_one_none(
+def test_dlsym_sets_dlerror_only_when_it_fails(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     program = compile_c(
@@ -123,7 +125,9 @@ def test_a_failed_search_leaves_its_own_error_and_a_successful_one_none(
     assert run(program, library, driver) == ["1", "1 1"]
 
 
-def test_a_program_without_cuda_is_left_alone(library: Path, tmp_path: Path) -> None:
+def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
+    library: Path, tmp_path: Path
+) -> None:
     """No thread, no descriptor, no driver; and dlsym(), fork, exec and dlclose work."""
     program = compile_c(
         """
@@ -163,7 +167,7 @@ def test_a_program_without_cuda_is_left_alone(library: Path, tmp_path: Path) -> 
     assert lines == ["3 0", "1 threads", "3 descriptors", "no driver", "child"]
 
 
-def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
+def test_unknown_version_of_a_memory_function_keeps_the_process_unshared(
     library: Path, tmp_path: Path
 ) -> None:
     """It returns an entry point for cuMemAlloc that we do not know. The program gets it
@@ -205,7 +209,7 @@ def test_a_driver_newer_than_we_are_keeps_the_process_unshared(
     assert "unshared" in line
 
 
-def test_nothing_is_read_from_the_environment_by_name_but_through_secure_getenv(
+def test_library_reads_the_environment_by_secure_getenv_alone(
     library: Path,
 ) -> None:
     symbols = subprocess.run(

@@ -47,7 +47,7 @@ int main(void)
 """
 
 
-def test_a_handle_that_is_given_out_again_is_another_stream(tmp_path: Path) -> None:
+def test_stream_name_of_a_reused_handle_is_another(tmp_path: Path) -> None:
     program = tmp_path / "streams"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]

@@ -11,7 +11,7 @@ from libhook.tests.hook import recorded_driver as recorded
 from libhook.tests.hook.programs import LAUNCH, compile_c, run
 
 
-def test_a_plugin_opened_with_deepbind_still_works(
+def test_plugin_opened_with_deepbind_calls_the_driver(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """It finds the C library's dlsym() and its own driver first, as it asked for; and so it
@@ -59,7 +59,7 @@ __attribute__((destructor)) static void report(void) { printf("asked %d\\n", ask
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_another_preload_with_a_dlsym_of_its_own_works_before_us_and_behind_us(
+def test_preload_with_its_own_dlsym_works_before_and_behind_the_library(
     library: Path, driver: Path, tmp_path: Path, first: bool
 ) -> None:
     other = compile_c(OTHER, tmp_path / "libother.so", "-shared")
@@ -82,7 +82,7 @@ def test_another_preload_with_a_dlsym_of_its_own_works_before_us_and_behind_us(
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}", "asked 1"]
 
 
-def test_another_preload_may_hook_the_driver_too(
+def test_preload_that_hooks_the_driver_finds_the_library_as_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """One before us is called first and finds us as the next."""
@@ -130,7 +130,7 @@ int main(void)
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
-def test_a_program_with_a_sanitizer_works(
+def test_cuda_program_with_a_sanitizer_runs(
     library: Path, driver: Path, tmp_path: Path, sanitizer: str
 ) -> None:
     """They look up what they intercept through our dlsym(), before anything is initialised."""
@@ -161,7 +161,7 @@ static void submit(void)
 """
 
 
-def test_a_program_without_a_key_to_spare_keeps_the_values_of_its_own(
+def test_program_that_took_all_thread_keys_keeps_their_values(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     program = compile_c(SUBMITTING + """
@@ -187,7 +187,7 @@ def test_a_program_without_a_key_to_spare_keeps_the_values_of_its_own(
     assert run(program, library, driver) == [LAUNCH, "0"]
 
 
-def test_a_program_without_libpthread_works(library: Path, driver: Path, tmp_path: Path) -> None:
+def test_program_without_libpthread_submits(library: Path, driver: Path, tmp_path: Path) -> None:
     """As with glibc before 2.34, where some functions are in a library that it may not have."""
     content = library.read_bytes()
     listed = Path("libhook/src/driver/glibc.h").read_text()

@@ -130,7 +130,7 @@ def _known(entry: str, stubs: bool) -> str | int:
 @pytest.mark.parametrize(
     "flags", [["-pie", "-Wl,-z,now"], ["-pie", "-Wl,-z,lazy"], ["-no-pie"]], ids=" ".join
 )
-def test_a_program_finds_every_wrapper(
+def test_program_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     program = compiled(PROGRAM, tmp_path / "program", driver, *flags)
@@ -154,7 +154,7 @@ def test_constructors_before_ours_find_every_wrapper(
         assert [line for line in lines if line.startswith(way)] == expected(way)
 
 
-def test_a_library_opened_later_finds_every_wrapper(
+def test_library_opened_later_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """As Python's modules are: each in a scope of its own."""
@@ -172,7 +172,7 @@ def test_a_library_opened_later_finds_every_wrapper(
     assert run(program, library, driver) == expected("plugin")
 
 
-def test_without_the_library_the_survey_finds_the_drivers_own(
+def test_survey_without_the_library_finds_the_drivers_own(
     driver: Path, tmp_path: Path
 ) -> None:
     """Or it would prove nothing."""

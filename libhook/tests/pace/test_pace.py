@@ -59,7 +59,7 @@ def new_card(built: Path, tmp_path: Path) -> Callable[[], Card]:
 
 
 @pytest.mark.parametrize("length", [10, 20, 200, 3 * MS, 30 * MS, 200 * MS])
-def test_a_drain_is_short_and_the_card_has_work_all_the_time(
+def test_pace_with_kernels_of_one_length_bounds_the_drain_and_keeps_the_card_busy(
         card: Callable[[], Card], length: int) -> None:
     it = card()
     it.learns(length)
@@ -69,7 +69,7 @@ def test_a_drain_is_short_and_the_card_has_work_all_the_time(
 
 
 @pytest.mark.parametrize("length", [1, 4, 7])
-def test_small_kernels_are_measured_rarely(card: Callable[[], Card], length: int) -> None:
+def test_pace_with_small_kernels_records_few_markers(card: Callable[[], Card], length: int) -> None:
     """A program that launches about as fast as the card works, so that it is never far ahead."""
     it = card()
     it.learns(length)
@@ -78,7 +78,9 @@ def test_small_kernels_are_measured_rarely(card: Callable[[], Card], length: int
     assert it.figure("markers") <= it.figure("submissions") // 100
 
 
-def test_what_was_submitted_before_is_worked_off_first(card: Callable[[], Card]) -> None:
+def test_pace_that_begins_in_a_turn_lets_earlier_work_finish_first(
+    card: Callable[[], Card]
+) -> None:
     it = card()
     it.run([5 * MS], 20 * MS, others_wait=False)
     assert it.figure("longest_drain") > 19_000 * MS     # nobody is held back whom nobody waits for
@@ -95,7 +97,7 @@ steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(step=steps)
-def test_any_mixture_has_short_drains_and_a_busy_card(
+def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_busy(
         built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
     it = Card(built, tmp_path_factory.mktemp("mixture"))
     it.learns(*step)
@@ -104,7 +106,7 @@ def test_any_mixture_has_short_drains_and_a_busy_card(
     assert it.figure("idle") <= 30 * MS         # one percent
 
 
-def test_the_next_turn_knows_what_the_last_one_has_learned(card: Callable[[], Card]) -> None:
+def test_pace_in_the_next_turn_starts_with_the_measured_length(card: Callable[[], Card]) -> None:
     it = card()
     it.learns(20 * MS)
     it.c.look(False)
@@ -114,7 +116,7 @@ def test_the_next_turn_knows_what_the_last_one_has_learned(card: Callable[[], Ca
     assert it.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_work_that_waits_for_work_that_was_held_back_gets_it(card: Callable[[], Card]) -> None:
+def test_pace_lets_work_pass_that_earlier_work_waits_for(card: Callable[[], Card]) -> None:
     it = card()
     it.learns(100 * MS)                         # two at a time now
     it.run([100 * MS], 10_000 * MS, needs=5)
@@ -122,7 +124,9 @@ def test_work_that_waits_for_work_that_was_held_back_gets_it(card: Callable[[], 
 
 
 @pytest.mark.parametrize("pause", [0, 16 * MS])
-def test_one_that_steps_has_one_in_flight(card: Callable[[], Card], pause: int) -> None:
+def test_pace_of_a_stepping_client_keeps_one_kernel_in_flight(
+    card: Callable[[], Card], pause: int
+) -> None:
     it = card()
     it.learns(1 * MS)
     it.c.look(False)                    # its turn has ended
@@ -135,7 +139,7 @@ def test_one_that_steps_has_one_in_flight(card: Callable[[], Card], pause: int) 
     assert 1_000 // (pause // MS + 6) <= it.figure("submissions") <= 1_000 // (pause // MS + 1)
 
 
-def test_a_capture_is_never_held_up(card: Callable[[], Card]) -> None:
+def test_pace_during_a_capture_holds_nothing_back(card: Callable[[], Card]) -> None:
     it = card()
     it.learns(100 * MS)
     it.c.capture(True)
@@ -147,7 +151,7 @@ def test_a_capture_is_never_held_up(card: Callable[[], Card]) -> None:
     assert it.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_the_service_thread_looks_often_only_while_something_is_in_flight(
+def test_pace_is_pressing_only_while_work_is_in_flight(
         card: Callable[[], Card]) -> None:
     it = card()
     it.run([3 * MS], 100 * MS)
@@ -170,7 +174,7 @@ def in_background(card: Card, lengths: Sequence[int]) -> None:
 @pytest.mark.parametrize(("lengths", "most"), [
     ([100], 300), ([125] * 8 + [250] * 16, 250), ([10] * 50 + [300] * 5, 600), ([MS], MS),
 ])
-def test_in_the_background_little_is_in_flight_and_the_card_has_work(
+def test_pace_in_the_background_keeps_little_in_flight_and_the_card_busy(
         card: Callable[[], Card], lengths: list[int], most: int) -> None:
     """The second as in a training; in the third each step has small kernels and then large ones."""
     it = card()
@@ -184,7 +188,9 @@ def test_in_the_background_little_is_in_flight_and_the_card_has_work(
     assert it.figure("longest_drain") > TARGET // 2     # as before
 
 
-def test_small_ones_in_the_background_are_measured_rarely(card: Callable[[], Card]) -> None:
+def test_pace_in_the_background_records_few_markers_for_small_kernels(
+    card: Callable[[], Card]
+) -> None:
     """The program waits for each few hundred. The last few, of which a look comes late, and those
     before somebody else has the card, tell little of how long one takes."""
     it = card()
@@ -203,7 +209,7 @@ def test_small_ones_in_the_background_are_measured_rarely(card: Callable[[], Car
     assert it.figure("longest_drain") <= MS // 2
 
 
-def test_what_shared_the_card_with_urgent_work_does_not_hold_the_background_back(
+def test_pace_in_the_background_ignores_lengths_measured_beside_urgent_work(
         card: Callable[[], Card]) -> None:
     """Each 20 ms somebody else has the card for 3 ms, in which nothing of this one goes on."""
     it = card()

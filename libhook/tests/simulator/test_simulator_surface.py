@@ -99,7 +99,9 @@ def test_calls_fail_on_demand(python: Python, setting: str, codes: list[int]) ->
         ("NVSHARE_SIM_MEMORY", "1GB"),
     ],
 )
-def test_a_senseless_setting_is_named(python: Python, variable: str, value: str) -> None:
+def test_senseless_setting_of_the_simulator_is_named(
+    python: Python, variable: str, value: str
+) -> None:
     with pytest.raises(AssertionError, match=rf"(?s){variable}.*{value}"):
         python(LOAD, **{variable: value})
 
@@ -120,7 +122,7 @@ print(cuda.cuInit(0), code, count.value)
 """
 
 
-def test_none_is_none(python: Python) -> None:
+def test_simulator_with_no_gpus_finds_none(python: Python) -> None:
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
 
 
@@ -183,7 +185,7 @@ print(code, count.value, bus.value.decode())
         ("0,0", "100 0 "),
     ],
 )
-def test_visible_devices(python: Python, visible: str, expected: str) -> None:
+def test_simulator_heeds_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
     assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
 
 

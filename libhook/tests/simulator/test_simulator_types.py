@@ -63,7 +63,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     return dict(zip(expressions(), map(int, output.split()), strict=True))
 
 
-def test_values_sizes_and_offsets(tmp_path: Path) -> None:
+def test_simulator_types_are_those_of_cuda_h(tmp_path: Path) -> None:
     ours = values(tmp_path)
     assert len(ours) > 500
     assert "offsetof(CUmemAllocationProp, allocFlags)" in ours
@@ -73,7 +73,7 @@ def test_values_sizes_and_offsets(tmp_path: Path) -> None:
 PROTOTYPES = sorted(set(SOURCES.glob("*/*.c")) - set(SOURCES.glob("nvml/*.c")))
 
 
-def test_prototypes() -> None:
+def test_simulator_prototypes_are_those_of_cuda_h() -> None:
     for source in PROTOTYPES:
         subprocess.run(
             ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",

@@ -83,7 +83,7 @@ def page() -> Iterator[Callable[[], Page]]:
         one.word.close()
 
 
-def test_who_is_to_tell_says_that_work_is_under_way_until_it_is_done(
+def test_word_of_a_telling_client_is_busy_until_its_work_is_done(
         program: Program, page: Callable[[], Page]) -> None:
     word = page()
     program.tells(word)
@@ -107,7 +107,7 @@ def test_who_is_to_tell_says_that_work_is_under_way_until_it_is_done(
     assert not word.busy()
 
 
-def test_a_short_pause_ends_nothing(program: Program, page: Callable[[], Page]) -> None:
+def test_word_stays_busy_during_a_short_pause(program: Program, page: Callable[[], Page]) -> None:
     word = page()
     program.tells(word)
     for _ in range(20):
@@ -118,7 +118,9 @@ def test_a_short_pause_ends_nothing(program: Program, page: Callable[[], Page]) 
         assert word.busy()
 
 
-def test_only_the_first_launch_of_many_counts(program: Program, page: Callable[[], Page]) -> None:
+def test_first_launch_of_a_burst_alone_wakes_the_service_thread(
+    program: Program, page: Callable[[], Page]
+) -> None:
     program.tells(page())
     program.settles()
     woken = ctypes.c_uint.in_dll(program.c, "woken")
@@ -128,7 +130,7 @@ def test_only_the_first_launch_of_many_counts(program: Program, page: Callable[[
     assert woken.value == 1             # and its service thread is told once
 
 
-def test_nobody_in_the_background_passes_while_one_word_says_so(
+def test_background_client_waits_while_one_word_is_busy(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
     program.heeds(1, first)
@@ -148,7 +150,7 @@ def test_nobody_in_the_background_passes_while_one_word_says_so(
     assert program.c.look(False) == 0
 
 
-def test_a_word_that_counts_no_more_holds_nobody(
+def test_background_client_does_not_wait_for_a_forgotten_word(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
     program.heeds(1, first)
@@ -165,7 +167,7 @@ def test_a_word_that_counts_no_more_holds_nobody(
     assert program.c.look(False) == 0
 
 
-def test_a_program_that_does_nothing_for_long_is_passed_slowly(
+def test_background_client_passes_slowly_when_a_word_stays_busy_for_long(
         program: Program, page: Callable[[], Page]) -> None:
     word = page()
     program.heeds(1, word)
@@ -183,7 +185,7 @@ def test_a_program_that_does_nothing_for_long_is_passed_slowly(
     assert not program.c.may_pass()
 
 
-def test_what_waits_for_its_own_next_launch_gets_on_slowly(
+def test_background_client_whose_work_is_stalled_passes_slowly(
         program: Program, page: Callable[[], Page]) -> None:
     word = page()
     program.heeds(1, word)
@@ -194,7 +196,7 @@ def test_what_waits_for_its_own_next_launch_gets_on_slowly(
     assert not program.c.may_pass()
 
 
-def test_who_may_read_a_word_cannot_write_it_and_nobody_can_shorten_it(
+def test_word_cannot_be_written_by_its_readers_nor_shortened(
         page: Callable[[], Page]) -> None:
     word = page()
     descriptor = word.word.readable()
@@ -208,5 +210,5 @@ def test_who_may_read_a_word_cannot_write_it_and_nobody_can_shorten_it(
 
 
 @pytest.mark.long                       # under a sanitizer
-def test_threads_launch_while_it_settles_and_their_work_is_always_told(tmp_path: Path) -> None:
+def test_word_is_busy_during_all_work_of_concurrent_threads(tmp_path: Path) -> None:
     run_threads("telling", SOURCES, tmp_path)
