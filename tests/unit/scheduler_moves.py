@@ -38,6 +38,7 @@ def evict(
     filled = hook.filled + (hook.pending if hook.granted else 0)
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
+    hook.borrowed = min(order.loan, hook.host)
     hook.say(Evicted(
         hook.id, hook.memory, order.number, moved, no_memory=no_host, driver_error=failed,
         yielded=more and order.number in hook.cut,
@@ -69,6 +70,7 @@ def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bo
             took = max(1, block.size // hook.world.bus)
             hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
             return
+    hook.borrowed = min(max(hook.borrowed, order.loan), hook.host)
     hook.say(WrittenBack(
         hook.id, hook.memory, order.number, ready, no_memory=no_host,
         driver_error=failed, yielded=more and order.number in hook.cut,
@@ -123,6 +125,7 @@ def load(
             return
     hook.arena.settle(hook.blocks, order.host)
     hook.room_asked = False
+    hook.borrowed = min(hook.borrowed, hook.host)
     hook.say(Loaded(
         hook.id, hook.memory, order.number, moved,
         no_memory=no_memory, driver_error=failed,

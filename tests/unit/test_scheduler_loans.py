@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two cards that lend to each other: no room is given twice, and loans come back."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from unittest import mock
+
+import pytest
+
+from nvshared.scheduler import Scheduler
+from nvshared.scheduler.actions import Action, Evict, Writeback
+from nvshared.scheduler.events import Evicted, GPULost, Joined, Memory, Tick
+from nvshared.scheduler.neighbours import Neighbour
+from nvshared.units import GIB
+from tests.unit import scheduler_world
+from tests.unit.scheduler_hookmodel import Hook
+from tests.unit.scheduler_talk import Talk
+from tests.unit.scheduler_world import World
+from tests.unit.test_scheduler_rows import Row
+
+SHORT = (1, 5, 7, 15, 17)               # rows that lend
+NEAR, FAR = "GPU-near", "GPU-far"
+
+
+def pair(step: float = 1000) -> tuple[Talk, Talk]:
+    """The schedulers of two cards, the second of which lends to the first."""
+    cards = Neighbour(NEAR), Neighbour(FAR)
+    cards[0].others = cards[0].reachable = (cards[1],)
+    talks = Talk(80, step=step), Talk(80, step=step)
+    for talk, card in zip(talks, cards, strict=True):
+        talk.scheduler = Scheduler(talk.settings, 0, neighbour=card)
+        talk.tell(Tick())
+    return talks
+
+
+def loans(actions: list[Action]) -> list[tuple[int, str]]:
+    """What EVICTs allow on which card, in GiB."""
+    return [(round(one.loan / GIB), one.lender) for one in actions if isinstance(one, Evict)]
+
+
+def lend(near: Talk) -> None:
+    """Client 1 of the near card comes to have 30 GiB on the other."""
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    assert loans(near.want(2)) == [(30, FAR)]
+    near.tell(_evicted(near, 1, 30))
+
+
+def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
+    order = talk.scheduler._card.clients[client].moves[0].order
+    figures = talk.memory[client]
+    talk.memory[client] = replace(
+        figures, resident=order.room - figures.pinned, room=order.room,
+        host=int(borrowed * GIB), borrowed=int(borrowed * GIB))
+    return Evicted(
+        client, talk.memory[client], order.number, max(0, figures.resident - order.room))
+
+
+def test_evict_borrows_what_the_neighbour_does_not_need() -> None:
+    near, far = pair()
+    lend(near)
+    assert far.scheduler.snapshot().free == 50 * GIB
+    assert near.view(1).memory.borrowed == 30 * GIB
+
+
+def test_evict_borrows_nothing_of_what_clients_there_were_promised() -> None:
+    near, far = pair()
+    far.join(7, commit=65)
+    far.tell(Tick())
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    # 80 GiB less an eighth and 65 that were promised.
+    assert loans(near.want(2)) == [(5, FAR)]
+
+
+def test_evict_after_the_neighbour_was_lost_borrows_nothing() -> None:
+    near, far = pair()
+    far.tell(GPULost())
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    assert loans(near.want(2)) == [(0, "")]
+
+
+def test_commit_on_the_lender_calls_the_excess_back() -> None:
+    near, far = pair(step=1)
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    near.want(2)
+    for _ in range(40):
+        if not near.scheduler._card.clients[1].moves:
+            break
+        near.tell(_evicted(near, 1, near.scheduler._card.clients[1].moves[0].order.loan / GIB))
+    held = near.view(1).memory.borrowed
+    assert held == 30 * GIB
+    far.join(7, commit=50)
+    actions = near.tell(Tick())
+    # 20 are left of the far card beside the eighth, and a step more is called back.
+    assert loans(actions) == [(19, FAR)]
+    assert far.scheduler.snapshot().free == 50 * GIB
+    near.tell(_evicted(near, 1, 19))
+    assert far.scheduler.snapshot().free == 61 * GIB
+
+
+def test_return_that_failed_is_ordered_again_later() -> None:
+    near, far = pair()
+    lend(near)
+    far.join(7, commit=70)
+    assert loans(near.tell(Tick())) == [(0, FAR)]
+    assert not loans(near.tell(_evicted(near, 1, 30)))
+    assert loans(near.wait(1)) == [(0, FAR)]
+
+
+def test_borrower_that_leaves_gives_all_back() -> None:
+    near, far = pair()
+    lend(near)
+    near.leave(1)
+    assert far.scheduler.snapshot().free == 80 * GIB
+
+
+def test_borrower_that_does_not_answer_counts_no_more() -> None:
+    near, far = pair()
+    lend(near)
+    far.join(7, commit=70)
+    assert loans(near.tell(Tick())) == [(0, FAR)]
+    near.wait(11)
+    assert far.scheduler.snapshot().free == 80 * GIB
+    near.tell(_evicted(near, 1, 5))
+    assert far.scheduler.snapshot().free == 75 * GIB
+
+
+def test_claim_to_have_borrowed_counts_as_far_as_it_was_lent() -> None:
+    near, far = pair()
+    lend(near)
+    near.changed(1)
+    near.memory[1] = replace(near.memory[1], host=70 * GIB, borrowed=70 * GIB)
+    near.changed(1)
+    assert far.scheduler.snapshot().free == 50 * GIB
+
+
+def test_hello_after_a_restart_counts_on_its_lender_alone() -> None:
+    near, far = pair()
+    memory = Memory(60 * GIB, 30 * GIB, room=30 * GIB, host=30 * GIB, borrowed=30 * GIB)
+    near.tell(Joined(1, memory, lender=FAR))
+    near.tell(Joined(2, memory, lender="GPU-unknown"))
+    assert far.scheduler.snapshot().free == 50 * GIB
+    assert near.view(2).memory.borrowed == 0
+
+
+class Pair:
+    """Two rows of random events on two cards, each of which lends to the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.cards = Neighbour(NEAR), Neighbour(FAR)
+        for card, other in zip(self.cards, reversed(self.cards), strict=True):
+            card.others = card.reachable = (other,)
+        self.rows: list[Row] = []
+        self.lent = self.returned = 0
+        self.excused = [False, False]
+        self.capacities = [0, 0]
+        self.heard = [0, 0]             # orders of the other card
+        for number, card in enumerate(self.cards):
+            made = partial(Scheduler, neighbour=card)
+            with mock.patch.object(scheduler_world, "Scheduler", made):
+                self.rows.append(Row(2 * seed + number))
+
+    def happens(self, steps: int) -> None:
+        """So many random events, after each of which the other card's scheduler looks."""
+        for _ in range(steps):
+            side = self.dice.randrange(2)
+            row, other = self.rows[side], self.rows[1 - side]
+            weights = {what: weight for what, weight in row.weights().items()
+                       if what != row.restart}
+            self.dice.choices(list(weights), list(weights.values()))[0]()
+            other.world.tell(Tick())
+            row.world.tell(Tick())
+            for number in range(2):
+                self.check(number)
+
+    def check(self, side: int) -> None:
+        """The room of one card's clients and what the other's may have of it fit the card."""
+        world, other = self.rows[side].world, self.rows[1 - side].world
+        lent = sum(self._borrowed(other, hook) for hook in other.hooks.values())
+        self.lent = max(self.lent, lent)
+        for order in other.orders[self.heard[side]:]:
+            hook = other.hooks.get(order.client)
+            self.returned += (
+                isinstance(order, Evict) and hook is not None and order.loan < hook.borrowed)
+        self.heard[side] = len(other.orders)
+        over = world._sums[0] + lent - world.settings.capacity
+        # The card shrank with loans on it, or loans of a client that was silent count again.
+        if world.settings.capacity < self.capacities[side] or any(
+                client.mute for client in other.scheduler._card.clients.values()):
+            self.excused[side] = True
+        self.capacities[side] = world.settings.capacity
+        assert over <= 0 or self.excused[side], f"{over} bytes too many"
+        self.excused[side] = self.excused[side] and over > 0
+
+    def _borrowed(self, world: World, hook: Hook) -> int:
+        client = world.scheduler._card.clients.get(hook.id)
+        if client is None or client.mute:
+            return 0
+        orders = [one for one in world._ordered(hook) if isinstance(one, Evict | Writeback)]
+        return max([hook.memory.borrowed, *(one.loan for one in orders)])
+
+
+def play(seeds: Iterable[int]) -> tuple[int, int]:
+    """The most that each pair had lent, and how many orders took some of it back, in all."""
+    pairs = [Pair(seed) for seed in seeds]
+    for both in pairs:
+        both.happens(150)
+    return sum(both.lent for both in pairs), sum(both.returned for both in pairs)
+
+
+def test_random_rows_on_two_cards_give_no_room_twice() -> None:
+    lent, returned = play(SHORT)
+    assert lent > 0
+    assert returned > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(100, 300, 20))
+def test_long_random_rows_on_two_cards_give_no_room_twice(first: int) -> None:
+    play(range(first, first + 20))
