@@ -8,11 +8,7 @@
  * library. If the driver returns an unknown entry point, the name tells what it does
  * (driver/newer.c). If it does not submit work, but other versions of the name are hooked, it
  * handles memory in an unknown way, and no client may be attached. All others become stubs.
- *
- * cuGetExportTable: tables of private functions, which change with each driver; none of them is
- * known to submit work. The runtime uses them, so the program gets a copy with stubs.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/wrapper.h"
@@ -58,46 +54,5 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int versio
     CUresult result = REAL(cuGetProcAddress_v2)(symbol, entry, version, flags, status);
     if (result == CUDA_SUCCESS && *entry != NULL)
         translate(symbol, entry);
-    return result;
-}
-
-#define TABLES 64
-#define TABLE_LARGEST 8192
-
-/* A table begins with its size in bytes. NULL: this one does not, or there is no memory. */
-static const void *copy_of(const void *table)
-{
-    static struct {
-        _Atomic(const void *) table, copy;
-    } copies[TABLES];
-    int i = 0;
-    while (i < TABLES && copies[i].table != NULL && copies[i].table != table)
-        i++;
-    if (i == TABLES || copies[i].copy != NULL)
-        return i == TABLES ? NULL : copies[i].copy;
-    size_t size = *(const size_t *)table;
-    void **copy = size < sizeof size || size > TABLE_LARGEST || size % sizeof(void *) != 0
-                      ? NULL : malloc(size);
-    if (copy == NULL)
-        return NULL;
-    memcpy(copy, table, size);
-    for (size_t word = 1; word < size / sizeof *copy; word++)
-        copy[word] = stub_of(copy[word]);
-    const void *none = NULL;
-    if (atomic_compare_exchange_strong(&copies[i].table, &none, table) || none == table)
-        copies[i].copy = copy;
-    return copy;
-}
-
-EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
-{
-    CUresult result = REAL(cuGetExportTable)(table, id);
-    if (result == CUDA_SUCCESS && table != NULL && *table != NULL) {
-        const void *copy = copy_of(*table);
-        if (copy == NULL)
-            stubs_miss();
-        else
-            *table = copy;
-    }
     return result;
 }

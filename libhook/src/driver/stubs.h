@@ -5,9 +5,12 @@
  *
  * The driver alone does not do that. It locks the calls that change something; of a process that is
  * checkpointed others fail or crash (580 on an H100). So programs are never told an address within
- * the driver, but a wrapper or a stub: by dlsym() (lookup.c), cuGetProcAddress and cuGetExportTable
- * (api/procaddress.c), and by the loader (rebind.c). The library's own calls, which take the
- * addresses from real_functions[], go by the stubs while these are closed.
+ * the driver, but a wrapper or a stub: by dlsym() (lookup.c), cuGetProcAddress (api/procaddress.c),
+ * and by the loader (rebind.c). The library's own calls, which take the addresses from
+ * real_functions[], go by the stubs while these are closed.
+ *
+ * Functions of the driver's private tables (cuGetExportTable) have no stubs: the CUDA runtime
+ * verifies the tables' addresses. The runtime calls them before public functions, which have stubs.
  */
 #pragma once
 
