@@ -46,7 +46,7 @@ def test_program_whose_context_fails_while_swapped_gets_the_error() -> None:
             assert one.returncode == 0
 
 
-def test_what_a_program_had_whose_context_has_failed_is_there_for_others() -> None:
+def test_memory_of_a_failed_context_is_freed_for_other_clients() -> None:
     with (
         sharing("--tq", "1", "--capacity", "1GiB") as daemon,
         started(FAILED, **daemon.environment) as program,

@@ -40,7 +40,7 @@ def test_work_that_never_ends_stays_and_others_get_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(mode: int) -> None:
+def test_capture_whose_thread_ended_delays_no_hand_over(mode: int) -> None:
     body = PRELUDE + ABANDONED.replace("MODE", str(mode))
     with (
         sharing("--tq", "1", "--capacity", "1GiB") as daemon,

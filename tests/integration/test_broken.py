@@ -102,7 +102,7 @@ print(json.dumps("right"))
 '''
 
 
-def test_a_card_that_is_said_to_be_lost_and_is_not_has_its_programs_go_on(site: Site) -> None:
+def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) -> None:
     """As far as there is memory for them: one waits until another has left."""
     lost = site.folder / "lost"
     site.module = "tests.integration.losing"
@@ -122,7 +122,7 @@ def test_a_card_that_is_said_to_be_lost_and_is_not_has_its_programs_go_on(site: 
     program.ends_well()
 
 
-def test_without_the_library_it_hears_the_same(site: Site) -> None:
+def test_program_whose_context_fails_without_the_library_gets_the_same_error(site: Site) -> None:
     body = BROKEN.replace("\naway()\n", "\n")
     assert alone(site, body) == [0, *[ILLEGAL_ADDRESS] * 5]
 
@@ -166,7 +166,7 @@ cuda.cuDevicePrimaryCtxRelease_v2(0)
 '''
 
 
-def test_what_a_program_had_whose_context_has_failed_is_there_for_others(site: Site) -> None:
+def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> None:
     """It lives on, as a notebook does whose last cell has failed."""
     site.start("--tq", "1")
     program = Program(site, FAILED.removeprefix(PRELUDE))
@@ -182,7 +182,7 @@ def test_what_a_program_had_whose_context_has_failed_is_there_for_others(site: S
     program.ends_well()
 
 
-def test_without_the_library_all_of_it_fails_likewise(site: Site) -> None:
+def test_calls_after_a_failure_without_the_library_fail_likewise(site: Site) -> None:
     body = FAILED.replace("\naway()\n", "\n").replace("print(json.dumps(results), flush=True)", "")
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
@@ -202,7 +202,7 @@ time.sleep(DELAY)
 @pytest.mark.parametrize("delay", [
     0.3, *(pytest.param(one, marks=pytest.mark.long) for one in (0.1, 0.2, 0.4, 0.5, 0.6)),
 ])
-def test_a_context_that_fails_while_its_memory_comes_in_leaves_the_figures_right(
+def test_context_that_fails_during_a_load_leaves_the_figures_right(
     site: Site, delay: float, eventually: Eventually
 ) -> None:
     """One LOAD fails then while copies of the next are on their way."""
@@ -223,7 +223,7 @@ def test_a_context_that_fails_while_its_memory_comes_in_leaves_the_figures_right
     program.ends_well()
 
 
-def test_others_go_on_beside_it(site: Site) -> None:
+def test_other_clients_go_on_beside_a_failed_context(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
     assert program.hears() == "away"

@@ -373,7 +373,7 @@ torch_cuda.empty_cache = slow
     program.ends_well()
 
 
-def test_a_forked_child_is_left_alone(start: Start, daemon: Daemon) -> None:
+def test_forked_child_is_not_asked_to_trim(start: Start, daemon: Daemon) -> None:
     program = start('''
 go_on, told = os.pipe()
 child = os.fork()

@@ -111,7 +111,7 @@ def under(site: Site, body: str) -> Any:
     return said
 
 
-def test_allocating_and_freeing_are_refused_where_the_driver_refuses_them(site: Site) -> None:
+def test_calls_during_a_capture_are_refused_where_the_driver_refuses_them(site: Site) -> None:
     site.start()
     expected = alone(site, ASK)
     assert under(site, ASK) == expected
@@ -195,7 +195,7 @@ call("cuCtxSynchronize")
 '''
 
 
-def test_what_was_freed_while_one_captures_stays_until_its_own_work_is_done(site: Site) -> None:
+def test_memory_freed_during_a_capture_stays_mapped_until_its_work_is_done(site: Site) -> None:
     """Another thread's freeing has waited, but not for what began after it did."""
     site.environment["NVSHARE_SIM_DRIVER"] = ""                 # one that is slept on, not asked
     ends_well(site, f"FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
@@ -254,7 +254,7 @@ for _ in range(3):
 @pytest.mark.parametrize("way", [
     "plain", "in a stream", "created", "array", "managed", "to be shared", "elsewhere",
 ])
-def test_what_was_freed_while_one_captures_is_there_when_it_is_needed(
+def test_memory_freed_during_a_capture_is_reused_when_the_card_is_full(
     site: Site, way: str
 ) -> None:
     """Of 1024 MiB. As long as one captures nothing can be waited for."""
@@ -283,7 +283,7 @@ assert graph.value
 '''
 
 
-def test_memory_is_shared_when_another_threads_capture_has_ended(site: Site) -> None:
+def test_memory_is_exported_once_another_threads_capture_has_ended(site: Site) -> None:
     ends_well(site, SHARED_MEANWHILE)
 
 
@@ -330,7 +330,7 @@ print(json.dumps("went"))
 '''
 
 
-def test_a_context_goes_while_what_was_freed_in_it_is_waited_for(site: Site) -> None:
+def test_context_is_destroyed_while_memory_freed_in_it_has_work_in_flight(site: Site) -> None:
     """By one that needs the memory, in another context. In whatever order they come to it."""
     site.start()
     assert under(site, "RELAXED = 2\n" + GOES_MEANWHILE) == "went"

@@ -52,7 +52,7 @@ class Box:
             (self.root / "pod" / f"memory.{file}").write_text(f"{text}\n")
 
 
-def test_a_limit_is_met_at_the_allocation_and_may_change(site: Site) -> None:
+def test_allocation_beyond_the_cgroup_limit_is_refused_until_the_limit_rises(site: Site) -> None:
     box = Box(site.folder / "groups")
     box.limit(LIMIT)
     site.before = [sys.executable, "-m", "tests.integration.limitedbox", str(box.root)]
@@ -150,7 +150,7 @@ def until_told(site: Site, granted: bool) -> None:
             return
 
 
-def test_what_others_in_the_group_take_is_not_taken_from_them(site: Site, box: Path) -> None:
+def test_program_stays_on_the_card_while_others_fill_its_cgroup(site: Site, box: Path) -> None:
     """While the other one is there, the program has no place on the host, and stays on the card."""
     site.start("--tq", "1")
     program = workload(site, box, "160MiB")

@@ -80,7 +80,7 @@ print(json.dumps(results))
 '''
 
 
-def test_a_context_that_nobody_retains_is_let_go_of_in_vain(site: Site) -> None:
+def test_release_of_an_unretained_context_fails_and_changes_nothing(site: Site) -> None:
     alike(site, IN_VAIN)
 
 
@@ -105,7 +105,7 @@ print(json.dumps(results))
 '''
 
 
-def test_the_work_of_a_context_is_waited_for_while_one_captures_in_another(site: Site) -> None:
+def test_drain_waits_for_a_context_while_another_captures(site: Site) -> None:
     alike(site, DESTROYED)
 
 
@@ -132,7 +132,7 @@ print(json.dumps([results, first == second, get(second, 4)[0]]))
 '''
 
 
-def test_a_pools_memory_is_nobody_elses_until_the_work_of_a_context_that_ends_is_done(
+def test_pool_memory_is_not_reused_until_the_work_of_an_ending_context_is_done(
     site: Site,
 ) -> None:
     alike(site, FROM_A_POOL)
@@ -162,7 +162,7 @@ print(json.dumps(taken.value != 0))
 '''
 
 
-def test_a_context_ends_while_its_pools_memory_is_in_flight_beside_anothers(site: Site) -> None:
+def test_context_ends_while_pool_memory_of_two_contexts_is_in_flight(site: Site) -> None:
     """An allocation that needs all of it fails at once before, and succeeds afterwards."""
     site.start()
     for goes in range(2):
@@ -186,7 +186,9 @@ print(json.dumps([first == second, get(second, 4)[0]]))
 '''
 
 
-def test_default_streams_of_two_contexts_are_two(site: Site) -> None:
+def test_pool_memory_freed_in_one_default_stream_is_not_reused_in_another_contexts(
+    site: Site
+) -> None:
     """Also where the driver does not number its streams, as it does since CUDA 12."""
     old = site.folder / "old"
     shutil.copytree(ROOT / "libhook" / "build" / "simulator", old, symlinks=True)

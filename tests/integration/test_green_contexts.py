@@ -143,7 +143,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("which", PROGRAMS)
-def test_memory(which: str, site: Site) -> None:
+def test_memory_of_a_green_context_is_evicted_and_loaded(which: str, site: Site) -> None:
     alike(site, PROGRAMS[which])
 
 
@@ -169,7 +169,7 @@ call("cuMemAlloc_v2", byref(address), size)
 
 
 @pytest.mark.parametrize("how", HANDED_OVER)
-def test_work_is_waited_for_at_a_hand_over(how: str, site: Site) -> None:
+def test_drain_waits_for_work_of_a_green_context(how: str, site: Site) -> None:
     site.start("--tq", "1")
     sent_away(site, HANDED_OVER[how])
 
@@ -228,7 +228,7 @@ assert not wrong, wrong
 '''
 
 
-def test_contexts_come_and_go_while_memory_does(site: Site) -> None:
+def test_green_contexts_come_and_go_while_memory_is_evicted(site: Site) -> None:
     site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 16)
     site.start("--tq", "1")
     program = Program(site, CHURN)
@@ -257,7 +257,7 @@ assert status.value == 0
 '''
 
 
-def test_a_capture_in_it_whose_thread_is_gone_keeps_the_card_from_nobody(site: Site) -> None:
+def test_capture_in_a_green_context_whose_thread_ended_delays_no_hand_over(site: Site) -> None:
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED)
     assert program.hears() == "away"

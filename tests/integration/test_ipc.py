@@ -229,7 +229,7 @@ for attempt in range(5):                                 # an owner's silence en
 """
 
 
-def test_what_is_not_a_socket_is_nobodys_to_remove(site: Site) -> None:
+def test_ipc_leaves_a_file_that_is_no_socket(site: Site) -> None:
     site.start()
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="nvshare-") as file:
         owner = Program(site, QUIET)
@@ -269,7 +269,7 @@ def file_of(handle: str) -> Path:
     return Path("/dev/shm") / name_of(handle).decode()
 
 
-def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:
+def test_ipc_works_while_an_intruder_connects(site: Site) -> None:
     """One who holds hundreds of connections and says nothing that counts."""
     site.start()
     lender, borrower = Program(site, LENDER), Program(site, BORROWER)
@@ -294,7 +294,7 @@ def test_an_intruder_disturbs_neither_of_the_two(site: Site) -> None:
     lender.ends_well()
 
 
-def test_an_owner_that_says_nothing_holds_up_only_who_asks_it(site: Site) -> None:
+def test_ipc_with_a_silent_exporter_delays_its_importer_alone(site: Site) -> None:
     site.start()
     lender, patient = Program(site, QUIET), Program(site, PATIENT)
     good = lender.hears()

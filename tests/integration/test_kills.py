@@ -82,7 +82,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_program_killed_costs_the_others_nothing(site: Site, state: str) -> None:
+def test_killed_program_leaves_the_others_results_right(site: Site, state: str) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
@@ -94,7 +94,7 @@ def test_a_program_killed_costs_the_others_nothing(site: Site, state: str) -> No
 
 
 @pytest.mark.parametrize("state", STATES_TO_TRY)
-def test_the_daemon_killed_and_restarted_costs_nobody_anything(site: Site, state: str) -> None:
+def test_killed_and_restarted_daemon_leaves_all_results_right(site: Site, state: str) -> None:
     first, second = site.folder / "first", site.folder / "second"
     daemon = site.start(*SETTINGS, "--trace", str(first))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]

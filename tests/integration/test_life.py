@@ -150,7 +150,9 @@ print(child)
 
 
 @pytest.mark.parametrize("what", ["plain", "fork-first"])
-def test_memory_comes_back(site: Site, life: Path, what: str) -> None:
+def test_evicted_memory_is_loaded_when_the_program_launches(
+    site: Site, life: Path, what: str
+) -> None:
     comes_back(Life(site, life, what))
 
 

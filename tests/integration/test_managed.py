@@ -104,7 +104,7 @@ assert used() == 0, used()
     one.ends_well()
 
 
-def test_advice_holds_and_what_is_mostly_read_leaves_too(site: Site) -> None:
+def test_advice_on_managed_memory_survives_eviction(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
 size = 96 * MIB
@@ -169,7 +169,7 @@ assert used() == 0, used()
     one.ends_well()
 
 
-def test_a_prefetch_waits_for_the_programs_turn(site: Site) -> None:
+def test_prefetch_of_managed_memory_waits_for_the_turn(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
 address = managed(96 * MIB)

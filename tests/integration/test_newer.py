@@ -77,7 +77,7 @@ def test_copy_function_unknown_to_the_library_waits_for_its_memory(
     program.ends_well()
 
 
-def test_after_what_would_have_to_be_followed_the_memory_stays(
+def test_unknown_capture_function_pins_the_memory(
     site: Site, tomorrow: Path, eventually: Eventually
 ) -> None:
     assert tomorrow.exists()

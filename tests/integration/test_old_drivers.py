@@ -144,7 +144,7 @@ print(json.dumps("ended"))
 
 
 @pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
-def test_a_context_ends_though_no_event_marks_the_end_of_a_stream(site: Site, driver: str) -> None:
+def test_context_ends_when_the_driver_creates_no_event(site: Site, driver: str) -> None:
     site.environment |= {"NVSHARE_SIM_DRIVER": driver, "NVSHARE_SIM_FAIL": "cuEventCreate:1+:2"}
     site.start()
     assert under(site, UNMARKED) == "ended"
@@ -192,7 +192,9 @@ def test_freed_memory_stays_mapped_while_work_uses_it(site: Site, driver: str) -
     assert under(site, FREED)
 
 
-def test_a_program_with_a_green_context_stays_where_its_streams_cannot_be_asked(site: Site) -> None:
+def test_program_with_a_green_context_is_pinned_on_a_driver_that_cannot_query_it(
+    site: Site
+) -> None:
     site.environment["NVSHARE_SIM_DRIVER"] = "550"
     site.start("--tq", "100ms")
     program = Program(site, GREEN + """

@@ -18,7 +18,7 @@ def workload(site: Site, size: str, **settings: str) -> subprocess.Popen[str]:
                          "2000", "--json", **settings)
 
 
-def test_it_is_out_of_memory_as_without_the_setting(site: Site) -> None:
+def test_allocation_beyond_the_card_without_the_setting_is_out_of_memory(site: Site) -> None:
     site.start("--capacity", str(CAPACITY))
     for settings in ({}, {"NVSHARE_ENABLE_SINGLE_OVERSUB": "0"}):
         large = workload(site, "320MiB", **settings)
@@ -26,7 +26,7 @@ def test_it_is_out_of_memory_as_without_the_setting(site: Site) -> None:
         assert large.returncode == 3, said
 
 
-def test_it_computes_what_it_must_and_leaves_others_their_turns(site: Site) -> None:
+def test_oversubscribed_program_computes_right_and_others_get_turns(site: Site) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "300ms", "--capacity", str(CAPACITY), "--trace", trace)
     both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
@@ -40,7 +40,7 @@ def test_it_computes_what_it_must_and_leaves_others_their_turns(site: Site) -> N
     assert len({line["client"] for line in lines if line.get("report") == "turn-started"}) == 2
 
 
-def test_what_lies_beyond_the_card_is_plain_memory_to_its_program(site: Site) -> None:
+def test_memory_beyond_the_card_answers_like_memory_on_it(site: Site) -> None:
     site.environment = {**site.environment, **ALLOWED}
     site.start("--tq", "1", "--capacity", str(CAPACITY))
     one = program(site, '''
@@ -101,7 +101,7 @@ assert used() <= GRAIN, used()
     one.ends_well()
 
 
-def test_a_new_daemon_lets_it_go_on(site: Site) -> None:
+def test_oversubscribed_program_goes_on_under_a_new_daemon(site: Site) -> None:
     site.environment = {**site.environment, **ALLOWED}
     command = "--tq", "1", "--capacity", str(CAPACITY)
     daemon = site.start(*command)

@@ -88,7 +88,7 @@ assert get(second, size) == data
     program.ends_well()
 
 
-def test_each_card_counts_what_is_taken_of_it(site: Site) -> None:
+def test_memory_taken_of_two_cards_counts_on_its_own_card(site: Site) -> None:
     """Whichever context is current when it is taken."""
     site.start()
     program = Program(site, TWO + '''
@@ -134,7 +134,7 @@ copied()
 '''
 
 
-def test_a_copy_to_a_card_that_is_no_peer_is_made_as_one_between_contexts(site: Site) -> None:
+def test_copy_to_a_card_without_peer_access_is_right(site: Site) -> None:
     """The driver would do the same for plain memory, and not for ours, which is mapped."""
     site.start("--tq", "1")
     program = Program(site, TWO + COPIES + '''
@@ -169,7 +169,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled_apart(tmp_path_factory.mktemp("apart"))
 
 
-def test_copies_of_all_shapes_cross_between_cards_that_do_not_reach_each_other(
+def test_copies_of_all_shapes_between_cards_without_peer_access_are_right(
     site: Site, program: Path
 ) -> None:
     site.start("--tq", "1")
@@ -180,7 +180,7 @@ def test_copies_of_all_shapes_cross_between_cards_that_do_not_reach_each_other(
         "wrong size 1", "wrong index 1", "wrong number 1"]
 
 
-def test_a_process_copies_memory_of_a_card_on_which_it_is_no_client(
+def test_copy_from_a_card_on_which_the_process_is_no_client_is_right(
     site_of_three: Site, program: Path
 ) -> None:
     site = site_of_three

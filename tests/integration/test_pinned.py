@@ -119,14 +119,14 @@ def test_pinning_again_after_a_free_is_not_refused(site: Site) -> None:
     serve(hook, Program(site, CHURNED))
 
 
-def test_a_thread_that_is_held_up_keeps_only_its_own_counted(
+def test_grant_of_a_delayed_thread_counts_alone(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     """The same; and one more was granted a MiB before all that, and takes it afterwards."""
     hold_between(site, 1, 4, eventually)
 
 
-def test_more_threads_than_there_are_places_for_pin_something_at_once(
+def test_more_threads_than_places_pin_memory_at_once(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     hold_between(site, 40, 0, eventually)

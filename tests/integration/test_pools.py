@@ -73,7 +73,7 @@ def program(site: Site, body: str) -> Program:
     return Program(site, POOLS + body)
 
 
-def test_content_of_a_pool_survives_turns_of_others(site: Site) -> None:
+def test_content_of_pool_memory_survives_eviction(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 own, a = make_pool(), stream()
@@ -101,7 +101,7 @@ print(json.dumps([figures()[::2], figures(own)[::2]]), flush=True)
     running.ends_well()
 
 
-def test_the_same_stream_has_it_again_at_once_and_others_when_its_work_is_done(
+def test_freed_pool_memory_is_reused_at_once_by_its_stream_and_later_by_others(
     site: Site,
 ) -> None:
     site.start()
@@ -173,7 +173,7 @@ print(json.dumps([figure(USED), figure(RESERVED), free_memory() - free >= 95 * M
     running.ends_well()
 
 
-def test_figures_and_the_threshold(site: Site) -> None:
+def test_pool_attributes_and_release_threshold_are_the_drivers(site: Site) -> None:
     site.start()
     running = program(site, '''
 a, own = stream(), make_pool(most=64 * MIB)
@@ -218,7 +218,7 @@ assert figure(RESERVED) < 500 * MIB
     running.ends_well()
 
 
-def test_a_pool_may_go_before_its_memory(site: Site) -> None:
+def test_pool_may_be_destroyed_before_its_memory_is_freed(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 a, own, data = stream(), make_pool(), noise(30 * MIB)
@@ -252,7 +252,7 @@ assert attribute(17, plain) == 0
     running.ends_well()
 
 
-def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:
+def test_calls_on_pool_memory_fail_with_the_drivers_error(site: Site) -> None:
     site.start()
     running = program(site, '''
 a, address = stream(), c_uint64(1)
@@ -289,7 +289,7 @@ call("cuMemPoolCreate", byref(address), byref(PoolProperties(1, 0, Location(1, 9
     running.ends_well()
 
 
-def test_what_is_refused_is_taken_from_what_is_free_first(site: Site) -> None:
+def test_pool_allocation_that_is_refused_uses_free_pool_memory(site: Site) -> None:
     site.start()
     running = program(site, '''
 setting(THRESHOLD, FOR_EVER)
@@ -310,7 +310,7 @@ assert figure(USED) == 0
     running.ends_well()
 
 
-def test_a_capture_is_not_disturbed_and_its_memory_is_the_drivers(site: Site) -> None:
+def test_pool_allocation_in_a_capture_is_the_drivers(site: Site) -> None:
     site.start()
     running = program(site, '''
 import threading
@@ -346,7 +346,7 @@ synchronize(a)
     running.ends_well()
 
 
-def test_contexts_come_and_go(site: Site) -> None:
+def test_pool_memory_survives_contexts_that_come_and_go(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 setting(THRESHOLD, FOR_EVER)
@@ -378,7 +378,7 @@ give(kept, b)
     running.ends_well()
 
 
-def test_what_is_free_is_given_back_to_others_without_a_copy(site: Site) -> None:
+def test_free_pool_memory_is_unmapped_without_a_copy_when_another_client_waits(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 setting(THRESHOLD, FOR_EVER)
@@ -398,7 +398,7 @@ assert get(kept, len(data)) == data
     running.ends_well()
 
 
-def test_what_a_pool_is_open_to_stays_open(site: Site) -> None:
+def test_access_to_a_pool_survives_eviction(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, TWO + KERNEL + '''
 def opened(pool, flags):
@@ -428,7 +428,7 @@ copied(before, result=700)
     running.ends_well()
 
 
-def test_a_destroyed_pool_is_open_no_longer(site: Site) -> None:
+def test_access_to_a_destroyed_pool_ends(site: Site) -> None:
     site.start()
     running = program(site, TWO + KERNEL + '''
 pool, piece = default_pool(), c_uint64()
@@ -451,7 +451,7 @@ copied(first, result=700)
     running.ends_well()
 
 
-def test_a_pool_is_opened_before_its_device_has_a_context(site: Site) -> None:
+def test_access_to_a_pool_is_set_before_its_device_has_a_context(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 pool = c_uint64()

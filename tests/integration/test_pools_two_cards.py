@@ -112,7 +112,7 @@ assert (used(context), used(other)) == (before, first)
 '''
 
 
-def test_a_pool_of_a_card_that_is_not_used_yet(site: Site) -> None:
+def test_pool_of_an_unused_card_counts_there(site: Site) -> None:
     """It counts as soon as it is taken from after the card is used."""
     site.start()
     program = Program(site, NOT_USED_YET)
@@ -134,7 +134,7 @@ assert (used(context), used(other)) == before
 '''
 
 
-def test_a_cards_own_pool_counts_for_it_also_if_another_cards_stream_asks_first(
+def test_default_pool_counts_on_its_card_when_another_cards_stream_asks_first(
     site: Site,
 ) -> None:
     site.start()

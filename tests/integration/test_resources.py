@@ -36,26 +36,26 @@ def moves(program: Life) -> None:
     program.ends()
 
 
-def test_a_program_that_is_refused_membarrier_later_takes_turns(
+def test_program_whose_sandbox_refuses_membarrier_takes_turns(
     site: Site, resources: Path
 ) -> None:
     moves(Life(site, resources, "sandbox"))
 
 
-def test_a_change_of_the_environment_after_init_changes_nothing(
+def test_environment_changed_after_init_is_ignored(
     site: Site, resources: Path
 ) -> None:
     moves(Life(site, resources, "environment"))
 
 
 @pytest.mark.parametrize("what", ["closes-descriptors", "takes-descriptors"])
-def test_a_program_that_takes_our_descriptors_keeps_its_files_and_takes_turns(
+def test_program_that_overwrites_the_librarys_descriptors_keeps_its_files(
     site: Site, resources: Path, tmp_path: Path, what: str
 ) -> None:
     moves(Life(site, "env", "-C", tmp_path, resources, what))
 
 
-def test_a_program_that_can_start_no_thread_runs_unshared(site: Site, resources: Path) -> None:
+def test_program_that_can_start_no_thread_runs_unshared(site: Site, resources: Path) -> None:
     said = Life(site, resources, "no-thread").ends()
     assert "no thread for sharing" in said
 
@@ -75,7 +75,7 @@ def is_urgent_allowed() -> bool:
 
 
 @pytest.mark.skipif(not is_urgent_allowed(), reason="real-time scheduling is not allowed here")
-def test_threads_of_ours_have_default_scheduling_all_processors_and_no_signals(
+def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
     site: Site, resources: Path, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program = Life(site, resources, "threads")
@@ -104,7 +104,7 @@ def test_threads_of_ours_have_default_scheduling_all_processors_and_no_signals(
 
 
 @pytest.mark.parametrize("what", ["takes-stderr", "takes-stderr-later"])
-def test_a_file_at_number_2_gets_no_line(
+def test_library_writes_no_line_into_a_file_at_descriptor_2(
     site: Site, resources: Path, tmp_path: Path, what: str
 ) -> None:
     Life(site, "env", "-C", tmp_path, resources, what, **LINE, NVSHARE_DEBUG="1").ends()
@@ -141,7 +141,7 @@ def fill(write_end: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
-def test_a_stderr_that_takes_no_more_does_not_hold_a_program_up(
+def test_full_stderr_does_not_block_the_program(
     site: Site, resources: Path, kind: str
 ) -> None:
     read_end, write_end = ends(kind)
@@ -152,7 +152,7 @@ def test_a_stderr_that_takes_no_more_does_not_hold_a_program_up(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_a_stderr_that_nobody_reads_does_not_end_a_program(
+def test_stderr_without_a_reader_does_not_end_the_program(
     site: Site, resources: Path, kind: str
 ) -> None:
     read_end, write_end = ends(kind)
@@ -161,7 +161,9 @@ def test_a_stderr_that_nobody_reads_does_not_end_a_program(
     os.close(write_end)
 
 
-def test_a_pipe_of_another_user_gets_lines(site: Site, resources: Path, tmp_path: Path) -> None:
+def test_stderr_pipe_of_another_user_gets_lines(
+    site: Site, resources: Path, tmp_path: Path
+) -> None:
     """Its file cannot be opened anew."""
     if os.geteuid() != 0:
         pytest.skip("another user's program is started by root only")
@@ -178,7 +180,7 @@ def test_a_pipe_of_another_user_gets_lines(site: Site, resources: Path, tmp_path
     os.close(write_end)
 
 
-def test_a_stderr_that_may_not_grow_does_not_end_a_program(
+def test_stderr_at_the_file_size_limit_does_not_end_the_program(
     site: Site, resources: Path, tmp_path: Path
 ) -> None:
     def limit() -> None:
@@ -189,7 +191,7 @@ def test_a_stderr_that_may_not_grow_does_not_end_a_program(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
-def test_a_stderr_that_is_read_gets_the_line(
+def test_stderr_that_is_read_gets_the_line(
     site: Site, resources: Path, tmp_path: Path, kind: str
 ) -> None:
     if kind == "file":

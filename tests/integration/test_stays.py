@@ -83,7 +83,7 @@ def test_undrainable_program_is_pinned_and_others_use_the_rest(site: Site) -> No
     assert "stays on the GPU from now on" in site.log.read_text()
 
 
-def test_who_could_not_be_drained_is_not_held_back(site: Site) -> None:
+def test_undrainable_client_is_not_paced(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, ENDLESS + 'print(json.dumps("begun"), flush=True)\n'
                       "feed_until_told()\n" + '''
@@ -130,7 +130,7 @@ assert get(address, 64 * MIB) == bytes([8]) * (32 * MIB) + bytes([7]) * (32 * MI
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-def test_a_capture_whose_thread_is_gone_keeps_the_card_from_nobody(site: Site, mode: int) -> None:
+def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, mode: int) -> None:
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED.replace("MODE", str(mode)))
     assert program.hears() == "away"

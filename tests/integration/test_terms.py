@@ -87,7 +87,7 @@ def test_suspended_program_is_evicted_and_ends_right_after_resume(
     finish([victim])
 
 
-def test_a_suspended_tenants_programs_are_off_the_card_through_a_restart(
+def test_suspended_tenant_stays_evicted_through_a_restart(
     site: Site, bus: str, start: Callable[..., Control], eventually: Eventually,
     tmp_path: Path,
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_suspended_tenants_programs_are_off_the_card_through_a_restart(
     finish([one])
 
 
-def test_preempting_hands_the_card_on(
+def test_preempt_hands_the_card_to_the_next_client(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--tq", "3600", "--capacity", "30MiB")
@@ -127,7 +127,7 @@ def test_preempting_hands_the_card_on(
     assert '"reason": "preempted"' in (site.folder / "trace").read_text().replace('":"', '": "')
 
 
-def test_the_heavier_program_is_done_first(
+def test_program_of_greater_weight_finishes_first(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--tq", "50ms", "--capacity", "30MiB")
@@ -147,7 +147,9 @@ def test_the_heavier_program_is_done_first(
     finish([light])
 
 
-def test_a_limited_program_sees_a_smaller_card(site: Site, start: Callable[..., Control]) -> None:
+def test_program_with_a_memory_limit_sees_a_smaller_card(
+    site: Site, start: Callable[..., Control]
+) -> None:
     control = start()
     popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
     said, answered = popen.stdin, popen.stdout
@@ -202,7 +204,7 @@ def test_terms_of_a_program_outlive_the_daemon(
         finish([alone])
 
 
-def test_a_program_with_a_share_of_the_time_gets_that_although_it_is_alone(
+def test_compute_limit_holds_for_a_program_alone_on_the_card(
     site: Site, start: Callable[..., Control], eventually: Eventually
 ) -> None:
     control = start("--compute-window", "100ms", "--quota-sample-interval", "1ms")
