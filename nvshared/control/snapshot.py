@@ -6,7 +6,6 @@ driver cannot say.
 """
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared import names
@@ -20,11 +19,10 @@ Properties = dict[str, "Variant"]       # as they come over the bus
 Objects = dict[str, dict[str, Properties]]
 
 
-@dataclass(frozen=True, slots=True)
-class GPUSnapshot:
+class GPUSnapshot(NamedTuple):
     """One card."""
 
-    index: int
+    index: int  # type: ignore[assignment]      # nobody needs that of a tuple
     uuid: str
     name: str
     pci_bus_id: str
@@ -59,8 +57,7 @@ class Unshared(NamedTuple):
     memory: int                         # bytes of the card
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSnapshot:
+class ClientSnapshot(NamedTuple):
     """One process on one card."""
 
     id: int
@@ -106,8 +103,7 @@ class Turn(NamedTuple):
     reason: str                         # why it ended; "": it has not
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Everything, GPUs by index and clients by GPU and age."""
 
     version: str
@@ -125,17 +121,13 @@ class Snapshot:
     def as_dict(self) -> dict[str, Any]:
         """What --json prints, and the text shows."""
         return {
-            **_plain_fields(self),
+            **self._asdict(),
             "gpus": [
-                {**_plain_fields(gpu), "unshared": [one._asdict() for one in gpu.unshared]}
+                {**gpu._asdict(), "unshared": [one._asdict() for one in gpu.unshared]}
                 for gpu in self.gpus
             ],
-            "clients": [_plain_fields(client) for client in self.clients],
+            "clients": [client._asdict() for client in self.clients],
         }
-
-
-def _plain_fields(one: GPUSnapshot | ClientSnapshot | Snapshot) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__slots__}
 
 
 def snapshot(manager: Properties, objects: Objects) -> Snapshot:
@@ -167,8 +159,8 @@ def _values(properties: Properties) -> dict[str, Any]:
 
 
 def _fill(cls: Any, known: dict[str, Any]) -> Any:
-    """The dataclass with each field from the property of that name."""
-    wanted = [name.replace("_", "") for name in cls.__slots__]
+    """The record with each field from the property of that name."""
+    wanted = [name.replace("_", "") for name in cls._fields]
     if missing := [name for name in wanted if name not in known]:
         raise NvshareError(
             f"the nvshared that runs is of another version: it does not tell {missing[0]}",

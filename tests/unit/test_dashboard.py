@@ -2,7 +2,6 @@
 """Tables, bars and quantities: they fit, and they can be read without colours."""
 
 import io
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,8 +28,8 @@ HOLDER = ClientSnapshot(
     borrowed=0, pinned=GIB, held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0,
     expected_usec=0, position=0, turns=4, bytes_in=0, bytes_out=0,
 )
-WAITER = replace(
-    HOLDER, id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
+WAITER = HOLDER._replace(
+    id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
     waited_usec=3_900_000_000,
 )
 SHARED = Snapshot("1.0", 30, 30_000_000, False, "auto", (CARD,), (HOLDER, WAITER))
@@ -56,21 +55,21 @@ def test_tables_fit(width: int) -> None:
 
 
 def test_tables_show_loans_only_while_there_are_any() -> None:
-    borrower, lender = replace(WAITER, borrowed=3 * GIB), replace(CARD, lent=4 * GIB)
+    borrower, lender = WAITER._replace(borrowed=3 * GIB), CARD._replace(lent=4 * GIB)
     assert "BORROWED" not in plain(client_columns([HOLDER]), [HOLDER])
     assert "3.0G" in plain(client_columns([HOLDER, borrower]), [borrower])
     assert "Lent" not in plain(gpu_columns(SHARED), [CARD])
-    assert "4.0G" in plain(gpu_columns(replace(SHARED, gpus=(lender,))), [lender])
+    assert "4.0G" in plain(gpu_columns(SHARED._replace(gpus=(lender,))), [lender])
 
 
 def test_plain_text_is_never_cut() -> None:
-    long = replace(HOLDER, command="/usr/bin/python3 " + "x" * 500)
+    long = HOLDER._replace(command="/usr/bin/python3 " + "x" * 500)
     lines = plain(CLIENTS, [long]).splitlines()
     assert lines[1].endswith("x" * 500)
     assert plain(CLIENTS, []).split() == [column.name for column in CLIENTS]
 
 
-ROOMS = [column.give for column in client_columns([replace(HOLDER, weight=7)])]
+ROOMS = [column.give for column in client_columns([HOLDER._replace(weight=7)])]
 
 
 @given(
@@ -97,9 +96,9 @@ def test_widths(natural: list[int], width: int, gap: int) -> None:
 
 @pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
 def test_on_a_narrow_terminal_whole_columns_go_and_no_number_is_cut(width: int) -> None:
-    clients = (replace(HOLDER, memory_limit=200 << 20, compute_limit=30, weight=7), WAITER)
-    card = replace(CARD, holders=(2,))
-    now = replace(SHARED, gpus=(card,), clients=clients)
+    clients = (HOLDER._replace(memory_limit=200 << 20, compute_limit=30, weight=7), WAITER)
+    card = CARD._replace(holders=(2,))
+    now = SHARED._replace(gpus=(card,), clients=clients)
     lines = drawn(table(client_columns(clients), clients, width), width)
     assert len(lines) == 4
     assert all(len(line.rstrip()) <= width for line in lines)
@@ -172,12 +171,12 @@ def test_what_is_too_long_keeps_what_matters(text: str, width: int, short: str) 
     assert len(short) <= width
 
 
-LONG = replace(
-    CARD, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", memory_total=288 * GIB,
+LONG = CARD._replace(
+    name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", memory_total=288 * GIB,
     memory_used=287 * GIB, power=1234.5, tq=86400, tq_usec=86_400_000_000,
 )
-LONGEST = replace(
-    HOLDER, pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch", command="/opt/" + "x y" * 200,
+LONGEST = HOLDER._replace(
+    pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch", command="/opt/" + "x y" * 200,
     state="suspended", allocated=288 * GIB, resident=200 * GIB, swapped=88 * GIB,
     memory_limit=250 * GIB, compute_limit=99, weight=1000,
     held_usec=3_599_000_000, waited_usec=86_399_000_000,
@@ -193,7 +192,7 @@ def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: in
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
         assert words in gpus[2]
-    automatic = replace(LONG, tq_auto=True)
+    automatic = LONG._replace(tq_auto=True)
     gpus = drawn(table(gpu_columns(one), [automatic], width), width)
     assert "auto (1d00h) auto" in gpus[2].replace("  ", " ")
     for words in ("4194304", "289G", "201G", "suspended", "59m59s", "23h59m"):
@@ -210,7 +209,7 @@ def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: in
     ({"weight": 7}, "w7"), ({"memory_limit": 1 << 20, "weight": 200}, "1.0M,w200"),
 ])
 def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str) -> None:
-    one = replace(HOLDER, **changes)    # type: ignore[arg-type]
+    one = HOLDER._replace(**changes)    # type: ignore[arg-type]
     lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
     assert ("LIMITS" in lines[0]) is bool(text)
     if text:
@@ -219,7 +218,7 @@ def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str)
 
 
 def test_why_nothing_of_a_program_leaves_has_a_column_where_there_is_one() -> None:
-    one = replace(HOLDER, stays="undrained", weight=7)
+    one = HOLDER._replace(stays="undrained", weight=7)
     lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
     assert lines[0].split()[9:11] == ["STAYS", "LIMITS"]
     assert lines[1].split()[9:11] == ["undrained", "w7"]
@@ -238,7 +237,7 @@ def test_why_nothing_of_a_program_leaves_has_a_column_where_there_is_one() -> No
 def test_whose_a_program_is_is_shown_where_it_is_more_than_its_users(
     tenant: str, shown: str
 ) -> None:
-    one = replace(HOLDER, tenant=tenant)
+    one = HOLDER._replace(tenant=tenant)
     header, row, other = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
     assert "TENANT" in header
     assert shown in row.split()

@@ -41,11 +41,11 @@ def test_a_page_is_what_is_seen_of_the_list() -> None:
 
 def test_the_selection_stays_with_its_program_and_closes_up_behind_one_that_ends() -> None:
     state, _ = strike(seen(), "down")
-    turned = looked(state, replace(SCENE, clients=(WAITS, HOLDER, IDLE)), 1001.0)
+    turned = looked(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
     assert selected(turned) == 123456
-    gone = looked(turned, replace(SCENE, clients=(HOLDER, IDLE)), 1002.0)
+    gone = looked(turned, SCENE._replace(clients=(HOLDER, IDLE)), 1002.0)
     assert selected(gone) == 77
-    none = looked(gone, replace(SCENE, clients=(), gpus=()), 1003.0)
+    none = looked(gone, SCENE._replace(clients=(), gpus=()), 1003.0)
     assert none.selected is None
     struck, _ = strike(none, "down", "up", "end", "enter", "m", "s")
     assert struck.words == "No program is selected."
@@ -56,8 +56,8 @@ def test_a_daemon_that_is_started_again_loses_nothing() -> None:
     gone = failed(state, "nvshared is not running")
     assert "nvshared is not running" in text(gone)
     assert "123456" in text(gone)       # what was seen last
-    again = tuple(replace(one, id=one.id + 10) for one in SCENE.clients)
-    back = looked(gone, replace(SCENE, clients=again), 1060.0)
+    again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
+    back = looked(gone, SCENE._replace(clients=again), 1060.0)
     assert "not running" not in text(back)
     assert (back.selected, back.sort, back.filter) == (state.selected, "PID", "python")
 
@@ -193,7 +193,7 @@ def test_tab_makes_it_about_the_tenant(
         assert "Tab" not in text(state).splitlines()[-1]
     assert asked in text(state)
     # The tenant outlives its program.
-    gone = looked(state, replace(SCENE, clients=(HOLDER, WAITS)), 1001.0)
+    gone = looked(state, SCENE._replace(clients=(HOLDER, WAITS)), 1001.0)
     _, wishes = strike(gone, "y")
     assert wishes == [Command(verb, IDLE, value, "unit:lab.service")]
     assert strike(strike(seen(), key, "tab", "tab")[0], "tab")[0] == strike(seen(), key, "tab")[0]
@@ -202,7 +202,7 @@ def test_tab_makes_it_about_the_tenant(
 def test_tenants_around_a_program_can_be_meant_where_its_details_are_seen() -> None:
     own = Tenant("unit:lab.service", 1, 0, 0, 0, 0, ("user:alice",), ())
     around = Tenant("user:alice", 1, 0, 0, 0, 0, (), (Term("suspended", 1, "", ""),))
-    stopped = replace(SCENE, clients=(replace(IDLE, state="suspended"),))
+    stopped = SCENE._replace(clients=(IDLE._replace(state="suspended"),))
     state = looked(strike(seen(stopped), "enter")[0], stopped, 1001.0, (own, around))
     whom: list[str] = []
     for _ in range(4):
@@ -234,7 +234,7 @@ def test_nonsense_is_one_sentence_and_can_be_corrected(key: str, typing: str, wo
 
 def test_what_cannot_be_done_is_said() -> None:
     assert strike(seen(), "r")[0].words == "python3[4711] is not suspended."
-    suspended = seen(replace(SCENE, clients=(replace(HOLDER, suspended=True),)))
+    suspended = seen(SCENE._replace(clients=(HOLDER._replace(suspended=True),)))
     assert strike(suspended, "s")[0].words == "python3[4711] is suspended already: r resumes it."
     assert strike(suspended, "r")[0].question is not None
     outsider, _ = strike(seen(), "end")
@@ -243,7 +243,7 @@ def test_what_cannot_be_done_is_said() -> None:
 
 
 def test_a_program_that_ends_while_somebody_looks_at_it_or_types() -> None:
-    without = replace(SCENE, clients=(WAITS, IDLE))
+    without = SCENE._replace(clients=(WAITS, IDLE))
     opened, _ = strike(seen(), "enter")
     gone = looked(opened, without, 1001.0)
     assert "It has ended. This is what was known of it last." in text(gone)
@@ -260,8 +260,8 @@ def test_a_program_that_ends_while_somebody_looks_at_it_or_types() -> None:
 
 def test_a_command_goes_to_the_program_that_was_meant_also_in_another_daemon() -> None:
     asked, _ = strike(seen(), "s")
-    others = (replace(WAITS, id=1), replace(HOLDER, id=2))
-    _, (wish,) = strike(looked(asked, replace(SCENE, clients=others), 1001.0), "y")
+    others = (WAITS._replace(id=1), HOLDER._replace(id=2))
+    _, (wish,) = strike(looked(asked, SCENE._replace(clients=others), 1001.0), "y")
     assert isinstance(wish, Command)
     assert (wish.client.id, wish.name) == (2, "python3[4711]")
     lost, wishes = strike(failed(asked, "nvshared is not running"), "y")

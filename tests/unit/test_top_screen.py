@@ -53,8 +53,8 @@ def screens(state: State) -> list[State]:
 
 STATES = {
     "nothing yet": State(), "one look": seen(), "busy": seen(looks=30),
-    "no GPU": seen(replace(SHARED, gpus=(), clients=())),
-    "long": seen(replace(SHARED, gpus=(LONG,), clients=(LONGEST,)), 3),
+    "no GPU": seen(SHARED._replace(gpus=(), clients=())),
+    "long": seen(SHARED._replace(gpus=(LONG,), clients=(LONGEST,)), 3),
     "100 programs": seen(scene(1, [100], [0])), "8 GPUs": seen(scene(8, [3, 0, 20], [2, 5])),
     "quiet": seen(scene(16, [0])),
 }
@@ -95,9 +95,9 @@ def test_what_is_so_is_seen(width: int) -> None:
 
 
 def test_what_nobody_knows_is_not_made_up() -> None:
-    unknown = replace(CARD, memory_used=None, utilization=None, temperature=None, power=None)
-    waits = replace(WAITER, waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
-    shown = text(seen(replace(SHARED, gpus=(unknown,), clients=(HOLDER, waits))))
+    unknown = CARD._replace(memory_used=None, utilization=None, temperature=None, power=None)
+    waits = WAITER._replace(waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
+    shown = text(seen(SHARED._replace(gpus=(unknown,), clients=(HOLDER, waits))))
     ours = 57 * GIB + 22 * GIB          # resident and pinned of both
     assert f"{(ours + GIB) / GIB:.1f} of 80.0 GiB" in shown
     assert "None" not in shown
@@ -111,15 +111,15 @@ def test_what_nobody_knows_is_not_made_up() -> None:
 def test_a_quantum_that_is_auto_is_shown_with_what_it_comes_to(
     microseconds: int, words: str
 ) -> None:
-    card = replace(CARD, tq=-(-microseconds // SECOND), tq_usec=microseconds, tq_auto=True)
-    assert f"TQ {words} " in text(seen(replace(SHARED, gpus=(card,))))
-    shared = replace(card, state="shared")
-    assert "TQ auto " in text(seen(replace(SHARED, gpus=(shared,))))
+    card = CARD._replace(tq=-(-microseconds // SECOND), tq_usec=microseconds, tq_auto=True)
+    assert f"TQ {words} " in text(seen(SHARED._replace(gpus=(card,))))
+    shared = card._replace(state="shared")
+    assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
 def test_no_gpu_no_program_nothing_found() -> None:
-    assert "nvshared manages no GPU." in text(seen(replace(SHARED, gpus=(), clients=())))
-    nobody = replace(SHARED, clients=())
+    assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
+    nobody = SHARED._replace(clients=())
     assert "No program uses a GPU through nvshare." in text(seen(nobody))
     none, _ = strike(seen(), "/", *"nowhere", "enter")
     assert "No program has 'nowhere' in it. Esc takes the filter away." in text(none)
@@ -182,7 +182,7 @@ def test_details_say_whose_it_is_what_holds_for_it_and_what_it_had() -> None:
     (0, "It has had none."), (1, "The first began before nvshared was started."),
 ])
 def test_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
-    scene = replace(SCENE, clients=(replace(HOLDER, turns=turns),))
+    scene = SCENE._replace(clients=(HOLDER._replace(turns=turns),))
     shown = prose(strike(seen(scene), "enter")[0])
     assert f"in {turns} turn" in shown
     assert words in shown
@@ -202,15 +202,15 @@ def test_details_of_what_waits_and_of_what_does_not_share() -> None:
     ({"state": "suspended"}, "to be resumed"),
 ])
 def test_what_a_program_waits_for(changes: dict[str, str], words: str) -> None:
-    now = replace(SCENE, clients=(HOLDER, replace(WAITS, **changes), IDLE))    # type: ignore[arg-type]
+    now = SCENE._replace(clients=(HOLDER, WAITS._replace(**changes), IDLE))    # type: ignore[arg-type]
     state, _ = strike(seen(now), "down", "enter")
     assert words in prose(state)
 
 
 def test_what_is_now_is_within_the_scale() -> None:
-    small = replace(SCENE, clients=(replace(HOLDER, resident=4 * GIB),))
+    small = SCENE._replace(clients=(HOLDER._replace(resident=4 * GIB),))
     state = seen(small, looks=20)
-    state = looked(state, replace(SCENE, clients=(replace(HOLDER, resident=90 * GIB),)), 1020.0)
+    state = looked(state, SCENE._replace(clients=(HOLDER._replace(resident=90 * GIB),)), 1020.0)
     shown = lines(state)
     (here,) = [at for at, line in enumerate(shown) if "on GPU" in line]
     assert shown[here].split()[-2] == shown[here + 1].split()[-2]
@@ -230,7 +230,7 @@ def test_the_bar_of_what_is_selected_is_as_full_as_others() -> None:
 
 
 def test_screen_of_80_columns_leaves_two_thirds_to_programs() -> None:
-    scene_of_many = replace(SCENE, clients=(*SCENE.clients, *programs(30)))
+    scene_of_many = SCENE._replace(clients=(*SCENE.clients, *programs(30)))
     shown = lines(seen(scene_of_many, 3), 80, 24)
     heading = next(at for at, line in enumerate(shown) if "COMMAND" in line)
     assert heading <= 8
@@ -250,9 +250,9 @@ def test_screen_of_60_lines_is_full() -> None:
 
 
 def test_columns_do_not_depend_on_what_programs_do() -> None:
-    quiet = replace(SCENE, clients=(replace(HOLDER, tenant="user:root"),))
-    busy = replace(SCENE, clients=(
-        replace(HOLDER, memory_limit=GIB, compute_limit=50, idle_usec=SECOND), WAITS, IDLE))
+    quiet = SCENE._replace(clients=(HOLDER._replace(tenant="user:root"),))
+    busy = SCENE._replace(clients=(
+        HOLDER._replace(memory_limit=GIB, compute_limit=50, idle_usec=SECOND), WAITS, IDLE))
     for width in (80, 130, 200):
         names = [
             next(line for line in lines(seen(one), width) if "COMMAND" in line).split()

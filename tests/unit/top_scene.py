@@ -2,7 +2,6 @@
 """GPUs and programs for the tests of the dashboard, and how it is read."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Unshared
 from nvshared.tui.actions import Wish, act, looked
@@ -12,14 +11,14 @@ from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
 
-WAITS = replace(WAITER, waiting_usec=int(3.9 * SECOND), expected_usec=26 * SECOND, position=1)
-IDLE = replace(
-    HOLDER, id=3, pid=77, state="idle", command="python3 -m notebook", tenant="unit:lab.service",
+WAITS = WAITER._replace(waiting_usec=int(3.9 * SECOND), expected_usec=26 * SECOND, position=1)
+IDLE = HOLDER._replace(
+    id=3, pid=77, state="idle", command="python3 -m notebook", tenant="unit:lab.service",
     allocated=4 * GIB, resident=0, swapped=4 * GIB, borrowed=0, pinned=0,
 )
 OUTSIDER = Unshared(99, 0, "blender", 3 * GIB)
-SCENE = replace(
-    SHARED, gpus=(replace(CARD, unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
+SCENE = SHARED._replace(
+    gpus=(CARD._replace(unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
 
 
 def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
@@ -67,7 +66,7 @@ def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
     """Idle ones."""
     first = 1 + 1000 * gpu
     return tuple(
-        replace(WAITER, id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
+        WAITER._replace(id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
     )
 
 
@@ -75,9 +74,9 @@ def scene(cards: int, programs_each: Sequence[int], busy: Sequence[int] = ()) ->
     """So many GPUs with programs; on busy ones somebody waits."""
     return Snapshot(
         "1.0", 30, 30_000_000, False, "auto",
-        tuple(replace(CARD, index=at, holders=(), state="shared") for at in range(cards)),
+        tuple(CARD._replace(index=at, holders=(), state="shared") for at in range(cards)),
         tuple(
-            replace(one, state="waiting", waiting_usec=SECOND) if at in busy else one
+            one._replace(state="waiting", waiting_usec=SECOND) if at in busy else one
             for at in range(cards) for one in programs(programs_each[at % len(programs_each)], at)
         ),
     )
