@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod of high priority takes the card from a background pod, which nobody kills."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.cluster import Cluster, pod
+from tests.kubernetes.test_device_plugin import MOST_OF_IT, first_process
+from tests.system import card
+
+DROP_IN = "/etc/systemd/system/nvshare-kubelet.service.d/classes.conf"
+CLASSES = {"batch": -10, "urgent": 1000}
+
+
+@pytest.fixture(scope="module")
+def classes(cluster: Cluster) -> Iterator[Cluster]:
+    """The administrator has said what PriorityClasses mean for GPUs."""
+    cluster.write(DROP_IN, (
+        "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet"
+        " --priority-class ..-1=background --priority-class urgent=high\n"))
+    cluster.run("systemctl", "daemon-reload")
+    cluster.run("systemctl", "restart", "nvshare-kubelet")
+    cluster.until(lambda: cluster.allocatable() == 10, "the shares are there")
+    made = [{
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+        "value": value, "preemptionPolicy": "Never",
+    } for name, value in CLASSES.items()]
+    cluster.apply(*made)
+    yield cluster
+    cluster.kubectl("delete", "priorityclass", *CLASSES)
+    cluster.run("rm", DROP_IN)
+    cluster.run("systemctl", "daemon-reload")
+    cluster.run("systemctl", "restart", "nvshare-kubelet")
+    cluster.until(lambda: cluster.allocatable() == 10, "the shares are back")
+
+
+def of_class(name: str, seed: int) -> dict[str, Any]:
+    """A pod that fills more than half of the card."""
+    one = pod(name, MOST_OF_IT, seed=seed)
+    one["spec"]["priorityClassName"] = name
+    return one
+
+
+def client(cluster: Cluster, name: str) -> dict[str, Any]:
+    """What nvshared knows of a pod's program."""
+    (found,) = [one for one in card.clients(cluster) if one["tenant"] == cluster.tenant(name)]
+    return found
+
+
+def test_urgent_pod_takes_the_card_from_a_background_pod_which_loses_nothing(
+    classes: Cluster, record_property: Callable[[str, object], None]
+) -> None:
+    classes.start_pods(of_class("batch", 1))
+    classes.until(lambda: classes.terms("batch") == {"priority": 1}, "it is in the background")
+    process = first_process(classes, "batch")
+    classes.until(lambda: client(classes, "batch")["turns"] > 0, "it computes")
+    classes.start_pods(of_class("urgent", 2))
+    classes.until(lambda: classes.terms("urgent") == {"priority": 3}, "it is urgent")
+    classes.until(lambda: client(classes, "urgent")["turns"] > 0, "it has the card")
+    waited = client(classes, "urgent")["waited_usec"]
+    record_property("seconds that the urgent pod waited for the card", waited / 1e6)
+    classes.finish("urgent")
+    turns = client(classes, "batch")["turns"]
+    classes.until(
+        lambda: client(classes, "batch")["turns"] > turns
+        or client(classes, "batch")["state"] == "running", "the other goes on")
+    assert first_process(classes, "batch") == process
+    (status,) = classes.get("pod", "batch")["status"]["containerStatuses"]
+    assert status["restartCount"] == 0
+    classes.finish("batch")
