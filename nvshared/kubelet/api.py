@@ -35,6 +35,7 @@ PAGE = 5                                # objects in one answer: a pod takes 100
 LISTEN = 60                             # seconds for which one question waits for news
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
+NODES = "/api/v1/nodes"
 PERIOD = 2.0                            # seconds until an API server that is away is asked again
 # An answer may also be something else than one of an API server.
 TROUBLES = (

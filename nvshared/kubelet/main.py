@@ -41,6 +41,7 @@ async def _serve(options: Options) -> None:
     """From the first look to the last signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.driver import Driver
+        from nvshared.kubelet.labels import Labels
         from nvshared.kubelet.plugin import Plugin
         from nvshared.kubelet.pods import Pods
         from nvshared.kubelet.rpc import Registered
@@ -114,6 +115,7 @@ async def _serve(options: Options) -> None:
         options.classes, offer.smallest if options.foreign else None,
     )
     warn()
+    labels = Labels(options.kubeconfig, options.node)
     slices: Slices | None = None
     plugin: Driver | Plugin
     if options.dra:
@@ -130,6 +132,7 @@ async def _serve(options: Options) -> None:
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         while not stopped.is_set():
             news = [asyncio.ensure_future(one) for one in (offer.news(), stopped.wait())]
+            labels.publish(offer)
             if slices is not None:
                 slices.publish(offer)
             if runtime.heeds and (offered := offer.offered()):

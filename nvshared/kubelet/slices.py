@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import PERIOD, TROUBLES, listen, server
+from nvshared.kubelet.api import NODES, PERIOD, TROUBLES, listen, server
 from nvshared.kubelet.card import Card
 from nvshared.kubelet.claims import DRIVER, device
 from nvshared.kubelet.offer import Offer
@@ -30,7 +30,6 @@ from nvshared.kubelet.offer import Offer
 logger = logging.getLogger(__name__)
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-NODES = "/api/v1/nodes"
 TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
 LOADED = Path("/proc/driver/nvidia/version")
 

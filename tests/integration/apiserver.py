@@ -63,6 +63,7 @@ class ApiServer:
         self.gate = threading.Lock()        # whoever holds it holds up answers on claims
         self.asked = threading.Semaphore(0)
         self.events: list[dict[str, Any]] = []          # of pods
+        self.labels: dict[str, str] = {}    # of the node
         self.node_events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
@@ -282,6 +283,13 @@ class Handler(BaseHTTPRequestHandler):
         if not self._may():
             return None
         assert self.headers["Content-Type"] == "application/strategic-merge-patch+json"
+        if self.path == f"/api/v1/nodes/{NODE}":
+            with self.api.news:
+                for key, value in said["metadata"]["labels"].items():
+                    self.api.labels.pop(key, None)
+                    if value is not None:
+                        self.api.labels[key] = value
+            return self._answer({})
         name = self.path.removeprefix("/api/v1/namespaces/lab/pods/").removesuffix("/status")
         with self.api.news:
             if name not in self.api.pods:

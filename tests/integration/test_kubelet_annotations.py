@@ -150,6 +150,24 @@ def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
     eventually(lambda: len(lab.api.node_events) > number)
 
 
+def test_node_has_labels_of_its_gpus_and_of_no_others(
+    lab: Lab, eventually: Eventually
+) -> None:
+    def has(**values: str) -> None:
+        wanted = {f"nvshare.com/gpu.{name}": value for name, value in values.items()}
+        eventually(lambda: lab.api.labels == wanted)
+
+    product = "NVIDIA-Simulated-GPU"
+    has(shared="true", count="2", replicas="10", memory=str(CARD // MIB), product=product)
+    lab.api.stop()
+    lab.restart("--replicas", "4", "--replicas", "1=0")
+    lab.api.start()
+    lab.api.annotate("old", weight="5")
+    has(shared="true", count="1", replicas="4", memory=str(CARD // MIB), product=product)
+    lab.restart("--replicas", "0")
+    has(shared="false")
+
+
 def test_a_static_pod_cannot_be_forged(lab: Lab) -> None:
     static = f"pod:{HASH}"
     lab.api.mirror("static")

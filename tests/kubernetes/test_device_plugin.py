@@ -28,6 +28,13 @@ def test_each_gpu_is_ten_shares(cluster: Cluster) -> None:
     status = cluster.get("node", NAME)["status"]
     assert status["capacity"]["nvshare.com/gpu"] == "10"
     assert status["allocatable"]["nvshare.com/gpu"] == "10"
+    wanted = {"shared": "true", "count": "1", "replicas": "10", "memory": str(card.MEMORY)}
+
+    def labels() -> dict[str, str]:
+        every = cluster.get("node", NAME)["metadata"]["labels"]
+        return {name: every.get(f"nvshare.com/gpu.{name}", "") for name in wanted}
+
+    cluster.until(lambda: labels() == wanted, "the node's labels say so")
 
 
 def test_a_pod_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None:

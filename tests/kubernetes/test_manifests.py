@@ -155,7 +155,24 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
         ):
             assert "events of its own node alone" in sent(cluster, "POST", EVENTS, wrong)
         assert sent(cluster, "POST", EVENTS, event("nvshare-kubelet", NAME, "Node", NAME)) == ""
+        check_labels(cluster)
         cluster.finish("it")
+
+
+def check_labels(cluster: Cluster) -> None:
+    """The account writes our labels of its own node, and nothing else of a node."""
+    cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another"}})
+    ours = {"metadata": {"labels": {"nvshare.com/gpu.count": "7"}}}
+    for name, said, why in (
+        ("another", ours, "its own node alone"), (NAME, ours, ""),
+        (NAME, {"metadata": {"labels": {"example.com/it": "x"}}}, "of a node alone"),
+        (NAME, {"metadata": {"labels": {"nvidia.com/gpu.present": None}}}, "of a node alone"),
+        (NAME, {"metadata": {"annotations": {"it": "x"}}}, "of a node alone"),
+        (NAME, {"spec": {"unschedulable": True}}, "of a node alone"),
+    ):
+        answer = sent(cluster, "PATCH", f"/api/v1/nodes/{name}", said)
+        assert why in answer if why else answer == "", (said, answer)
+    cluster.kubectl("delete", "node", "another")
 
 
 def sent(

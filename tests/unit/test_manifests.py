@@ -101,7 +101,8 @@ def test_it_may_do_what_it_does_and_no_more() -> None:
     assert "privileged" not in security
     allowed = {one["resources"][0]: one["verbs"] for one in found["ClusterRole"]["rules"]}
     assert allowed == {
-        "pods": ["list", "watch"], "pods/status": ["patch"], "events": ["create"]}
+        "pods": ["list", "watch"], "pods/status": ["patch"], "events": ["create"],
+        "nodes": ["patch"]}
     (policy,) = [
         one for path in listed(BASE) for one in documents(path)
         if (one["kind"], one["metadata"]["name"]) == (
