@@ -3,7 +3,9 @@
 
 Two programs of 57 % of a card change all they have, as in `two-large`, while the second card is
 idle: with its memory (`neighbour`) and without. Then one on the second card asks for most of it
-while both have memory there: how fast that goes to the host, and how long the program waits.
+while both have memory there: how fast that goes to the host, and how long the program waits. Last,
+one that computes on the second card, or only reads and writes its memory, while the others change
+places every two seconds: what it loses against the time before they came.
 """
 
 from collections.abc import Iterator
@@ -14,13 +16,15 @@ from bench.handover.card import Card
 from bench.handover.company import described, run, wrong
 from bench.handover.goal import Goal, Result
 from bench.handover.passage import figures, handovers, median, spread
-from bench.handover.program import Outcome
+from bench.handover.program import Outcome, Task
 from bench.handover.swapping import LARGE, QUANTUM, tasks
+from bench.handover.undisturbed import ALONE, LOADS, Load
 from bench.trace import Line
 from nvshared.units import GIB
 
 NEARLY_ALL = 0.85                       # of the second card
 PER_32_GIB = 100                        # ms
+LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # percent, at most
 
 
 def neighbour(card: Card) -> Iterator[Result]:
@@ -28,6 +32,8 @@ def neighbour(card: Card) -> Iterator[Result]:
     for mode in ("auto", "off"):
         yield handed_over(card, mode)
     yield given_back(card)
+    for load in LOADS[:2]:
+        yield felt(card, load)
 
 
 def _two_cards(card: Card) -> Card:
@@ -79,6 +85,41 @@ def given_back(card: Card) -> Result:
          **described(programs, outcomes)},
         wrong(outcomes),
     )
+
+
+def felt(card: Card, load: Load) -> Result:
+    """`load`: of the program on the second card."""
+    later = card.seconds * ALONE
+    used = card.share(load.used)
+    runner = Task(used, card.seconds, 9, used, rounds=load.rounds, visible="1")
+    others = [
+        replace(one, after=later, seconds=card.seconds - later) for one in tasks(card, 2, LARGE)]
+    trace, outcomes = run(
+        _two_cards(card), [runner, *others], "100%", 2 * QUANTUM, examined=False, neighbour="auto")
+    first = min(one.started for one in outcomes[1:])
+    lent = next((line["at"] for line in trace if _is_lent(line)), None)
+    alone, beside = (
+        _rate([at for at in outcomes[0].steps if begin <= at < end])
+        for begin, end in ((0, first), (lent or first, outcomes[0].steps[-1]))
+    )
+    loss = 100 * (1 - beside / alone) if alone and beside else None
+    return Result(
+        "neighbour", f"a neighbour that is {load.name}",
+        (Goal("it loses", loss, "%", most=LOSS[load.name]),
+         Goal("lent at most", _most_borrowed(trace) / GIB, "GiB")),
+        {"steps_per_second_alone": alone, "steps_per_second_beside": beside,
+         **described([runner, *others], outcomes)},
+        wrong(outcomes),
+    )
+
+
+def _is_lent(line: Line) -> bool:
+    return "memory" in line and bool(line["memory"]["borrowed"])
+
+
+def _rate(steps: list[int]) -> float | None:
+    """Steps per second, between the first and the last."""
+    return (len(steps) - 1) * 1e6 / (steps[-1] - steps[0]) if len(steps) > 1 else None
 
 
 def _most_borrowed(trace: list[Line]) -> int:
