@@ -221,6 +221,7 @@ class GPU:
     ) -> None:
         """`domains`, `budget`: of all cards."""
         self.neighbour = Neighbour(facts.uuid)      # what it has lent; see lending.py
+        self.others: tuple[GPU, ...] = ()           # that might lend
         self.facts = facts
         self.sample = Sample()          # what NVML said last
         self.capacity = Capacity(facts.memory_total, allowances)
@@ -385,16 +386,29 @@ class GPU:
         self.client_joins.emit(client, memory)
         account = client.peer.account
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
+        memory, owes = self._owed(client, memory, lender)
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(map(str, client.peer.sharers)), self._lender(lender)))
+            tuple(map(str, client.peer.sharers)), owes))
         self.client_new.emit(client)
 
-    def _lender(self, uuid: bytes) -> str:
-        """Of a client that has borrowed under an earlier daemon. A new one has not, whatever it
-        says."""
-        known = {uuid_bytes(one.uuid): one.uuid for one in self.neighbour.others}
-        return known.get(uuid, "") if self.state == "gathering" else ""
+    def _owed(
+        self, client: Client, memory: events.Memory, lender: bytes
+    ) -> tuple[events.Memory, str]:
+        """What a client has borrowed under an earlier daemon, and the UUID of the lender.
+
+        A new client has borrowed nothing, whatever it says, and an earlier one no more than NVML
+        shows of its process on the lender.
+        """
+        found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
+        if not found or self.state != "gathering":
+            return memory, ""
+        if client.peer.account:
+            shown = sum(
+                one.memory or 0 for one in found[0].sample.processes or ()
+                if one.pid == client.peer.pid)
+            memory = replace(memory, borrowed=min(memory.borrowed, shown))
+        return memory, found[0].facts.uuid
 
     def leave(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""

@@ -36,6 +36,7 @@ class Lending:
             near = {"auto": gpu.facts.linked, "on": gpu.facts.reached}.get(mode, frozenset())
             others = [one for one in self._seen if one is not gpu]
             before = gpu.neighbour.reachable
+            gpu.others = tuple(others)
             gpu.neighbour.others = tuple(one.neighbour for one in others)
             gpu.neighbour.reachable = tuple(
                 one.neighbour for one in others if one.facts.uuid in near)

@@ -2,14 +2,18 @@
 """Programs of one card swap to the memory of another, which takes it back when it needs it."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nvshared.hook.protocol import ReportRecord, Type, encode_report
+from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.conftest import Site
+from tests.integration.fakehook import Hook
 from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
 
 LINKED = {"NVSHARE_SIM_NVLINK": "1"}
@@ -158,3 +162,33 @@ def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
         if len(found) == number:
             break
     return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be other users one must be root")
+def test_loan_that_nvml_does_not_show_takes_nothing_of_the_lender(public_site: Site) -> None:
+    """While a restarted daemon hears what clients have borrowed of the one before."""
+    site = public_site
+    daemon, _ = start(site)
+    site.hook().hello()
+    daemon.kill()
+    daemon.wait()
+    start(site, "--stuck-after", "1h", trace="second")
+    liar = hook_of(site, 65_534, 0)
+    liar.memory = Memory(host=CAPACITY)
+    liar.send(encode_report(
+        ReportRecord(Type.BORROWED, uuid=site.uuids[1], moved=liar.memory.host)))
+    assert liar.hello() is not None
+    other = hook_of(site, 65_533, 1)
+    assert other.hello() is not None
+    assert other.allocate(CAPACITY)
+    other.want()
+    other.obey_until(Type.RUN)
+
+
+def hook_of(site: Site, uid: int, card: int) -> Hook:
+    """A client of this user."""
+    os.seteuid(uid)
+    try:
+        return site.hook(card)
+    finally:
+        os.seteuid(0)
