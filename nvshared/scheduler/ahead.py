@@ -144,8 +144,10 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
     copying = _copying(card)
     early = head is not None and bool(copying) and _is_early(decision, head, lasts)
     for way in Way:
-        patience = card.patience[way].until(decision.now)
         asked = early and way in copying
+        if not asked and not card.patience[way].waits:
+            continue                    # its time fills up by itself
+        patience = card.patience[way].until(decision.now)
         if patience.waits and (not asked or decision.due(patience.ends)):
             patience = patience.turned()
         # Not again at the moment at which a wait has ended.
