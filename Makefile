@@ -16,6 +16,7 @@
 #   make bench-shares   what each of several programs gets of a card, next to what it should get
 #   make bench-models   how long requests to many models on a card take, and where the time goes
 #   make bench-rl       what a hand-over between a trainer and a rollout engine takes
+#   make bench-moving   what parking, waking and moving a PyTorch program takes (a GPU; two to move)
 #   make bench-peers    the same programs under nvshared and under other projects (NVSHARE_PEERS)
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
@@ -59,7 +60,7 @@ QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
 
-.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
+.PHONY: demo test test-quick test-long test-pythons test-drivers $(addprefix test-,$(LEVELS)) bench-gate bench-training bench-daemon bench-attacked bench-handover bench-shares bench-models bench-rl bench-moving bench-peers bench-preload bench-colocation simulate soak screenshot ready compiled build install dist clean needs environment
 
 demo: build $(VENV)/demo-ready
 	@$(VENV)/bin/nvsharectl demo
@@ -122,6 +123,9 @@ bench-shares: build $(VENV)/demo-ready
 bench-models: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/models -s
 	@$(VENV)/bin/python -m bench.models.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
+
+bench-moving: build $(VENV)/demo-ready
+	@$(VENV)/bin/python -m bench.moving.measure $(OPTIONS)
 
 bench-rl: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/handover -s

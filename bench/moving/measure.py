@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures parking, waking and moving of a PyTorch program: python -m bench.moving.measure.
+
+Prints a table, and JSON with --output. Needs cards with driver 570 or later and PyTorch; moves are
+measured where there are two cards. Exit status 1 if a result is not the one of before.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.harness import ROOT
+from nvshared import library
+from nvshared.machine.nvml import NVML, Facts
+from nvshared.units import MIB
+
+
+class Told:
+    """A process that answers lines."""
+
+    def __init__(self, command: list[str], **variables: str) -> None:
+        self.popen = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **variables}, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def said(self) -> list[str]:
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.popen.args!r} ended with {self.popen.wait()}")
+        return line.split()
+
+    def ask(self, line: str) -> tuple[list[str], float]:
+        """The answer, and seconds that it took."""
+        assert self.popen.stdin is not None
+        began = time.monotonic()
+        print(line, file=self.popen.stdin, flush=True)
+        return self.said(), time.monotonic() - began
+
+    def end(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        self.popen.wait()
+
+
+class Bench:
+    """A daemon and one program."""
+
+    def __init__(self, folder: Path, gib: float) -> None:
+        self._nvml = NVML()
+        self.cards: tuple[Facts, ...] = tuple(self._nvml.find())
+        self.daemon = Told([sys.executable, "-m", "bench.moving.daemon", "--bus", "none",
+                            "--socket", str(folder / "sock")])
+        while not (folder / "sock").exists():
+            time.sleep(0.05)
+        self.program = Told(
+            [sys.executable, "-m", "bench.moving.program", str(gib)],
+            LD_PRELOAD=str(library.hook()), NVSHARE_SOCKET=str(folder / "sock"))
+        self.right = self.program.said()[1]
+        self.wrong = 0
+
+    def held(self) -> list[int | None]:
+        """MiB of the program on each card, as NVML says; None: it has no context there."""
+        found: list[int | None] = []
+        for card in self.cards:
+            processes = self._nvml.sample(card.uuid).processes or ()
+            mine = [one.memory for one in processes if one.pid == self.program.popen.pid]
+            found.append(None if not mine else (mine[0] or 0) // MIB)
+        return found
+
+    def order(self, *words: object) -> float:
+        answer, took = self.daemon.ask(" ".join(map(str, words)))
+        if answer != ["done"]:
+            raise SystemExit(f"{words}: {' '.join(answer)}")
+        return took
+
+    def step(self) -> float:
+        """Seconds until the program has answered."""
+        answer, took = self.program.ask("step")
+        self.wrong += answer[0] != self.right
+        return took
+
+    def park(self) -> dict[str, Any]:
+        park = self.order("park", self.program.popen.pid)
+        held = self.held()
+        return {"park_s": park, "held_mib": held, "wake_s": self.step(), "step_s": self.step()}
+
+    def move(self, to: int) -> dict[str, Any]:
+        began = time.monotonic()
+        move = self.order("move", self.program.popen.pid, to)
+        step = self.step()
+        return {"to": to, "move_s": move, "to_next_step_s": time.monotonic() - began,
+                "step_s": step, "held_mib": self.held()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=10.0, help="of the program's memory")
+    parser.add_argument("--move-gib", type=float, default=24.0, help="of the one that is moved")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    result: dict[str, Any] = {"parks": [], "moves": []}
+    wrong = 0
+    kinds = [("parks", options.gib)]
+    if len(NVML().find()) > 1:
+        kinds.append(("moves", options.move_gib))
+    for kind, gib in kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(Path(folder), gib)
+            result |= {"card": bench.cards[0].name, f"{kind}_gib": gib}
+            for one in range(options.rounds):
+                figures = bench.park() if kind == "parks" else bench.move((one + 1) % 2)
+                result[kind].append(figures)
+                print(kind, json.dumps(figures), flush=True)
+            wrong += bench.wrong
+            bench.program.end()
+            bench.daemon.popen.terminate()
+            bench.daemon.popen.wait()
+    result["wrong"] = wrong
+    for kind, name in (("parks", "park_s"), ("parks", "wake_s"), ("moves", "to_next_step_s")):
+        if times := [one[name] for one in result[kind]]:
+            print(f"{name}: {median(times):.2f} s (median), {times[0]:.2f} s at first")
+    print(f"wrong results: {wrong}")
+    if options.output is not None:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
