@@ -126,6 +126,8 @@ class Decision:
     def _lend(self, client: ScheduledClient, moved: int) -> int:
         """What may lie on another card when so many bytes more are there or on the host."""
         loan = client.loan.ordered
+        if client.terms.suspended:
+            return loan                 # see loans.py
         if client.lender is None and moved:
             client.lender = self.card.neighbour.lender()
         return loan if client.lender is None else loan + min(moved, client.lender.available)

@@ -18,6 +18,9 @@ card at once waits.
 (`memory.host`), and everything that bounds host memory bounds it. So a loan makes a hand-over
 faster, and nothing larger.
 
+**A suspended client borrows nothing**, and what it has borrowed goes to the host: its memory is not
+loaded soon, and a process whose memory lies on two cards cannot be moved.
+
 A borrower that leaves an order unanswered for long does not count any more. What it holds shows as
 memory in use outside of us, if it is still there (capacity.py).
 
@@ -60,7 +63,7 @@ def plan(decision: Decision) -> None:
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else lender.excess
-        if lender not in card.neighbour.reachable:      # any more
+        if lender not in card.neighbour.reachable or client.terms.suspended:    # any more
             excess = client.loan.ordered
         if not excess or not client.loan.ordered:
             continue

@@ -340,7 +340,8 @@ async def _leaves(client: Client, *, ahead: bool) -> None:
             view = client.view
             if ahead and view.waiting is not None:
                 raise NvshareError("it wants to use the GPU")
-            if not client.memory.resident and client.gpu.rests(client):
+            memory = client.memory
+            if not memory.resident + memory.borrowed and client.gpu.rests(client):
                 return
             await asyncio.sleep(LOOK)
 
