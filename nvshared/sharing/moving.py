@@ -33,6 +33,8 @@ from nvshared.units import SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
 
+CLEAR = frozenset({"running", "checkpointed", "failed"})    # of what the driver says of a process
+
 LOOK = 0.01                             # seconds between looks whether memory has left
 LEAVES_WITHIN = 60.0                    # seconds, or the program is not parked
 AGAIN = 2.0                             # seconds between tries to restore
@@ -193,15 +195,17 @@ class Moving:
 
         The helper may have been killed in between. Then all is undone, first of all.
         """
-        command = "park"
-        while True:
-            answer = await self._try(client, command)
+        answer = await self._try(client, "park")
+        while answer.state not in CLEAR:
             if not _is_there(client):
                 raise NoSuchClient(f"{client} has ended")
-            if answer.state in ("running", "checkpointed", "failed"):
-                return answer
-            command = "wake"
+            answer = await self._try(client, "wake")
+            if answer.state == "running":
+                raise NvshareError("nvshare-checkpoint was ended before it was done")
             await asyncio.sleep(AGAIN)
+        if not _is_there(client):
+            raise NoSuchClient(f"{client} has ended")
+        return answer
 
     async def _try(
         self, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),

@@ -272,3 +272,48 @@ def test_killed_program_leaves_the_card_while_parked(
         os.kill(program.popen.pid, signal.SIGKILL)
         eventually(lambda: not control.snapshot().clients)
         assert used(own_site) == [0, 0]
+
+
+@pytest.mark.parametrize("cut", ["park:0", "park:1", "park:2", "wake:1", "wake:2"])
+def test_program_goes_on_when_the_helper_is_killed_at_any_step(
+    own_site: Site, bus: str, cut: str,
+) -> None:
+    own_site.module = "tests.integration.cutshort"
+    own_site.start("--bus", bus, NVSHARE_TEST_CUT=cut)
+    program = Program(own_site)
+    with Control(bus) as control:
+        if cut.startswith("park"):
+            with pytest.raises(NvshareError, match="nvshare-checkpoint"):
+                control.park(only(control).id)
+        for _ in range(2):
+            assert program.ask("read()") == "{7}"
+            control.park(only(control).id)
+            assert used(own_site) == [0, 0]
+        assert only(control).unparkable == ""
+    program.end()
+
+
+@pytest.mark.parametrize("cut", ["park:0", "park:1", "park:2", "wake:0", "wake:1", "wake:2"])
+def test_program_goes_on_when_the_daemon_is_killed_at_any_step(
+    own_site: Site, bus: str, eventually: Eventually, cut: str,
+) -> None:
+    own_site.module = "tests.integration.cutshort"
+    daemon = own_site.start("--bus", bus, NVSHARE_TEST_CUT=f"{cut}:die")
+    program = Program(own_site)
+    with Control(bus) as control:
+        if cut.startswith("park"):
+            with pytest.raises(NvshareError):
+                control.park(only(control).id)
+        else:
+            control.park(only(control).id)
+        program.say("read()")
+        daemon.wait()
+    own_site.module = "nvshared"
+    own_site.start("--bus", bus)
+    assert program._line() == "{7}"
+    with Control(bus) as control:
+        eventually(lambda: bool(control.snapshot().clients))
+        control.park(only(control).id)
+        assert used(own_site) == [0, 0]
+    assert program.ask("read()") == "{7}"
+    program.end()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon, whose nvshare-checkpoint is killed in the middle of a command, once.
+
+NVSHARE_TEST_CUT=COMMAND:CALLS[:die]: of the first such command, only so many calls of the driver
+are made, and there is no answer. With `die` the daemon is killed then, too.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+from nvshared.machine import checkpoint
+from nvshared.machine.checkpoint import Answer
+
+CALLS = {"park": ["Lock", "Checkpoint"], "wake": ["Restore", "Unlock"]}
+DRIVER = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+for name in sys.argv[2:]:
+    assert getattr(cuda, "cuCheckpointProcess" + name)(int(sys.argv[1]), None) == 0
+"""
+
+cut, calls, *die = os.environ["NVSHARE_TEST_CUT"].split(":")
+whole = checkpoint.ask
+left = [cut]
+
+
+async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> Answer:
+    if command not in left:
+        return await whole(command, pid, pairs)
+    left.remove(command)
+    driver = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DRIVER, str(pid), *CALLS[command][:int(calls)])
+    assert await driver.wait() == 0
+    if die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return checkpoint.parse("")
+
+
+if __name__ == "__main__":
+    checkpoint.ask = ask
+    from nvshared import daemon
+
+    sys.exit(daemon.main())
