@@ -108,6 +108,33 @@ def test_nvidias_resource_means_a_shared_gpu_where_the_namespace_says_so(policie
     policies.kubectl("label", "--overwrite", "namespace", "default", f"{SHARE}=true")
 
 
+@pytest.mark.parametrize(("annotations", "chosen"), [
+    ({"gpu-fraction": "0.5"}, "beside"),
+    ({"gpu-memory": "64", "gpu-fraction-container-name": "it"}, "it"),
+    ({"nvidia.com/container.it.gpu-memory.request": "64Mi"}, "it"),
+])
+def test_pod_for_kais_scheduler_asks_for_a_share_where_the_namespace_says_so(
+    policies: Cluster, annotations: dict[str, str], chosen: str
+) -> None:
+    one = pod("it", annotations=annotations)
+    one["spec"]["schedulerName"] = "kai-scheduler"
+    one["spec"]["containers"][0]["resources"] = {}
+    one["spec"]["containers"].insert(0, {"name": "beside", "image": "it"})
+
+    def made(**labels: str) -> tuple[str, dict[str, object]]:
+        one["metadata"]["labels"] = labels
+        spec = json.loads(policies.kubectl(
+            "create", "--dry-run=server", "--filename=-", "--output=json", given=json.dumps(one)
+        ))["spec"]
+        found = {each["name"]: each["resources"]["limits"] for each in spec["containers"]
+                 if each["resources"]}
+        return spec["schedulerName"], found
+
+    policies.until(
+        lambda: made() == ("default-scheduler", {chosen: {RESOURCE: "1"}}), "it asks for one")
+    assert made(**{SHARE: "false"}) == ("kai-scheduler", {})
+
+
 def test_a_pod_that_asked_nvidias_plugin_shares(policies: Cluster) -> None:
     one = pod("it")
     one["spec"]["containers"][0]["resources"] = {"limits": {WHOLE: 1}}
