@@ -37,18 +37,10 @@ SEEN unsigned copied;                /* copies begun */
 SEEN unsigned refuses;               /* the copy after so many is refused; 0: none */
 SEEN unsigned waits;                 /* how often somebody waited for a copy, the lock released */
 SEEN int freed_meanwhile = -1;       /* is freed when somebody waits next */
-pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
-_Atomic(void *) real_functions[REAL_COUNT];
-struct client *clients[CLIENTS_MAX];
 static struct client one = { .turns = 1 };
 static CUdeviceptr allocations[MOST];
 static struct { bool zero; uint64_t changed; } contents[MOST];
-
-CUresult real_absent(void)
-{
-    return CUDA_ERROR_NOT_FOUND;
-}
 
 CUcontext contexts_of(CUdevice device, unsigned number)
 {
@@ -156,45 +148,27 @@ char *host_memory_map(size_t size, int node)
 }
 
 /* What there is nothing to say of here. */
-bool host_memory_register(char *memory, size_t size) { (void)memory, (void)size; return true; }
-bool host_memory_register_again(char *memory, size_t size) { (void)memory, (void)size; return true; }
-bool host_memory_unregister(char *memory) { (void)memory; return true; }
-void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
-void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
-void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
-void host_allocate(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
-void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
-void host_allocated(struct client *client) { (void)client; }
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
-bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
-{
-    (void)client, (void)bytes, (void)until;
-    return false;
-}
-void spare_leave(struct large *large) { (void)large; }
-void content_leave_context(struct client *client) { (void)client; }
-void client_send(struct client *client, struct nvshare_report report) { (void)client, (void)report; }
-bool client_postpone(struct client *client, const struct nvshare_order *order)
-{
-    (void)client, (void)order;
-    return false;
-}
 bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
     (void)socket, (void)type, (void)order;
     return false;
 }
-void client_fill_report(const struct client *client, struct nvshare_report *report)
-{
-    (void)client, (void)report;
-}
 void client_update(struct client *client) { (void)client; }
-CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
-void debug(const char *format, ...) { (void)format; }
+void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
+void host_allocate(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
+void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
+bool host_memory_register(char *memory, size_t size) { (void)memory, (void)size; return true; }
+void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
 {
     (void)way, (void)bytes, (void)microseconds;
 }
+void host_allocated(struct client *client) { (void)client; }
+bool host_memory_unregister(char *memory) { (void)memory; return true; }
+void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
+void spare_leave(struct large *large) { (void)large; }
+CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
 
 /* Time passes fast here. */
 uint64_t now_microseconds(void)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with very many blocks: what is done for one does not grow with their number."""
 
-import ctypes
 import random
 import subprocess
 from collections.abc import Callable
@@ -11,23 +10,21 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
+from libhook.tests.doubles import FLAGS, HERE, LIBRARY, compile_double, load_fresh
+
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # that one order moves
 MORE = 1.2                              # times as many steps for each block, at most
 COUNTED = ["block/block.c", "block/in.c", "block/mapped.c", "block/out.c", "block/pipeline.c",
            "block/region.c", "memory/allocation.c", "memory/large.c", "tier/host.c",
-           "tier/host_slabs.c", "tier/managed.c"]
+           "tier/host_slabs.c", "tier/managed.c", "tier/peer.c"]
 
 
 class Program:
-    """A fresh library: its state is static, so each has a file of its own."""
+    """A program that has allocated nothing yet."""
 
     def __init__(self, built: Path, folder: Path, count: int) -> None:
-        copy = folder / f"blocks-{count}.so"
-        copy.write_bytes(built.read_bytes())
-        self.c = ctypes.CDLL(str(copy))
+        self.c = load_fresh(built, folder)
         self.c.searches_are_right.restype = c_bool
         self.count = count
 
@@ -84,14 +81,11 @@ class Program:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("blocks")
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC",
-             "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include", "-pthread"]
-    counted = [HERE / "blocks_double.c", *(SOURCE / name for name in COUNTED)]
-    steps, library = folder / "steps.o", folder / "blocks.so"
-    subprocess.run(["gcc", *flags, "-c", HERE / "steps.c", "-o", steps], check=True)
-    subprocess.run(["gcc", *flags, "-fsanitize-coverage=trace-pc", "-shared", *counted, steps,
-                    "-o", library], check=True)
-    return library
+    steps = folder / "steps.o"
+    subprocess.run(["gcc", *FLAGS, "-fPIC", "-c", HERE / "blocks" / "steps.c", "-o", steps],
+                   check=True)
+    counting = [*LIBRARY, "-fsanitize-coverage=trace-pc", str(steps)]
+    return compile_double("blocks", COUNTED, folder / "blocks.so", counting)
 
 
 def leave_and_run(program: Program) -> None:

@@ -45,7 +45,7 @@ def build(directory: Path) -> Path:
     library = directory / "libwrappers.so"
     sources = [*SOURCE.glob("api/*.c"), *(SOURCE / file for file in REAL), HERE / "doubles.c",
                Path(__file__).with_name("core_double.c")]
-    subprocess.run(["gcc", *FLAGS, *LIBRARY, *sources, "-Wl,-z,lazy", "-o", library], check=True)
+    subprocess.run(["gcc", *FLAGS, *LIBRARY, *sources, "-o", library], check=True)
     return library
 
 
