@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What counted_device() stands on: a driver whose current context is on device 0, and two devices
+ * whose memory counts. No driver that can be simulated has locality domains.
+ */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+#include "api/counted.h"
+
+#define SEEN __attribute__((visibility("default")))
+
+_Atomic(void *) real_functions[REAL_COUNT];
+
+static CUresult current(CUdevice *device)
+{
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+
+void *real_find(enum real_index index)
+{
+    return index == REAL_cuCtxGetDevice ? (void *)current : NULL;
+}
+
+bool pinned_counts_on(CUdevice device)
+{
+    return device == 0 || device == 1;
+}
+
+SEEN int counted_at(int type, int id)
+{
+    return counted_device((CUmemLocation){ .type = (CUmemLocationType)type, .id = id });
+}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On which device memory counts that a program asks for at a location: counted.h."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+INVALID, DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, DOMAIN, UNKNOWN = 0, 1, 2, 3, 4, 6, 77
+HOST_MEMORY = -1                        # CU_DEVICE_CPU
+
+
+@pytest.fixture(scope="module", name="c")
+def build(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    library = tmp_path_factory.mktemp("counted") / "counted.so"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
+         HERE / "counted_double.c", "-o", library],
+        check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.parametrize(("kind", "number", "device"), [
+    (DEVICE, 1, 1), (DEVICE, 5, 5), (INVALID, 0, HOST_MEMORY), (HOST, 0, HOST_MEMORY),
+    (HOST_NUMA, 1, HOST_MEMORY), (HOST_NUMA_CURRENT, 0, HOST_MEMORY),
+    # A locality domain of a device: its lowest byte is the device.
+    (DOMAIN, 0x0301, 1), (DOMAIN, 0x0200, 0),
+    # What only a newer driver knows counts somewhere: there, or on the current device.
+    (UNKNOWN, 0x0301, 1), (UNKNOWN, 0x0309, 0), (UNKNOWN, -1, 0),
+])
+def test_memory_counts_on_the_device_of_its_location(
+    c: ctypes.CDLL, kind: int, number: int, device: int
+) -> None:
+    assert c.counted_at(kind, number) == device
