@@ -33,7 +33,7 @@ def test_host_budget_with_any_needs_gives_each_card_what_it_needs_and_no_byte_tw
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
-def test_what_holds_so_much_and_its_margin_is_the_least_that_does(
+def test_least_host_is_the_inverse_of_the_margin(
     beyond: int, clients: int
 ) -> None:
     host = least_host(beyond, clients)
@@ -41,7 +41,7 @@ def test_what_holds_so_much_and_its_margin_is_the_least_that_does(
     assert host == 0 or host - 2 - margin(host - 2, clients) < beyond
 
 
-def test_all_of_it_goes_to_the_one_card_that_is_used() -> None:
+def test_host_budget_goes_to_the_only_card_in_use() -> None:
     site = Site(4, CARD, WHOLE)
     assert site.parts == [WHOLE // 4] * 4
     site.program(size=130 * GIB)
@@ -51,13 +51,13 @@ def test_all_of_it_goes_to_the_one_card_that_is_used() -> None:
     assert not site.grows(site.program(), 10 * GIB)
 
 
-def test_ten_notebooks_of_20_on_one_of_four_cards() -> None:
+def test_host_budget_of_four_cards_serves_ten_notebooks_on_one() -> None:
     site = Site(4, CARD, WHOLE)
     for _ in range(10):
         site.program(size=20 * GIB)
 
 
-def test_what_others_need_is_not_taken() -> None:
+def test_host_budget_leaves_other_cards_their_needs() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)       # of which 43 do not fit
@@ -70,7 +70,7 @@ def test_what_others_need_is_not_taken() -> None:
     assert site.parts[1] >= needs
 
 
-def test_what_is_left_is_split_evenly_again() -> None:
+def test_host_budget_splits_freed_memory_evenly() -> None:
     site = Site(2, CARD, WHOLE)
     programs = [site.program(1, 100 * GIB) for _ in range(2)]
     site.time.pass_by(SECOND)
@@ -82,7 +82,7 @@ def test_what_is_left_is_split_evenly_again() -> None:
     assert abs(site.parts[0] - site.parts[1]) <= WHOLE // 32
 
 
-def test_what_others_could_give_up_can_be_reached() -> None:
+def test_limits_count_unneeded_host_memory_of_other_cards() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
@@ -96,7 +96,7 @@ def test_what_others_could_give_up_can_be_reached() -> None:
     assert site.grows(asks, asks.limits.most - 2 * GIB)
 
 
-def test_what_was_lent_is_called_back_only_where_others_have_nothing() -> None:
+def test_unused_commit_is_called_back_when_the_host_budget_is_used_up() -> None:
     site = Site(2, CARD, WHOLE)
     frees = site.program(size=100 * GIB)
     frees.free(10 * GIB)                # and may have 100 again without asking
@@ -107,7 +107,7 @@ def test_what_was_lent_is_called_back_only_where_others_have_nothing() -> None:
     assert frees.limits.commit < 20 * GIB
 
 
-def test_nobody_is_shut_out_who_can_be_helped_by_calling_back_alone() -> None:
+def test_commit_is_granted_when_calling_back_is_enough() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 115 * GIB)      # takes all but a few GiB
@@ -116,7 +116,7 @@ def test_nobody_is_shut_out_who_can_be_helped_by_calling_back_alone() -> None:
     assert site.grows(site.program(), 130 * GIB)
 
 
-def test_who_cannot_be_helped_moves_nothing() -> None:
+def test_commit_that_is_refused_changes_no_part_of_the_budget() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     site.program(1, 130 * GIB)
@@ -128,7 +128,7 @@ def test_who_cannot_be_helped_moves_nothing() -> None:
     assert site.parts == before
 
 
-def test_what_a_program_brings_with_it_is_found_at_once() -> None:
+def test_host_budget_counts_memory_of_a_joining_program_at_once() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(memory=Memory(allocated=130 * GIB), commit=130 * GIB)
     site.program(memory=Memory(allocated=90 * GIB), commit=90 * GIB)
@@ -136,7 +136,7 @@ def test_what_a_program_brings_with_it_is_found_at_once() -> None:
     assert site.parts[0] > 83 * GIB
 
 
-def test_what_a_card_loses_is_found_at_once() -> None:
+def test_host_budget_counts_a_smaller_capacity_at_once() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     for _ in range(2):                  # samples of what others than our clients use
@@ -146,7 +146,7 @@ def test_what_a_card_loses_is_found_at_once() -> None:
     assert site.parts[0] > 83 * GIB
 
 
-def test_a_reload_leaves_a_card_what_it_needs() -> None:
+def test_reload_with_a_smaller_budget_leaves_a_card_its_needs() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)
@@ -158,7 +158,7 @@ def test_a_reload_leaves_a_card_what_it_needs() -> None:
     assert site.parts[1] >= needs
 
 
-def test_a_single_card_just_has_it_all() -> None:
+def test_host_budget_of_a_single_card_is_all_its_own() -> None:
     site = Site(1, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
@@ -168,7 +168,7 @@ def test_a_single_card_just_has_it_all() -> None:
     assert site.parts == [WHOLE]
 
 
-def test_a_reload_counts_for_a_single_card_too() -> None:
+def test_reload_changes_the_budget_of_a_single_card() -> None:
     site = Site(1, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
@@ -178,7 +178,7 @@ def test_a_reload_counts_for_a_single_card_too() -> None:
     assert site.grows(asks, 120 * GIB)
 
 
-def test_who_asks_while_others_are_gathering_is_answered_when_they_have() -> None:
+def test_question_while_other_cards_gather_is_answered_after_that() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()
@@ -191,7 +191,7 @@ def test_who_asks_while_others_are_gathering_is_answered_when_they_have() -> Non
     assert asks.answers == {1: True}
 
 
-def test_who_asks_before_the_last_card_has_gathered_waits_for_it() -> None:
+def test_question_waits_until_the_last_card_has_gathered() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()
@@ -208,7 +208,7 @@ def test_who_asks_before_the_last_card_has_gathered_waits_for_it() -> None:
     assert asks.answers == {1: True}
 
 
-def test_what_clients_of_a_lost_card_hold_is_not_there_until_they_end() -> None:
+def test_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
     site = Site(2, CARD, WHOLE)
     first, second = site.program(1, 130 * GIB), site.program(1, 60 * GIB)
     for _ in range(4):                  # turns
@@ -236,7 +236,7 @@ STEPS = st.lists(
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 3), st.integers(8, 32), STEPS)
-def test_what_fits_card_and_whole_is_never_refused(
+def test_commit_that_fits_card_and_budget_is_never_refused(
     cards: int, whole: int, steps: list[tuple[str, int, int]]
 ) -> None:
     site = Site(cards, 8 * GIB, whole * GIB)

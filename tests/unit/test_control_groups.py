@@ -88,7 +88,7 @@ def less_margin(size: int) -> int:
     return size - max(size // 16, 128 * MIB)
 
 
-def test_a_program_is_promised_what_its_group_leaves(
+def test_control_group_bounds_a_programs_commit(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine.group("pod", 8 * GIB, 2 * GIB)
@@ -107,7 +107,7 @@ def test_a_program_is_promised_what_its_group_leaves(
     assert machine.most(machine.comes(2)) == CARD
 
 
-def test_it_is_looked_up_anew_at_each_question(machine: Machine) -> None:
+def test_control_group_is_read_at_each_question(machine: Machine) -> None:
     machine.group("box", 4 * GIB)
     machine.process(4001, "box")
     client = machine.comes(1)
@@ -125,7 +125,7 @@ def test_it_is_looked_up_anew_at_each_question(machine: Machine) -> None:
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]
 
 
-def test_those_of_one_group_share_it_on_all_cards(machine: Machine) -> None:
+def test_control_group_is_shared_by_its_programs_on_all_cards(machine: Machine) -> None:
     machine.group("box", 8 * GIB)
     for pid in (4001, 4002):
         machine.process(pid, "box")
@@ -137,7 +137,7 @@ def test_those_of_one_group_share_it_on_all_cards(machine: Machine) -> None:
     assert machine.ask(second, 3 * GIB).commit >= 3 * GIB
 
 
-def test_what_it_has_swapped_out_is_part_of_what_it_may_take(machine: Machine) -> None:
+def test_control_group_counts_swapped_memory_as_its_own(machine: Machine) -> None:
     machine.group("box", 8 * GIB, 5 * GIB)
     machine.process(4001, "box", 4 * GIB)
     away = Memory(allocated=4 * GIB, host=4 * GIB)
@@ -150,7 +150,7 @@ def test_what_it_has_swapped_out_is_part_of_what_it_may_take(machine: Machine) -
     assert machine.ask(client, can + 1).why
 
 
-def test_a_group_that_grows_by_itself_is_noticed_while_memory_of_it_is_away(
+def test_control_group_with_swapped_memory_is_watched(
     machine: Machine
 ) -> None:
     machine.group("box", 8 * GIB, 4 * GIB)
@@ -163,7 +163,7 @@ def test_a_group_that_grows_by_itself_is_noticed_while_memory_of_it_is_away(
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 
-def test_a_process_that_cannot_be_seen_is_bound_by_nothing(machine: Machine) -> None:
+def test_control_group_of_an_unreadable_process_bounds_nothing(machine: Machine) -> None:
     machine.group("", GIB)
     client = machine.comes(1)
     assert machine.most(client) == CARD
@@ -171,7 +171,7 @@ def test_a_process_that_cannot_be_seen_is_bound_by_nothing(machine: Machine) -> 
     assert machine.most(machine.comes(2)) == CARD
 
 
-def test_a_limit_that_the_daemon_is_under_bounds_the_budget_and_no_promises(
+def test_control_group_of_the_daemon_bounds_the_budget_only(
     machine: Machine
 ) -> None:
     machine.group("all", 8 * GIB)

@@ -10,7 +10,7 @@ from nvshared.units import GIB, MIB
 BIG = Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB)
 
 
-def test_a_list_that_names_nobody_of_ours_says_nothing() -> None:
+def test_evidence_of_a_list_without_clients_is_unknown() -> None:
     witness = Witness()
     witness.hear([Process(7, GIB, GIB)], [8])
     assert witness.evidence([(1, 8, BIG)]) == {1: Evidence(None, None)}
@@ -22,13 +22,13 @@ def test_a_list_that_names_nobody_of_ours_says_nothing() -> None:
     assert witness.evidence([(1, 8, BIG)]) == {1: Evidence(0, 0)}
 
 
-def test_a_driver_that_gives_no_figure_is_no_evidence() -> None:
+def test_evidence_without_a_figure_is_unknown() -> None:
     witness = Witness()
     witness.hear([Process(8, None, GIB)], [8])
     assert witness.evidence([(1, 8, BIG)]) == {1: Evidence(None, GIB, hidden=True)}
 
 
-def test_clients_of_one_process_share_what_it_has() -> None:
+def test_evidence_of_a_process_is_divided_among_its_clients() -> None:
     witness = Witness()
     witness.hear([Process(8, 5 * GIB, 3 * GIB)], [8])
     assert witness.evidence([(one, 8, BIG) for one in (1, 2, 3)]) == {
@@ -36,7 +36,7 @@ def test_clients_of_one_process_share_what_it_has() -> None:
     }
 
 
-def test_a_user_who_connects_often_does_not_take_the_card_for_contexts() -> None:
+def test_context_reserve_counts_a_users_connections_up_to_a_bound() -> None:
     capacity = Capacity(16 * GIB, Allowances(reserve=0, context_reserve=GIB))
     for client in range(100):
         capacity.joined(client, "user:1000")

@@ -47,7 +47,7 @@ def finish(machine: Machine, *teams: Team, limit: int = 120 * SECOND) -> None:
         [(r.submitted, r.ended, r.granted) for r in team.ranks] for team in teams]
 
 
-def test_two_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
+def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a", expected=2)
     other = machine.team([1, 0], [20, 21], 3 * GIB, name="b", expected=2)
@@ -61,7 +61,7 @@ def test_two_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
     assert machine.time.now < 1000 * SECOND + 12 * SECOND      # of which they compute 10
 
 
-def test_while_another_waits_a_gang_gets_nowhere_far_ahead() -> None:
+def test_gang_is_paced_on_all_its_cards_while_another_waits() -> None:
     """On the card where nobody waits, either: who drains there waits for what the others submit."""
     machine = Machine()
     since: dict[tuple[str, int], int] = {}
@@ -84,7 +84,7 @@ def test_while_another_waits_a_gang_gets_nowhere_far_ahead() -> None:
     assert sum(held > SECOND // 2 for held in stopped) > len(stopped) - 4   # the first turns
 
 
-def test_a_process_on_two_cards_is_a_gang() -> None:
+def test_process_on_two_cards_is_a_gang() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 10], 3 * GIB)
     other = machine.team([0, 1], [20, 20], 3 * GIB)
@@ -95,7 +95,7 @@ def test_a_process_on_two_cards_is_a_gang() -> None:
     assert max(apart(machine, other)[1:]) <= TOGETHER
 
 
-def test_each_gets_its_share_where_a_program_wants_one_of_the_cards() -> None:
+def test_gang_and_program_on_one_of_its_cards_share_the_time() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -108,7 +108,7 @@ def test_each_gets_its_share_where_a_program_wants_one_of_the_cards() -> None:
     assert all(14 * SECOND < each < 24 * SECOND for each in held), held
 
 
-def test_a_program_on_one_card_does_not_wait_for_long_beside_a_gang_alone_on_the_other() -> None:
+def test_program_beside_a_gang_does_not_wait_for_long() -> None:
     machine = Machine()
     gang = machine.team([0, 1], [10, 10], 3 * GIB)
     alone = machine.program(1, 30, 3 * GIB)
@@ -119,7 +119,7 @@ def test_a_program_on_one_card_does_not_wait_for_long_beside_a_gang_alone_on_the
     assert all(26 * SECOND < each < 34 * SECOND for each in held), held
 
 
-def test_gangs_that_share_one_card_each_do_not_wait_in_a_circle() -> None:
+def test_gangs_that_share_one_card_each_do_not_deadlock() -> None:
     machine = Machine(cards=3)
     teams = [
         machine.team(cards, [pid, pid + 1], 3 * GIB, name=f"{pid:x}")
@@ -130,7 +130,7 @@ def test_gangs_that_share_one_card_each_do_not_wait_in_a_circle() -> None:
     finish(machine, *teams)
 
 
-def test_what_fits_runs_at_once_and_nothing_is_stopped() -> None:
+def test_gangs_that_fit_run_together_without_stops() -> None:
     machine = Machine()
     teams = [
         machine.team([0, 1], [pid, pid + 1], GIB, name=f"{pid:x}") for pid in (10, 20)]
@@ -140,7 +140,7 @@ def test_what_fits_runs_at_once_and_nothing_is_stopped() -> None:
     assert not [reason for _, _, reason in machine.ends if reason == "gang"]
 
 
-def test_a_context_on_a_second_card_makes_no_gang() -> None:
+def test_process_with_only_a_context_on_a_second_card_is_no_gang() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 10], 0)
     one.ranks[1].allocate(3 * GIB)
@@ -152,7 +152,7 @@ def test_a_context_on_a_second_card_makes_no_gang() -> None:
     finish(machine, one, other, limit=3 * SECOND)
 
 
-def test_programs_of_one_pod_are_a_gang() -> None:
+def test_pod_with_programs_on_two_cards_is_a_gang() -> None:
     machine = Machine()
     teams = []
     for number in (1, 2):
@@ -167,7 +167,7 @@ def test_programs_of_one_pod_are_a_gang() -> None:
     assert max(apart(machine, teams[1])[1:]) <= TOGETHER
 
 
-def test_nobody_joins_the_gang_of_another_user() -> None:
+def test_gang_name_of_another_user_makes_a_gang_of_its_own() -> None:
     machine = Machine()
     ours = machine.team([0], [10], GIB, name="a", expected=2)
     team = Team(machine)
@@ -176,7 +176,7 @@ def test_nobody_joins_the_gang_of_another_user() -> None:
     assert len(machine.manager.gangs.members(machine.client(ours.ranks[0]))) == 1, names
 
 
-def test_gangs_of_a_pod_are_of_one_user_each() -> None:
+def test_pod_with_several_users_has_a_gang_for_each() -> None:
     machine = Machine()
     team = Team(machine)
     pod = Tenant(Kind.POD, POD)
@@ -185,7 +185,7 @@ def test_gangs_of_a_pod_are_of_one_user_each() -> None:
     assert [len(machine.manager.gangs.members(machine.client(one))) for one in team.ranks] == [1, 1]
 
 
-def test_a_dead_rank_holds_nobody_up() -> None:
+def test_gang_with_a_dead_rank_holds_up_no_other() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -198,7 +198,7 @@ def test_a_dead_rank_holds_nobody_up() -> None:
     finish(machine, other)
 
 
-def test_a_suspended_member_keeps_its_gang_out_and_no_others() -> None:
+def test_gang_with_a_suspended_member_does_not_run() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -212,7 +212,7 @@ def test_a_suspended_member_keeps_its_gang_out_and_no_others() -> None:
     finish(machine, one, limit=3 * SECOND)
 
 
-def test_one_that_does_not_answer_holds_the_others_up_for_a_while_only() -> None:
+def test_gang_with_a_mute_member_holds_up_others_for_a_while_only() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
@@ -229,7 +229,7 @@ def test_one_that_does_not_answer_holds_the_others_up_for_a_while_only() -> None
     assert not alone[0].work
 
 
-def test_ranks_wait_for_those_that_have_not_come() -> None:
+def test_gang_with_missing_ranks_waits_for_them() -> None:
     machine = Machine()
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
@@ -244,7 +244,7 @@ def test_ranks_wait_for_those_that_have_not_come() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_nobody_is_held_back_when_the_daemon_is_about_to_end() -> None:
+def test_gang_with_missing_ranks_runs_when_the_daemon_is_to_end() -> None:
     machine = Machine()
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
@@ -253,14 +253,14 @@ def test_nobody_is_held_back_when_the_daemon_is_about_to_end() -> None:
     finish(machine, one, limit=2 * SECOND)
 
 
-def test_ranks_wait_no_longer_than_that() -> None:
+def test_gang_with_missing_ranks_runs_after_the_longest_wait() -> None:
     machine = Machine()
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     finish(machine, one, limit=32 * SECOND)
 
 
-def test_ranks_far_ahead_of_each_other_are_stopped_without_reopening() -> None:
+def test_gang_with_ranks_far_apart_is_stopped_without_reopening() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.ranks[0].depth = 40
@@ -273,7 +273,7 @@ def test_ranks_far_ahead_of_each_other_are_stopped_without_reopening() -> None:
     assert machine.steps
 
 
-def test_a_gang_that_does_not_fit_says_so_and_holds_nobody_up() -> None:
+def test_gang_that_never_fits_is_reported_and_holds_up_no_other() -> None:
     machine = Machine(cards=3)
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 2], [20, 21], 3 * GIB, name="b")
@@ -290,7 +290,7 @@ def test_a_gang_that_does_not_fit_says_so_and_holds_nobody_up() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_a_gang_that_runs_goes_on_where_its_card_shrinks_and_nobody_else_wants_it() -> None:
+def test_gang_goes_on_when_its_card_shrinks_and_no_other_waits() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
@@ -300,7 +300,7 @@ def test_a_gang_that_runs_goes_on_where_its_card_shrinks_and_nobody_else_wants_i
     assert not machine.ends
 
 
-def test_a_gang_is_stopped_for_others_where_its_card_shrinks() -> None:
+def test_gang_is_stopped_when_its_card_shrinks_and_others_wait() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
@@ -316,7 +316,7 @@ def test_a_gang_is_stopped_for_others_where_its_card_shrinks() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_a_gang_waits_for_no_claim_where_somebody_does_not_answer() -> None:
+def test_gang_that_waits_for_a_mute_client_holds_up_no_other() -> None:
     machine = Machine(cards=3)
     mute = machine.program(1, 30, 3 * GIB)
     mute.compute(1000 * SECOND)
@@ -333,7 +333,7 @@ def test_a_gang_waits_for_no_claim_where_somebody_does_not_answer() -> None:
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_programs_of_one_pod_that_do_not_fit_together_take_turns(
+def test_pod_whose_programs_do_not_fit_together_takes_turns_within(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machine = Machine()
@@ -347,7 +347,7 @@ def test_programs_of_one_pod_that_do_not_fit_together_take_turns(
     assert "6144 MiB together, and no more than 4096 MiB" in caplog.messages[0]
 
 
-def test_one_of_a_pod_that_does_nothing_takes_no_room_of_the_others() -> None:
+def test_pod_with_an_idle_program_leaves_its_room_to_the_others() -> None:
     machine = Machine()
     idle = machine.program(0, 30, 3 * GIB, POD)
     machine.advance(6 * SECOND)
@@ -359,7 +359,9 @@ def test_one_of_a_pod_that_does_nothing_takes_no_room_of_the_others() -> None:
     assert machine.client(idle).gang
 
 
-def test_ranks_that_do_not_fit_together_hold_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_gang_whose_ranks_do_not_fit_together_holds_up_no_other(
+    caplog: pytest.LogCaptureFixture
+) -> None:
     machine = Machine()
     one = machine.team([0, 0, 1], [10, 11, 12], 3 * GIB, name="a")
     beside = machine.program(0, 30, 3 * GIB)
@@ -374,7 +376,7 @@ def test_ranks_that_do_not_fit_together_hold_nobody_up(caplog: pytest.LogCapture
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
+def test_gang_member_that_drains_after_all_go_on_goes_on_too() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.program(0, 30, 3 * GIB)
@@ -392,7 +394,7 @@ def test_one_that_drains_after_all_were_told_to_go_on_goes_on_too() -> None:
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
-def test_a_gang_that_comes_in_makes_way_once_for_one_that_is_late() -> None:
+def test_gang_that_is_granted_makes_way_once_for_a_late_claim() -> None:
     machine = Machine()
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
@@ -415,7 +417,7 @@ def test_a_gang_that_comes_in_makes_way_once_for_one_that_is_late() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(8, 400))
-def test_whatever_happens_everyone_ends(seed: int) -> None:
+def test_gangs_in_random_worlds_all_finish(seed: int) -> None:
     """Gangs and others come, compute, are suspended, stopped and killed, and cards shrink and grow.
 
     Then all that is left ends.

@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "sock"
 
 
-def test_every_user_gets_through_and_nothing_is_left(path: Path) -> None:
+def test_listening_lets_every_user_connect_and_removes_its_socket(path: Path) -> None:
     before = os.umask(0o077)
     try:
         listening = Listening(path)
@@ -30,7 +30,7 @@ def test_every_user_gets_through_and_nothing_is_left(path: Path) -> None:
     assert not path.parent.exists()
 
 
-def test_a_folder_that_was_there_or_is_used_stays(path: Path) -> None:
+def test_listening_keeps_a_folder_that_existed_or_is_in_use(path: Path) -> None:
     path.parent.mkdir()
     Listening(path).close()
     assert list(path.parent.iterdir()) == []
@@ -41,7 +41,7 @@ def test_a_folder_that_was_there_or_is_used_stays(path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["other"]
 
 
-def test_a_second_one_is_refused_and_the_first_goes_on(path: Path) -> None:
+def test_listening_twice_is_refused(path: Path) -> None:
     first = Listening(path)
     with pytest.raises(AlreadyRunning, match="another nvshared listens on"):
         Listening(path)
@@ -50,7 +50,7 @@ def test_a_second_one_is_refused_and_the_first_goes_on(path: Path) -> None:
     first.close()
 
 
-def test_one_whose_queue_is_full_is_alive(path: Path) -> None:
+def test_listening_beside_a_daemon_with_a_full_queue_is_refused(path: Path) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
         busy.bind(str(path))
@@ -62,7 +62,7 @@ def test_one_whose_queue_is_full_is_alive(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
-def test_one_that_nobody_listens_on_is_replaced(path: Path, kind: socket.SocketKind) -> None:
+def test_listening_replaces_a_dead_socket(path: Path, kind: socket.SocketKind) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, kind) as left:
         left.bind(str(path))
@@ -71,7 +71,7 @@ def test_one_that_nobody_listens_on_is_replaced(path: Path, kind: socket.SocketK
     listening.close()
 
 
-def test_what_has_been_replaced_by_another_is_not_removed(path: Path) -> None:
+def test_listening_does_not_remove_a_file_that_replaced_its_socket(path: Path) -> None:
     listening = Listening(path)
     path.unlink()
     path.touch()
@@ -80,13 +80,13 @@ def test_what_has_been_replaced_by_another_is_not_removed(path: Path) -> None:
     assert path.exists()
 
 
-def test_what_has_been_removed_is_no_error(path: Path) -> None:
+def test_listening_closes_after_its_socket_was_removed(path: Path) -> None:
     listening = Listening(path)
     path.unlink()
     listening.close()
 
 
-def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
+def test_listening_leaves_a_file_that_is_no_socket_alone(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("precious")
     with pytest.raises(InvalidArgs, match="exists and is no socket"):
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_listening_names_a_path_that_is_impossible(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
         Listening(tmp_path / ("x" * 120))
     (tmp_path / "file").touch()

@@ -16,7 +16,7 @@ def fill(places: Places, account: str) -> int:
 
 
 @pytest.mark.parametrize("greedy", [1, 4, 40])
-def test_whoever_takes_all_leaves_places_for_root_and_for_newcomers(greedy: int) -> None:
+def test_places_are_left_for_root_and_new_users(greedy: int) -> None:
     places = Places(4096, 1024)
     for uid in range(1000, 1000 + greedy):
         assert fill(places, f"user:{uid}") <= 1024
@@ -25,13 +25,13 @@ def test_whoever_takes_all_leaves_places_for_root_and_for_newcomers(greedy: int)
     assert fill(places, ROOT) >= 4096 // 16
 
 
-def test_one_user_alone_gets_what_one_user_may_have() -> None:
+def test_places_of_one_user_are_bounded() -> None:
     assert fill(Places(4096, 1024), "user:1000") == 1024
     assert fill(Places(4096, 1024), ROOT) == 4096
     assert fill(Places(1, 1024), "user:1000") == 1
 
 
-def test_places_come_back() -> None:
+def test_places_that_are_given_back_can_be_taken() -> None:
     places, dice = Places(100, 50), random.Random(5)
     users = [f"user:{uid}" for uid in (1000, 1001, 1002)]
     has: list[str] = []

@@ -49,7 +49,7 @@ def passes(loop: Loop, done: list[str]) -> list[list[str]]:
         found.append(done[before:])
 
 
-def test_little_work_is_done_at_once(loop: Loop, done: list[str]) -> None:
+def test_rotation_does_little_work_at_once(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(number % 2, work(loop, done, str(number), MOMENT / 20))
@@ -57,7 +57,7 @@ def test_little_work_is_done_at_once(loop: Loop, done: list[str]) -> None:
     assert passes(loop, done) == []
 
 
-def test_time_that_nobody_uses_is_given_back(loop: Loop, done: list[str]) -> None:
+def test_rotation_gives_unused_time_back(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(1, work(loop, done, str(number), MOMENT * 0.6))
@@ -65,7 +65,7 @@ def test_time_that_nobody_uses_is_given_back(loop: Loop, done: list[str]) -> Non
     assert passes(loop, done) == []
 
 
-def test_after_a_moment_users_take_turns_and_the_loop_goes_on_between(
+def test_rotation_after_a_moment_serves_users_in_turns(
     loop: Loop, done: list[str]
 ) -> None:
     rotation = Rotation(loop)
@@ -80,7 +80,7 @@ def test_after_a_moment_users_take_turns_and_the_loop_goes_on_between(
     ]
 
 
-def test_who_has_work_left_when_it_is_done_waits_behind_the_others(
+def test_rotation_puts_a_user_with_more_work_behind_the_others(
     loop: Loop, done: list[str]
 ) -> None:
     rotation = Rotation(loop)
@@ -96,7 +96,7 @@ def test_who_has_work_left_when_it_is_done_waits_behind_the_others(
     assert passes(loop, done) == [["loud"], ["low"], ["loud"], ["loud"]]
 
 
-def test_work_that_fails_holds_up_nobody(loop: Loop, done: list[str]) -> None:
+def test_rotation_goes_on_after_work_that_fails(loop: Loop, done: list[str]) -> None:
     failures: list[str] = []
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     rotation = Rotation(loop)
@@ -113,7 +113,7 @@ def test_work_that_fails_holds_up_nobody(loop: Loop, done: list[str]) -> None:
     assert passes(loop, done) == [["next"]]
 
 
-def test_what_waits_when_it_is_closed_is_not_done(loop: Loop, done: list[str]) -> None:
+def test_rotation_that_is_closed_drops_waiting_work(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
     rotation.offer(1, work(loop, done, "late", MOMENT))

@@ -69,7 +69,7 @@ def site(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Sit
     return Site(monkeypatch, request.param, Config())
 
 
-def test_what_programs_hold_counts_once_it_is_known(site: Site) -> None:
+def test_safe_budget_adds_memory_of_an_earlier_daemons_programs(site: Site) -> None:
     assert site.whole == AT_START
     site.comes(1, SWAPPED)
     assert site.whole == AT_START
@@ -78,7 +78,7 @@ def test_what_programs_hold_counts_once_it_is_known(site: Site) -> None:
     assert site.looks == [{}, {4001: HELD}]
 
 
-def test_who_asks_meanwhile_is_answered_when_it_is(site: Site) -> None:
+def test_question_is_answered_by_the_recounted_budget(site: Site) -> None:
     link = site.comes(1, SWAPPED)
     gpu = site.manager.gpus[0]
     gpu.tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
@@ -87,7 +87,7 @@ def test_who_asks_meanwhile_is_answered_when_it_is(site: Site) -> None:
     assert answer.commit >= HELD + GIB  # type: ignore[union-attr]
 
 
-def test_what_is_taken_later_changes_nothing(site: Site) -> None:
+def test_safe_budget_ignores_memory_taken_later(site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
     whole = site.whole
@@ -100,7 +100,7 @@ def test_what_is_taken_later_changes_nothing(site: Site) -> None:
     assert len(site.looks) == 2
 
 
-def test_a_process_on_two_cards_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_budget_counts_a_process_on_two_cards_once(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 2, Config())
     for card in (0, 1):
         client = site.comes(1 + card, Memory(host=GIB, beyond=2 * GIB), card)
@@ -110,7 +110,7 @@ def test_a_process_on_two_cards_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.looks[-1] == {4001: 3 * GIB, 4002: 3 * GIB}
 
 
-def test_who_comes_late_is_looked_for_but_not_all_the_time(site: Site) -> None:
+def test_safe_budget_is_recounted_for_late_clients_at_intervals(site: Site) -> None:
     site.gathers()
     assert site.whole == AT_START
     site.time.pass_by(10 * SECOND)
@@ -124,7 +124,7 @@ def test_who_comes_late_is_looked_for_but_not_all_the_time(site: Site) -> None:
     assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
 
 
-def test_it_does_not_become_less(site: Site) -> None:
+def test_safe_budget_never_shrinks(site: Site) -> None:
     site.free = 0                       # somebody else has taken it
     site.comes(1, Memory(allocated=GIB, host=GIB))
     site.gathers()
@@ -132,21 +132,21 @@ def test_it_does_not_become_less(site: Site) -> None:
     assert site.whole == AT_START
 
 
-def test_where_nobody_holds_anything_it_stays(site: Site) -> None:
+def test_safe_budget_without_held_memory_is_not_recounted(site: Site) -> None:
     site.free = 50 * GIB
     site.comes(1, Memory())
     site.gathers()
     assert site.whole == AT_START
 
 
-def test_it_outlives_a_reload(site: Site) -> None:
+def test_safe_budget_survives_a_reload(site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
     site.manager.reload()
     assert WITH_HELD - 1 <= site.whole <= WITH_HELD
 
 
-def test_a_size_that_somebody_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_budget_does_not_replace_a_configured_size(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))
     told: list[object] = []
     site.manager.gpus[0].happened.connect(lambda _, event: told.append(event))

@@ -100,7 +100,7 @@ def hook(manager: Manager) -> Hook:
     return made
 
 
-def test_a_program_may_say_what_it_is_called(manager: Manager) -> None:
+def test_name_before_hello_is_the_clients_title(manager: Manager) -> None:
     made = Hook(manager)
     made.says(ReportRecord(Type.NAME, text=" tr\x1bain\u202e "))
     made.says(HELLO)
@@ -116,7 +116,7 @@ def test_a_program_may_say_what_it_is_called(manager: Manager) -> None:
     ("text", "name", "size"),
     [("a1:4", "a1", 4), ("a1:", "a1", 0), ("ours", "ours", 0), ("x:y:2", "x:y", 2), ("", "", 0)],
 )
-def test_a_program_may_say_with_whom_it_runs(
+def test_gang_before_hello_names_the_clients_gang(
     manager: Manager, text: str, name: str, size: int
 ) -> None:
     made = Hook(manager)
@@ -129,7 +129,7 @@ def test_a_program_may_say_with_whom_it_runs(
         made.says(ReportRecord(Type.GANG, text="other"))
 
 
-def test_who_is_taken_over_says_its_name_again(manager: Manager) -> None:
+def test_name_is_sent_again_after_a_takeover(manager: Manager) -> None:
     made = Hook(manager)
     made.session.take_over(7)
     made.says(ReportRecord(Type.NAME, text="train"))
@@ -138,14 +138,14 @@ def test_who_is_taken_over_says_its_name_again(manager: Manager) -> None:
     assert made.session.client.name == "train"
 
 
-def test_a_name_of_another_version_does_not_hide_its_hello(manager: Manager) -> None:
+def test_name_of_another_version_leaves_its_hello_to_be_refused(manager: Manager) -> None:
     made = Hook(manager)
     made.says(ReportRecord(Type.NAME, text="train", version=9))
     made.says(replace(HELLO, version=9))
     assert [one.type for one in made.wire.sent] == [Type.REFUSED]
 
 
-def test_hello_is_welcomed_before_anything_else(manager: Manager) -> None:
+def test_hello_is_answered_by_limits_first(manager: Manager) -> None:
     hook = Hook(manager)
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1, 5)]
     flags = Flag.RUNNING | Flag.WANTS
@@ -207,7 +207,7 @@ def test_records_become_events(hook: Hook, record: ReportRecord, event: events.E
     (ClientState.LIMITED, 0, (Wait.SHARE, 0)),
     (ClientState.SUSPENDED, 0, (Wait.RESUME, 0)),
 ])
-def test_who_waits_is_told_what_for(
+def test_waiting_is_answered_by_what_the_client_waits_for(
     hook: Hook, state: ClientState, place: int, waits: tuple[Wait, int]
 ) -> None:
     scheduler = Scripted.latest
@@ -243,7 +243,7 @@ def moved(flags: Flag) -> ReportRecord:
     (Writeback(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
      events.WrittenBack(1, FIGURES, 3, 8, 7, True, True)),
 ])
-def test_an_answer_is_taken_once_and_only_when_it_was_asked_for(
+def test_answer_without_an_open_order_ends_the_connection(
     hook: Hook, order: Stop | MoveOrder, record: ReportRecord, event: events.Event
 ) -> None:
     answer = replace(record, memory=FIGURES)
@@ -269,7 +269,7 @@ def test_an_answer_is_taken_once_and_only_when_it_was_asked_for(
     (ReportRecord(Type.MEMORY, memory=Memory(beyond=1 << 60)),
      "1152921504606846976 bytes is more than any machine has"),
 ])
-def test_nonsense_gets_a_sentence_and_reaches_no_scheduler(
+def test_malformed_record_reaches_no_scheduler(
     hook: Hook, record: ReportRecord, sentence: str
 ) -> None:
     with pytest.raises(ProtocolError) as caught:
@@ -278,7 +278,7 @@ def test_nonsense_gets_a_sentence_and_reaches_no_scheduler(
     assert Scripted.latest.events == []
 
 
-def test_an_answer_says_nothing_that_no_machine_can_do(hook: Hook) -> None:
+def test_moved_of_impossible_bytes_ends_the_connection(hook: Hook) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
@@ -296,12 +296,12 @@ CARD = FACTS.memory_total
      Memory(CARD - GIB, GIB, GIB, 0, CARD, to_pin=CARD - GIB)),
     (Memory(GIB, GIB, GIB, LIE, to_pin=LIE), Memory(GIB, GIB, GIB, CARD - 2 * GIB, to_pin=GIB)),
 ])
-def test_what_nobody_can_have_is_not_believed(hook: Hook, said: Memory, known: Memory) -> None:
+def test_figures_beyond_the_card_are_cut_off(hook: Hook, said: Memory, known: Memory) -> None:
     hook.says(ReportRecord(Type.MEMORY, memory=said))
     assert Scripted.latest.events == [events.MemoryChanged(1, known)]
 
 
-def test_nobody_was_promised_more_than_the_card(manager: Manager) -> None:
+def test_hello_with_a_commit_beyond_the_card_is_cut_off(manager: Manager) -> None:
     hook = Hook(manager)
     hook.says(replace(HELLO, commit=LIE))
     assert Scripted.latest.events == [
@@ -309,7 +309,7 @@ def test_nobody_was_promised_more_than_the_card(manager: Manager) -> None:
 
 
 @pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
-def test_a_program_may_ask_for_more_than_there_can_be(hook: Hook, absurd: int) -> None:
+def test_commit_question_beyond_any_machine_is_cut_off(hook: Hook, absurd: int) -> None:
     hook.says(ReportRecord(Type.COMMIT, number=3, commit=absurd, pins=absurd, memory=FIGURES))
     hook.says(ReportRecord(Type.MEMORY, memory=replace(FIGURES, pending=absurd)))
     assert Scripted.latest.events == [
@@ -318,7 +318,7 @@ def test_a_program_may_ask_for_more_than_there_can_be(hook: Hook, absurd: int) -
     ]
 
 
-def test_a_connection_taken_over_counts_from_the_hello_that_was_asked_for(
+def test_takeover_ignores_records_before_the_introduced_hello(
     manager: Manager
 ) -> None:
     hook = Hook(manager)
@@ -341,7 +341,7 @@ def test_a_connection_taken_over_counts_from_the_hello_that_was_asked_for(
         hook.says(replace(HELLO, number=7))
 
 
-def test_nothing_comes_before_hello(manager: Manager) -> None:
+def test_record_before_hello_ends_the_connection(manager: Manager) -> None:
     with pytest.raises(ProtocolError, match="a MEMORY came before HELLO"):
         Hook(manager).says(ReportRecord(Type.MEMORY))
 
@@ -351,7 +351,7 @@ def test_nothing_comes_before_hello(manager: Manager) -> None:
     (replace(HELLO, uuid=bytes(16)), None, Refusal.NO_SUCH_GPU),
     (HELLO, Refusal.TOO_MANY_CLIENTS, Refusal.TOO_MANY_CLIENTS),
 ])
-def test_who_is_refused_is_told_why_and_not_listened_to(
+def test_refused_client_is_told_why_and_ignored(
     manager: Manager, record: ReportRecord, decided: Refusal | None, why: Refusal
 ) -> None:
     hook = Hook(manager, decided)
@@ -363,14 +363,14 @@ def test_who_is_refused_is_told_why_and_not_listened_to(
     assert Scripted.latest.events == []
 
 
-def test_a_lost_card_is_no_card(manager: Manager) -> None:
+def test_hello_for_a_lost_card_is_refused(manager: Manager) -> None:
     manager.gpus[0].lose("gone")
     hook = Hook(manager)
     hook.says(HELLO)
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=Refusal.NO_SUCH_GPU)]
 
 
-def test_one_writes_the_page_that_another_reads(manager: Manager) -> None:
+def test_tell_and_heed_carry_a_writable_and_a_readable_page(manager: Manager) -> None:
     hooks = [Hook(manager), Hook(manager)]
     for made in hooks:
         made.says(HELLO)
@@ -392,7 +392,7 @@ def test_one_writes_the_page_that_another_reads(manager: Manager) -> None:
     assert len(background.wire.descriptors) == 1
 
 
-def test_the_end_of_a_connection_is_told_once(hook: Hook, manager: Manager) -> None:
+def test_session_that_ends_twice_leaves_once(hook: Hook, manager: Manager) -> None:
     hook.session.ended()
     hook.session.ended()
     assert Scripted.latest.events == [events.Left(1)]
@@ -409,7 +409,9 @@ def test_the_end_of_a_connection_is_told_once(hook: Hook, manager: Manager) -> N
         st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
     ),
 )))
-def test_whatever_comes_only_ends_that_connection(manager: Manager, packets: list[bytes]) -> None:
+def test_session_with_random_packets_ends_only_its_connection(
+    manager: Manager, packets: list[bytes]
+) -> None:
     hook = Hook(manager)
     hook.says(HELLO)
     for packet in packets:
