@@ -21,7 +21,7 @@ def test_annotations_of_a_running_pod_are_its_tenants_terms(
     ended = time.time()
     wanted = {"compute-limit": 35, "memory-limit": 64 * MIB}
     cluster.until(lambda: cluster.terms("it") == wanted, "the others are heeded")
-    when, _ = cluster.last_said("nvshare-kubelet", "memory is 67108864 now")
+    when, _ = cluster.last_said("nvshare-kubelet", "memory-limit is 67108864 now")
     record_property("seconds from the start of kubectl annotate to its terms", when - began)
     record_property("seconds from its end", when - ended)
     cluster.finish("it")
