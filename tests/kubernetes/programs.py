@@ -43,6 +43,6 @@ def version(program: Path) -> str:
     given = {"kubectl": ["version", "--client"], "helm": ["version"]}.get(
         program.name, ["--version"])
     said = subprocess.run([program, *given], capture_output=True, text=True, check=True).stdout
-    match = re.search(r"v?\d+\.\d+\.\d+\S*", said)
+    match = re.search(r'v?\d+\.\d+\.\d+[^\s",]*', said)
     assert match, said
     return match[0]
