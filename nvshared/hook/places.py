@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who finds a place for one more connection.
+"""Bounds the number of connections, in all and of each user.
 
 There are so many places in all, and each user but root may have so many of them. The last of
 them are kept: a sixteenth for root alone, and a quarter for users who have few. The more a user
@@ -15,7 +15,7 @@ from collections.abc import Hashable
 
 ROOT = ""
 FOR_ROOT = 16                           # the part of all places that only root gets
-FOR_OTHERS = 4                          # the part that is left by who has many,
+FOR_OTHERS = 4                          # the part that users with many leave to others,
 MANY = 256                              # which is this part of them, or more
 
 
@@ -28,7 +28,7 @@ class Places:
         self._by_account: Counter[Hashable] = Counter()
 
     def take(self, account: Hashable) -> bool:
-        """One more of this user; False: there is none for it."""
+        """Takes a place for a user. False: there is none for it."""
         if self._left <= self._kept_from(account):
             return False
         self._left -= 1
@@ -36,14 +36,14 @@ class Places:
         return True
 
     def give(self, account: Hashable) -> None:
-        """One that was taken is free again."""
+        """Gives a place back."""
         self._left += 1
         self._by_account[account] -= 1
         if not self._by_account[account]:
             del self._by_account[account]
 
     def _kept_from(self, account: Hashable) -> int:
-        """How many places are for others than this user."""
+        """The number of places that this user must leave to others."""
         if account == ROOT:
             return 0
         has = self._by_account[account]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides the event loop's time among the users who want some of it.
+"""Divides the event loop's time among users.
 
 Work that clients cause is taken in turns, one piece of each user who has any, and only for a
 moment at a time. Then the loop does everything else that is due, and goes on.
@@ -24,14 +24,14 @@ class Rotation:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Whose turn is next is first.
+        # By account; the first has the next turn.
         self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
         self._used = 0.0                # of the present moment, on work that did not wait
         self._ended = 0.0               # when that was done; time that passes after is given back
         self._serving: asyncio.Handle | None = None
 
     def offer(self, account: Hashable, work: Callable[[], None]) -> bool:
-        """Does it at once (True), or when it is this user's turn (False), after what waits."""
+        """Does work at once (True), or in the user's turn, after other work of it (False)."""
         now = self._loop.time()
         self._used = max(0.0, self._used - (now - self._ended))
         self._ended = now
@@ -48,7 +48,7 @@ class Rotation:
         return True
 
     def close(self) -> None:
-        """What waits is not done any more."""
+        """Drops waiting work."""
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None

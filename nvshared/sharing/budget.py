@@ -31,12 +31,12 @@ class Budget:
         self.shared = HostBudget(size)
         self._clock = clock
         self._timer = timer
-        self._told: dict[GPU, int] = {}     # what each could promise when it was told last
+        self._told: dict[GPU, int] = {}     # bytes that each could promise when it was told last
         self._ending = False            # the end of gathering is about to be told
         self._due = False
 
     def add(self, gpu: GPU) -> None:
-        """A card whose scheduler shares the budget."""
+        """Adds a card whose scheduler shares the budget."""
         self.shared.gathering = self.shared.gathering or gpu.state == "gathering"
         self._tell_all()
         self._told[gpu] = gpu.scheduler.host_promisable
@@ -48,7 +48,7 @@ class Budget:
         return self.shared.gathering
 
     def resize(self, size: int) -> None:
-        """So many bytes from now on."""
+        """Changes the size in bytes, and tells all cards."""
         if size != self.shared.size:
             self.shared.size = size
             self._tell_all()

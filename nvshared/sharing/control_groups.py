@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds what programs in control groups are promised by what the groups' limits leave.
+"""Bounds promises to programs in control groups by the memory that the groups' limits leave.
 
 What a program has swapped out counts against the limits of its own control groups (a container,
 a pod, a unit, a user), and the kernel kills it, or others in there, where one is exceeded. So
@@ -36,7 +36,7 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-PATIENCE = 200 * MILLISECOND            # of a question; then what was known before counts
+PATIENCE = 200 * MILLISECOND            # of a question; then the figures before it count
 EVERYTHING = "all control groups"       # key of the lane where these are looked at
 FRESH = 10 * MILLISECOND                # for a question,
 RECENT = 100 * MILLISECOND              # and for anything else
@@ -65,7 +65,7 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """What the kernel said."""
+    """The kernel's answer."""
 
     processes: dict[int, _Process]
     groups: Set[Group]                  # that they are in, and of these
@@ -74,7 +74,7 @@ class _Figures:
 
 
 class ControlGroups:
-    """Which client is in which groups, and what their limits leave."""
+    """The control groups of clients, and the memory that their limits leave."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
         """`run`: Lanes.run, where the kernel is asked."""
@@ -88,7 +88,7 @@ class ControlGroups:
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)
         self._processes: dict[int, _Process] = {}
-        self._coming: Counter[int] = Counter()  # host memory of those that have yet to join
+        self._coming: Counter[int] = Counter()  # host memory of clients that are yet to join
         self._limited: frozenset[Group] = frozenset()       # with a limit, when last looked
         self._placed: frozenset[Group] = frozenset()        # as it was when clients were placed
         self._looks = False             # at all of them, at present
@@ -129,7 +129,7 @@ class ControlGroups:
         self, manager: Manager, pid: int, more: int, then: Callable[[], None],
         found: _Figures | None,
     ) -> None:
-        if found is None:               # it is looked for again with all others
+        if found is None:               # the next look at all groups finds it
             self._processes.setdefault(pid, _Process((), 0, self._clock()))
         else:
             self._coming[pid] += more
@@ -144,7 +144,7 @@ class ControlGroups:
             return
         self._looks = True
         pids = {client.peer.pid for client in manager.clients}
-        lately = self._clock() - SECOND     # those that came lately may have yet to say HELLO
+        lately = self._clock() - SECOND     # later processes may be yet to say HELLO
         self._processes = {
             pid: one for pid, one in self._processes.items() if pid in pids or one.until > lately}
         for pid in self._coming.keys() - self._processes.keys():
@@ -205,7 +205,7 @@ class ControlGroups:
 
 
 def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
-    """What the kernel says of processes, and of their groups if these are known. May block."""
+    """Asks the kernel about processes, and about their groups if these are known. May block."""
     began = clock()
     places = {
         pid: groups or cgroup.chain(host.process(pid, "cgroup")) for pid, groups in known.items()}

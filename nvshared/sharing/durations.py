@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often something took how long: counted in a few classes, as nobody keeps each."""
+"""A histogram of durations, for metrics."""
 
 from bisect import bisect_left
 
@@ -9,7 +9,7 @@ BOUNDS = (MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, S
 
 
 class Durations:
-    """Microseconds, since it was made."""
+    """Counts durations in microseconds by class."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)   # up to each bound, and beyond the last
@@ -17,10 +17,10 @@ class Durations:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of durations."""
         return sum(self.counts)
 
     def add(self, duration: int) -> None:
-        """One more."""
+        """Counts a duration."""
         self.counts[bisect_left(BOUNDS, duration)] += 1
         self.sum += duration

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver and the kernel know of the processes of a card's clients.
+"""Figures of NVML and the kernel about the processes of a card's clients.
 
 The driver lists the processes that have anything on the card. Its list means something to us
 only if it knows processes by the numbers that we know them by, which in a container it may not.
@@ -16,19 +16,19 @@ from nvshared.scheduler.events import Evidence, Memory
 
 
 class Witness:
-    """Of one card."""
+    """NVML's list of processes of one card."""
 
     def __init__(self) -> None:
         self._processes: dict[int, Process] = {}
         self._certain = False           # the driver's list has named a client
 
     def hear(self, processes: Iterable[Process], pids: Iterable[int]) -> None:
-        """The driver's list is this one, and these are the processes of our clients."""
+        """Takes a list from NVML, and the processes of the card's clients."""
         self._processes = {process.pid: process for process in processes}
         self._certain = self._certain or any(pid in self._processes for pid in pids)
 
     def evidence(self, claims: Iterable[tuple[int, int, Memory]]) -> dict[int, Evidence]:
-        """For clients, each with its process and what it says, oldest first."""
+        """Evidence by client, from clients with their processes and figures, oldest first."""
         said: dict[int, tuple[int, int]] = {}
         found = {}
         for client, pid, memory in claims:
@@ -38,7 +38,7 @@ class Witness:
         return found
 
     def _less(self, pid: int, card: int, host: int) -> Evidence:
-        """What this process has, but for so much."""
+        """The memory of a process, less bytes that other clients of it claim."""
         process = self._processes.get(pid)
         if process is None:
             return Evidence(0, 0) if self._certain else Evidence()

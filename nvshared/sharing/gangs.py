@@ -59,7 +59,7 @@ CATCH_UP = 10 * MILLISECOND
 PAUSE_MOST = 16 * MILLISECOND
 GRANT_LEAST = 5 * SECOND                # to come in, and longer each time in vain
 GRANT_MOST = 320 * SECOND
-GANG_SHOWN = 8                          # characters of a name that nobody chose
+GANG_SHOWN = 8                          # characters of a name that the library made up
 
 logger = logging.getLogger(__name__)
 
@@ -75,51 +75,52 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Gang:
-    """Some clients, and where they stand together."""
+    """Clients that run together, and their common state."""
 
     number: int
     name: str                           # for people
-    size: int                           # processes that are to come; 0: nobody knows
+    size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT
-    since: int = 0                      # of the state, or of what was asked last
-    gathered: bool = False              # all have come, or are not awaited any more
+    since: int = 0                      # of the state, or of the last change asked for
+    gathered: bool = False              # all have come, or the wait for them is over
     busy: int | None = None             # since when any of its members wants a card
-    awaited: int | None = None          # since when one waits for those that have not come
+    awaited: int | None = None          # since when members wait for missing processes
     rounds: int = 0                     # of catching up
     patience: int = GRANT_LEAST
-    resuming: bool = False              # one could not drain, and all go on
-    exceeds: int | None = None          # since when those on one card do not fit there together
-    exceeded: bool = False              # that lasted, once, and people were told
+    resuming: bool = False              # a member could not drain, and all go on
+    exceeds: int | None = None          # since when the members on one card do not fit together
+    exceeded: bool = False              # that lasted, and was reported
     told: dict[Client, Ganged] = field(default_factory=dict)   # without the clients' numbers
-    cards: Counter[GPU] = field(default_factory=Counter)        # how many of its clients each has
-    seats: Counter[tuple[GPU, int]] = field(default_factory=Counter)    # and those of each process
+    cards: Counter[GPU] = field(default_factory=Counter)        # number of clients on each card,
+    seats: Counter[tuple[GPU, int]] = field(default_factory=Counter)    # and of each process there
 
     def __str__(self) -> str:
         return f"gang {self.name}"
 
     @property
     def come(self) -> int:
-        """How many processes have."""
+        """The number of processes that have come."""
         return len({_process(one) for one in self.clients})
 
     @property
     def may_form(self) -> bool:
-        """Whether it may ever be of several clients that run together.
+        """Whether the gang may ever have several clients that run together.
 
-        The library makes one client for each card; a process that plays several is none of ours.
+        The library makes one client for each card. A process with several on one card is not ours,
+        and is in no gang.
         """
         several = len(self.clients) > 1 or self.size > 1
         return several and len(self.seats) == len(self.clients)
 
     def count(self, client: Client, more: int) -> None:
-        """A client is there, or is gone."""
+        """Counts a client that comes (1) or leaves (-1)."""
         self.cards[client.gpu] += more
         self.seats[client.gpu, _process(client)] += more
         self.cards, self.seats = +self.cards, +self.seats   # without those at zero
 
     def turn(self, state: State, now: int) -> None:
-        """It is in this state from now on."""
+        """Enters a state."""
         self.state, self.since, self.rounds, self.resuming = state, now, 0, False
 
 
@@ -127,15 +128,15 @@ Members = dict[Client, Member]
 
 
 class Gangs:
-    """All of them. After each event of a card it reviews the gangs with a member there."""
+    """All gangs. After each event of a card it reviews the gangs with a member there."""
 
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._draining = False
         self._clock = clock
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
-        self._of: dict[Client, object] = {}     # by what a client's gang is known
-        # Those that may form, by card, and those of them that are yet to be reviewed.
+        self._of: dict[Client, object] = {}     # the key of each client's gang
+        # Gangs that may form, by card, and those of them that are yet to be reviewed.
         self._forming: defaultdict[GPU, dict[Gang, None]] = defaultdict(dict)
         self._stale: dict[Gang, None] = {}
         self._numbers = count(1)
@@ -155,7 +156,7 @@ class Gangs:
         self.review()
 
     def leave(self, client: Client) -> None:
-        """It is gone."""
+        """Removes a client that has left."""
         key = self._of.pop(client, None)
         if key is not None:
             gang = self._gangs[key]
@@ -187,7 +188,7 @@ class Gangs:
         return () if key is None else tuple(self._gangs[key].clients)
 
     def drain(self, on: bool) -> None:
-        """Whether we are about to end: all go on without us then, so nobody is held back."""
+        """Whether the daemon is to end. Clients go on without it, so no gang is held back then."""
         self._draining = on
         self._review_all()
 
@@ -239,7 +240,7 @@ class Gangs:
         if gang.state is State.OUT and any(
             m.phase in OPEN and not m.parked for m in members.values()
         ):
-            gang.turn(State.IN, now)    # it became one while some of it ran
+            gang.turn(State.IN, now)    # it formed while members ran
         match gang.state:
             case State.OUT:
                 self._claim(gang, members, now)
@@ -269,7 +270,7 @@ class Gangs:
         return self._due(max(member.since, gang.busy) + DORMANT, now)
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
-        """Notes who is crowded by others of its gang. False: none are to run together any more."""
+        """Notes members that do not fit beside the others. False: no two are to run together."""
         exceeding = _exceeding(members)
         if exceeding is None:
             gang.exceeds = None
@@ -291,7 +292,7 @@ class Gangs:
         return chosen
 
     def _claim(self, gang: Gang, members: Members, now: int) -> None:
-        """It does not run. Claims its cards one after the other."""
+        """Claims the cards of a gang that does not run, one after the other."""
         able = all(_able(m) and self._due(m.not_before, now) for m in members.values())
         if not able or not any(m.wants for m in members.values()):
             self._put(gang, members)
@@ -307,7 +308,7 @@ class Gangs:
             self._put(gang, members, Standing.GRANTED)
 
     def _come(self, gang: Gang, members: Members, now: int) -> None:
-        """It has all its cards. Its gates open when it is whole on each."""
+        """Opens the gates of a gang that has all its cards, once it is whole on each."""
         late = self._due(gang.since + gang.patience, now)
         if late or not all(_able(m) and m.not_before <= now for m in members.values()):
             gang.patience = min(2 * gang.patience, GRANT_MOST) if late else gang.patience
@@ -321,18 +322,18 @@ class Gangs:
             self._put(gang, members, Standing.GRANTED)
 
     def _run(self, gang: Gang, members: Members, now: int) -> None:
-        """It runs, and stops when one of its members is stopped."""
+        """Stops a gang that runs, when one of its members is stopped."""
         held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.stays}
-        # What is in flight on one card may wait for another's: none gets far ahead.
+        # Work in flight on one card may wait for another's: no member may get far ahead.
         paced = any(m.contended for m in members.values())
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
-                gang.told.pop(client, None)     # it has drained only since it was told to go on
+                gang.told.pop(client, None)     # it drained after it was told to go on
             self._put(
                 gang, members, Standing.OPEN, stop_after=_latest(members), paced=paced)
             gang.resuming = bool(held_up)
             return
-        # Who runs and has all it needs goes on, as for itself, though the card has less by now.
+        # A member that runs and is whole goes on, as a client alone does, though the card shrank.
         held_up = held_up or {c for c, m in members.items() if m.held_up or (
             m.crowded and m.wants and m.phase not in OPEN)}
         idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
@@ -357,14 +358,14 @@ class Gangs:
             self._put(gang, members.keys() - {*late, *still}, Standing.OPEN, paced=paced)
 
     def _make_way(self, late: Gang, gpu: GPU, now: int) -> None:
-        """One of a gang that runs is to come in: others that do not run yet come later."""
+        """Takes back the grants of other gangs on a card, for a member of a gang that runs."""
         for gang in [*self._forming[gpu]]:
             if gang is not late and gang.state is State.COMING:
                 gang.turn(State.OUT, now)
                 self._put(gang, gang.clients)
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
-        """All are to drain. Who has drained goes on for those who cannot."""
+        """Has all members drain. Members that have drained step for those that cannot."""
         active = {c: m for c, m in members.items() if m.phase in OPEN and not m.stays}
         parked = [c for c, m in active.items() if m.parked]
         draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
@@ -391,7 +392,7 @@ class Gangs:
         self, gang: Gang, members: Iterable[Client], standing: Standing = Standing.APART,
         *, pause: int = 0, stop_after: int = 0, paced: bool = False,
     ) -> None:
-        """They stand so from now on; their schedulers hear of it, if it is news."""
+        """Gives members a standing, and tells their schedulers if it is another."""
         news: dict[GPU, list[int]] = {}
         event = Ganged((), gang.number, standing, pause, stop_after, paced)
         for client in sorted(members, key=_place):
@@ -408,7 +409,7 @@ class Gangs:
             gpu.tell(replace(event, clients=tuple(ids)))
 
     def _due(self, moment: int, now: int) -> bool:
-        """Whether it has come. If not, all are looked at again then."""
+        """Whether the moment has come. If not, all gangs are reviewed at it."""
         if moment <= now:
             return True
         if self._deadline is None or moment < self._deadline:
@@ -435,7 +436,7 @@ def _able(member: Member) -> bool:
 
 
 def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
-    """Those on a card that fit there one by one, not together; what they need, and the room."""
+    """Members of a card that fit there one by one, not together; the bytes they need and have."""
     for _, mine in _by_card(members):
         needed = sum(members[one].takes for one in mine)
         room = members[mine[0]].alone
@@ -445,12 +446,12 @@ def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
 
 
 def _latest(members: Members) -> int:
-    """When those that could not drain may be asked again."""
+    """The moment at which members that could not drain may be stopped again."""
     return max(member.stop_after for member in members.values())
 
 
 def _by_card(members: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
-    """In the order in which they are claimed."""
+    """Yields cards in the order in which they are claimed, with their members."""
     in_order = sorted(members, key=_place)
     for index, mine in groupby(in_order, key=lambda one: one.gpu.facts.index):
         yield index, [*mine]
@@ -461,12 +462,12 @@ def _place(client: Client) -> tuple[int, int]:
 
 
 def _process(client: Client) -> int:
-    """Its number; one of its own for a client whose process is unknown."""
+    """The process's number; a unique one for a client whose process is unknown."""
     return client.peer.pid or -client.id
 
 
 def _whose(client: Client) -> tuple[object, str, int]:
-    """What its gang is known by, and called, and how many are expected. None: it is in none."""
+    """The gang's key, its name and the number of processes expected; key None: no gang."""
     peer = client.peer
     if peer.gang:
         # Others may have the same name, by accident or not, and are not let in.

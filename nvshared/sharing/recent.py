@@ -11,17 +11,17 @@ KEPT = 16
 
 @dataclass(slots=True)
 class Turn:
-    """One, also the present one."""
+    """A turn, also the present one."""
 
     began: int                          # when
     waited: int                         # for it
     bytes_in: int                       # brought in since the turn before
     held: int = 0
-    reason: str = ""                    # why it ended; "": it has not
+    reason: str = ""                    # of its end; "": it goes on
 
 
 class RecentTurns:
-    """The latest last. What each cost is what the client's totals have grown by since."""
+    """The latest last. The cost of each is the growth of the client's totals since the last."""
 
     def __init__(self) -> None:
         self.turns: deque[Turn] = deque(maxlen=KEPT)
@@ -33,6 +33,6 @@ class RecentTurns:
         self._waited, self._bytes_in = view.waited, view.bytes_in
 
     def ended(self, reason: str, held: int) -> None:
-        """It is over. Of one that an earlier daemon began nothing is known."""
+        """Ends the present turn; no-op for a turn that an earlier daemon began."""
         if self.turns:
             self.turns[-1].reason, self.turns[-1].held = reason, held

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much host memory to take where nobody has configured it.
+"""The host budget where it is not configured.
 
 It is looked up at start. After a restart of the daemon it is looked up again, when all programs
 have said what they hold.
@@ -29,7 +29,7 @@ from nvshared.units import GIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-LATE = 60 * SECOND                      # after our start; who comes later is not looked for
+LATE = 60 * SECOND                      # after the start; later clients cause no recount
 APART = SECOND                          # a look takes a tenth of that with a thousand processes
 
 
@@ -47,12 +47,12 @@ class SafeBudget:
         self._due = False
 
     def follow(self, manager: Manager) -> None:
-        """Tells it what is safe to take with what clients of a daemon before us hold."""
+        """Recounts when clients of an earlier daemon have said what they hold."""
         manager.gathered.connect(partial(self._look, manager, here))   # before anybody is refused
         manager.client_new.connect(partial(self._came, manager))
 
     def _came(self, manager: Manager, client: Client) -> None:
-        """A client has come. If it is one of an earlier daemon, we may have to look again."""
+        """Recounts for a client of an earlier daemon that comes late."""
         late = not manager.gathering and self._clock() < self._until
         if late and _held(client) and not self._due:
             self._due = True
@@ -67,7 +67,7 @@ class SafeBudget:
         held: Counter[int] = Counter()
         for client in manager.clients:
             held[client.peer.pid] += _held(client)
-        held = +held                    # those that hold anything
+        held = +held                    # without processes that hold nothing
         if held:
             run(self, partial(host.safe_budget, held), partial(self._found, manager))
 
@@ -79,5 +79,5 @@ class SafeBudget:
 
 
 def _held(client: Client) -> int:
-    """Bytes of the host's memory, by its own words."""
+    """Bytes of host memory that the client claims."""
     return client.memory.host + client.memory.beyond

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant has used of each card since the daemon started, by programs that ended too.
+"""Each tenant's use of each card since the daemon started, ended programs included.
 
 A program's own totals end with it. Those of its tenant go on, so that they never go back. Of very
 many tenants that have no program any more the oldest are forgotten.
@@ -17,10 +17,10 @@ class TenantTotals:
     """Of all cards that it follows."""
 
     def __init__(self) -> None:
-        self._gone: dict[GPU, dict[str, Usage]] = {}    # by tenant, who lost a program last is last
+        self._gone: dict[GPU, dict[str, Usage]] = {}    # by tenant, latest loss last
 
     def follow(self, gpu: GPU) -> None:
-        """Counts what is used of this card from now on."""
+        """Counts the use of a card from now on."""
         self._gone[gpu] = {}
         gpu.client_leaves.connect(self._leaves)
 

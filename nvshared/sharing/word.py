@@ -14,7 +14,7 @@ SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class Word:
-    """A page that is made when it is first asked for."""
+    """A page, made at its first use."""
 
     def __init__(self) -> None:
         self._descriptor = -1
@@ -28,7 +28,7 @@ class Word:
         return os.open(f"/proc/self/fd/{self._page()}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Nobody is given it any more. Harmless when repeated."""
+        """Closes the page. Harmless when repeated."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
