@@ -192,7 +192,8 @@ class Config:
     neighbour: str = _setting(
         "gpu", _mode, "auto",
         "what leaves a card may lie on others of this host whose memory nobody there was promised: "
-        "on those linked by NVLink (auto), on all that it reaches (on), or on none (off)",
+        "on those linked by NVLink (auto), on all that it reaches (on), or on none (off), as where "
+        "programs that do not share need idle cards",
         metavar="MODE")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,

@@ -190,10 +190,12 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
         Part(client.resident, RESIDENT, "green"), Part(client.pinned, "▓", "cyan"),
         Part(client.swapped, SWAPPED, "yellow"),
     ), rest="░")
+    away = f"away; it has {size(client.borrowed)} of another GPU" if client.borrowed else (
+        "in host memory")
     found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
     for mark, style, amount, words in (
         (RESIDENT, "green", client.resident, "on the GPU"),
-        (SWAPPED, "yellow", client.swapped, "in host memory"),
+        (SWAPPED, "yellow", client.swapped, away),
         ("▓", "cyan", client.pinned, "on the GPU, and cannot leave it"),
     ):
         found.append(Text.assemble((mark, style), f" {size(amount):>6} ", (words, "dim")))

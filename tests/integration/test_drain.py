@@ -175,3 +175,45 @@ def test_freed_memory_with_unqueryable_work_is_released_in_bounded_time(
     site.environment |= {"NVSHARE_SIM_FAIL": f"cuEventQuery:{failing}"}
     site.start("--swap-budget", "0")
     assert under(site, PRELUDE + FULL) == result
+
+
+LENT = WAITING + '''
+address, stream = c_uint64(), c_uint64()
+call("cuStreamCreate", byref(stream), 1)
+call("cuMemAlloc_v2", byref(address), 64 * MIB)
+data = noise(64 * MIB)
+put(address, data)
+away()
+wait_in(stream)
+away()
+reached.value = 1
+call("cuStreamSynchronize", stream)
+assert get(address, 64 * MIB) == data
+'''
+
+
+def test_drain_under_way_keeps_no_copies_of_another_card(site: Site) -> None:
+    """Programs of that card may wait for them. They are of no use before the drain's end."""
+    daemon = Daemon(site)
+    program = Program(site, LENT.removeprefix(PRELUDE))
+    daemon.accept(Flag(0))
+    assert program.hears() == "away"
+    room = 512 * MIB
+    order = OrderRecord(
+        Type.EVICT, number=2, host=room, loan=64 * MIB, lender=site.uuids[1])
+    daemon.send(
+        OrderRecord(Type.STOP), order, OrderRecord(Type.LOAD, number=3, room=room, host=room))
+    assert daemon.until(Type.BORROWED).moved == 64 * MIB
+    while daemon.until(Type.MOVED).number != 3:
+        continue
+    daemon.send(OrderRecord(Type.RUN))
+    program.go_on()
+    assert program.hears() == "away"
+    daemon.send(OrderRecord(Type.STOP), OrderRecord(Type.EVICT, number=4, room=room, host=room))
+    before = daemon.until(Type.BORROWED, Type.STOPPED, Type.REOPENED)
+    assert (before.type, before.moved) == (Type.BORROWED, 0)
+    program.go_on()
+    daemon.until(Type.STOPPED, Type.REOPENED)
+    daemon.send(OrderRecord(Type.RUN))
+    daemon.rest()
+    program.ends_well()

@@ -454,20 +454,20 @@ static uint64_t end_return(struct client *client, struct returning *set, struct 
     return bytes;
 }
 
-/* What blocks on the card keep there. */
-static void forget_borrowed(struct client *client, uint64_t loan)
+uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order)
 {
+    uint64_t loan = peer_allow(client, order->loan, order->lender);
     for (struct block *block = client->blocks; block != NULL && client->borrowed > loan;
          block = block->younger)
         if (block->state == BLOCK_RESIDENT && block->place.tier == &tier_peer)
             block_give_place(block);
+    return loan;
 }
 
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     pthread_mutex_lock(&memory_lock);
-    uint64_t loan = peer_allow(client, order->loan, order->lender);
-    forget_borrowed(client, loan);
+    uint64_t loan = swap_forget_borrowed(client, order);
     uint64_t surplus = client->borrowed > loan ? client->borrowed - loan : 0;
     pthread_mutex_unlock(&memory_lock);
     bool more = surplus > 0 && swap_enter_context(client);

@@ -162,6 +162,19 @@ static bool overtakes_drain(const struct nvshare_order *order)
     }
 }
 
+/* Clients of another GPU may wait for what an EVICT takes back. Copies there of what is on this one
+ * need no drain. */
+static void return_copies(struct client *client, const struct nvshare_order *order)
+{
+    if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
+        return;
+    LOCKED(memory_lock);
+    uint64_t before = client->borrowed;
+    swap_forget_borrowed(client, order);
+    if (client->borrowed < before)
+        client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
+}
+
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
 
 /* For a drain of this client: waits about `us` microseconds, or for an order. One that moves nothing
@@ -179,12 +192,14 @@ static void rest(void *argument, uint64_t us)
     if (connection >= 0)
         got = connection_receive(connection, &order, &descriptor, 0);
     pthread_mutex_lock(&service_lock);
-    if (got == 1 && overtakes_drain(&order))
+    if (got == 1 && overtakes_drain(&order)) {
         obey(client, &order, own_file_descriptor(descriptor));
-    else if (got == 1)
+    } else if (got == 1) {
+        return_copies(client, &order);
         client_postpone(client, &order);
-    else if (got < 0)
+    } else if (got < 0) {
         disconnect(client);
+    }
     own_file_close(descriptor);
 }
 
