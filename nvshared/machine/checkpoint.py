@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nvshared import library
 from nvshared.errors import NvshareError
@@ -62,39 +63,72 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> 
     Raises NvshareError if nothing can carry it out, or it does not end.
     """
     words = [command, str(pid), *(f"{old}={new}" for old, new in pairs)]
+    helper = _idle.pop() if _idle else None
     try:
         async with asyncio.timeout(PATIENCE):
-            said = await (_by_socket if _is_offered() else _by_program)(words)
+            said = "" if helper is None else await helper.ask(" ".join(words))
+            if not said:                # the one of before has ended meanwhile
+                _end(helper)
+                helper = await _start()
+                said = await helper.ask(" ".join(words))
     except TimeoutError:
+        _end(helper)
         raise NvshareError(f"nvshare-checkpoint has not answered for {PATIENCE:.0f} s") from None
     except OSError as error:
+        _end(helper)
         raise NvshareError(f"nvshare-checkpoint cannot be used: {error.strerror}") from error
-    return parse(said)
+    except BaseException:
+        _end(helper)
+        raise
+    answer = parse(said)
+    if _idle or helper is None or answer.state == "none":   # it has ended, or will not do better
+        _end(helper)
+    else:
+        _idle.append(helper)
+    return answer
+
+
+class _Helper(NamedTuple):
+    """One that runs. It has initialised CUDA by its second command, which saves half a second."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    process: asyncio.subprocess.Process | None      # None: systemd has started it
+
+    async def ask(self, line: str) -> str:
+        """All lines of its answer; fewer if it ends."""
+        self.writer.write(line.encode() + b"\n")
+        said = ""
+        while answer := (await self.reader.readline()).decode(errors="replace"):
+            said += answer
+            if answer.startswith("state "):
+                break
+        return said
+
+
+_idle: list[_Helper] = []               # one at most, for the next command
+
+
+async def _start() -> _Helper:
+    if _is_offered():
+        reader, writer = await asyncio.open_unix_connection(SOCKET)
+        return _Helper(reader, writer, None)
+    process = await asyncio.create_subprocess_exec(
+        library.checkpoint(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return _Helper(process.stdout, process.stdin, process)
 
 
 def _is_offered() -> bool:
     return SOCKET.is_socket()
 
 
-async def _by_socket(words: list[str]) -> str:
-    reader, writer = await asyncio.open_unix_connection(SOCKET)
-    try:
-        writer.write(" ".join(words).encode() + b"\n")
-        writer.write_eof()
-        return (await reader.read()).decode(errors="replace")
-    finally:
-        writer.close()
-
-
-async def _by_program(words: list[str]) -> str:
-    process = await asyncio.create_subprocess_exec(
-        library.checkpoint(), *words, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE)
-    try:
-        said, _ = await process.communicate()
-        return said.decode(errors="replace")
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+def _end(helper: _Helper | None) -> None:
+    """It ends with its input; one that hangs in the driver is killed."""
+    if helper is None:
+        return
+    helper.writer.close()
+    if helper.process is not None and helper.process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            helper.process.kill()

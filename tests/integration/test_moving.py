@@ -317,3 +317,20 @@ def test_program_goes_on_when_the_daemon_is_killed_at_any_step(
         assert used(own_site) == [0, 0]
     assert program.ask("read()") == "{7}"
     program.end()
+
+
+def test_next_order_is_carried_out_when_the_helper_has_been_killed_meanwhile(
+    own_site: Site, bus: str,
+) -> None:
+    daemon = own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        control.park(only(control).id)
+        children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+        helpers = [int(pid) for pid in children
+                   if Path(f"/proc/{pid}/comm").read_text().startswith("nvshare-checkpo")]
+        assert helpers
+        for pid in helpers:
+            os.kill(pid, signal.SIGKILL)
+        assert program.ask("read()") == "{7}"
+    program.end()
