@@ -17,8 +17,9 @@ from tests.kubernetes.conftest import MANIFESTS
 from tests.kubernetes.node import ADDRESS, IMAGE, NAME, PKI
 from tests.system import card
 
-# But Kubeflow's, of which the API server knows nothing.
-EXAMPLES = sorted({path.name for path in MANIFESTS.glob("examples/*")} - {"kubeflow-notebook.yaml"})
+# But Kubeflow's and Kueue's, of which the API server knows nothing.
+EXAMPLES = sorted({path.name for path in MANIFESTS.glob("examples/*")} - {
+    "kubeflow-notebook.yaml", "kueue.yaml"})
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
 KINDS = ",".join((
     "namespaces", "daemonsets", "configmaps", "serviceaccounts", "clusterroles",

@@ -114,7 +114,7 @@ def test_it_may_do_what_it_does_and_no_more() -> None:
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
 def test_an_example_asks_for_what_there_is(path: Path) -> None:
-    every = documents(path)
+    every = [one for one in documents(path) if not one["apiVersion"].startswith("kueue.")]
     templates = [one for one in every if one["kind"] == "ResourceClaimTemplate"]
     for one in (template["spec"]["spec"]["devices"] for template in templates):
         (request,) = one["requests"]
