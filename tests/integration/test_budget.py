@@ -8,38 +8,21 @@ from collections.abc import Callable
 from nvshared.units import MIB
 from tests.integration.conftest import CARD, Site
 from tests.integration.test_kills import await_state, finish
-from tests.integration.test_terms import ALLOCATOR
+from tests.integration.test_terms import Allocator
 
 WHOLE = 1280 * MIB
 FIRST, SECOND = 800 * MIB, 900 * MIB
 assert FIRST + SECOND > CARD + WHOLE // 4
-
-Allocate = Callable[[int], tuple[int, int]]
-
-
-def allocator(site: Site) -> Allocate:
-    """A program that allocates so many bytes, and says what came of it and what is free then."""
-    popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
-    said, answered = popen.stdin, popen.stdout
-    assert said is not None
-    assert answered is not None
-
-    def allocate(size: int) -> tuple[int, int]:
-        said.write(f"{size}\n")
-        result, free, _ = map(int, answered.readline().split())
-        return result, free
-
-    return allocate
 
 
 def test_allocation_beside_idle_cards_uses_their_host_budget(
     large_site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     large_site.start("--swap-budget", str(WHOLE))
-    first, second = allocator(large_site), allocator(large_site)
-    assert first(FIRST)[0] == 0
-    eventually(lambda: second(0)[1] >= SECOND)      # of nothing it gets nothing, and sees the rest
-    assert second(SECOND)[0] == 0
+    first, second = Allocator(large_site), Allocator(large_site)
+    assert first.allocate(FIRST)[0] == 0
+    eventually(lambda: second.allocate(0)[1] >= SECOND)     # it gets nothing, and sees the rest
+    assert second.allocate(SECOND)[0] == 0
 
 
 def small(site: Site, free: int) -> None:
@@ -69,6 +52,6 @@ def test_host_memory_of_clients_counts_after_a_daemon_restart(
     daemon.wait()
     small(site, 400 * MIB)              # they have the rest, as far as this daemon can see
     site.start("--tq", "100ms")
-    allocate = allocator(site)
-    eventually(lambda: allocate(50 * MIB)[0] == 0)      # when both have come
+    one = Allocator(site)
+    eventually(lambda: one.allocate(50 * MIB)[0] == 0)      # when both have come
     finish(programs)

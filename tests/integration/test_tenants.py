@@ -3,7 +3,6 @@
 
 import os
 import pwd
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from nvshared.units import GIB, MIB
 from tests.bus.service import private_bus
 from tests.integration.conftest import Site
 from tests.integration.test_kills import finish, program
-from tests.integration.test_terms import ALLOCATOR, OUT_OF_MEMORY
+from tests.integration.test_terms import OUT_OF_MEMORY, Allocator
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
@@ -114,36 +113,17 @@ def test_name_of_a_program_survives_a_restart_of_the_daemon(
     finish(programs)
 
 
-class Allocator:
-    """A program that allocates what it is told to."""
-
-    def __init__(self, site: Site) -> None:
-        self.popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
-
-    def allocate(self, size: int) -> int:
-        """What the driver answers."""
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        self.popen.stdin.write(f"{size}\n")
-        return int(self.popen.stdout.readline().split()[0])
-
-    def end(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()
-        assert self.popen.wait() == 0
-
-
 def test_programs_of_a_tenant_have_no_more_together_than_its_limit(site: Site, bus: str) -> None:
     site.start("--bus", bus)
     with Control(bus) as control:
         control.set_tenant_terms(OURS, {"memory-limit": 256 * MIB})
         one, two = Allocator(site), Allocator(site)
-        assert one.allocate(128 * MIB) == 0
-        assert two.allocate(160 * MIB) == OUT_OF_MEMORY
-        assert two.allocate(64 * MIB) == 0
-        assert one.allocate(96 * MIB) == OUT_OF_MEMORY
+        assert one.allocate(128 * MIB)[0] == 0
+        assert two.allocate(160 * MIB)[0] == OUT_OF_MEMORY
+        assert two.allocate(64 * MIB)[0] == 0
+        assert one.allocate(96 * MIB)[0] == OUT_OF_MEMORY
         control.set_tenant_terms(OURS, {"memory-limit": 0})
-        while two.allocate(160 * MIB) == OUT_OF_MEMORY:
+        while two.allocate(160 * MIB)[0] == OUT_OF_MEMORY:
             continue
     one.end()
     two.end()

@@ -41,6 +41,26 @@ for line in sys.stdin:
 """
 
 
+class Allocator:
+    """A program that allocates what it is told to."""
+
+    def __init__(self, site: Site) -> None:
+        self.popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
+
+    def allocate(self, size: int) -> tuple[int, int, int]:
+        """The driver's answer, and the bytes that are free then, of how many."""
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self.popen.stdin.write(f"{size}\n")
+        result, free, total = map(int, self.popen.stdout.readline().split())
+        return result, free, total
+
+    def end(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        assert self.popen.wait() == 0
+
+
 @pytest.fixture
 def bus() -> Iterator[str]:
     """The address of a bus for the daemon and its administrator."""
@@ -151,31 +171,21 @@ def test_program_with_a_memory_limit_sees_a_smaller_card(
     site: Site, start: Callable[..., Control]
 ) -> None:
     control = start()
-    popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
-    said, answered = popen.stdin, popen.stdout
-    assert said is not None
-    assert answered is not None
-
-    def allocate(size: int) -> tuple[int, int, int]:
-        said.write(f"{size}\n")
-        result, free, total = map(int, answered.readline().split())
-        return result, free, total
-
-    assert allocate(64 * MIB)[0] == 0
-    (client,) = control.clients_of(popen.pid)
+    one = Allocator(site)
+    assert one.allocate(64 * MIB)[0] == 0
+    (client,) = control.clients_of(one.popen.pid)
     control.set_client_term(client, "memory-limit", 128 * MIB)
     # What it was lent before it may still take, until its LIMITS are heard.
-    while allocate(0)[2] != 128 * MIB:
+    while one.allocate(0)[2] != 128 * MIB:
         continue
-    result, free, _ = allocate(256 * MIB)
+    result, free, _ = one.allocate(256 * MIB)
     assert result == OUT_OF_MEMORY
     assert free <= 64 * MIB
-    assert allocate(32 * MIB)[0] == 0
+    assert one.allocate(32 * MIB)[0] == 0
     control.set_client_term(client, "memory-limit", 0)
-    while allocate(256 * MIB)[0] == OUT_OF_MEMORY:
+    while one.allocate(256 * MIB)[0] == OUT_OF_MEMORY:
         continue
-    said.close()
-    assert popen.wait() == 0
+    one.end()
 
 
 def test_terms_of_a_program_outlive_the_daemon(
