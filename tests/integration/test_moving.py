@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -334,3 +335,48 @@ def test_next_order_is_carried_out_when_the_helper_has_been_killed_meanwhile(
             os.kill(pid, signal.SIGKILL)
         assert program.ask("read()") == "{7}"
     program.end()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
+    own_site: Site, bus: str, eventually: Eventually, seed: int,
+) -> None:
+    random = Random(seed)
+    daemon = own_site.start("--bus", bus, "--neighbour", random.choice(["auto", "off"]))
+    programs = [Program(own_site) for _ in range(3)]
+    bytes_ = [7] * 3
+
+    def client(control: Control, number: int) -> ClientSnapshot:
+        def there() -> list[ClientSnapshot]:
+            pid = programs[number].popen.pid
+            return [one for one in control.snapshot().clients if one.pid == pid]
+
+        eventually(lambda: len(there()) == 1)
+        return there()[0]
+
+    for step in range(25):
+        number = random.randrange(3)
+        program = programs[number]
+        action = random.choice(["park", "move", "move", "fill", "read", "ask", "restart"])
+        print(seed, step, number, action)
+        if action == "restart":
+            daemon.kill()
+            daemon.wait()
+            daemon = own_site.start("--bus", bus)
+        elif action == "fill":
+            bytes_[number] = random.randrange(256)
+            program.ask(f"fill({bytes_[number]})")
+        elif action == "read":
+            assert program.ask("read()") == str({bytes_[number]})
+        elif action == "ask":
+            assert program.ask("in_thread('free() > 0')") == "True"
+        else:
+            with Control(bus, 60) as control:
+                one = client(control, number)
+                if action == "park":
+                    control.park(one.id)
+                else:
+                    control.move(one.id, str(1 - one.gpu))
+    for program, byte in zip(programs, bytes_, strict=True):
+        assert program.ask("read()") == str({byte})
+        program.end()
