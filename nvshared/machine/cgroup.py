@@ -33,7 +33,7 @@ MEMORY = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # with swap
 )
-# In memory.stat, with all groups below: the names in version 1 and version 2.
+# Page cache in memory.stat, child groups included: its names in version 1 (total_) and version 2.
 FILES = frozenset({
     "total_inactive_file", "total_active_file", "inactive_file", "active_file",
 })

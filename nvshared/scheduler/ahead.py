@@ -184,7 +184,8 @@ def _bring_in(
     short = missing + cushion - card.free - coming(card) if missing else 0
     if short > 0 and not card.patience[Way.OUT].waits:
         evictions = Evictions(decision)
-        # A holder may need again memory that it has freed, but hardly all of it soon.
+        # Leave each running client up to SLACK_MOST beyond its need: it may soon reuse that much
+        # of what it has freed, rarely more.
         evictions.plan(list(victims), short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
         evictions.order(goal)
     waits = card.patience[Way.IN].waits or bool(client.moves)

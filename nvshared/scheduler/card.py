@@ -308,8 +308,9 @@ class Card:
     gathering_until: int
     host: HostPart
     neighbour: Neighbour = field(default_factory=Neighbour)     # itself, as others see it
-    domains: Domains = field(default_factory=Domains)       # of all cards,
-    tenancies: Domains = field(default_factory=Domains)     # and of tenants on this one
+    # Limits of host memory (domains.py), one object for all cards.
+    domains: Domains = field(default_factory=Domains)
+    tenancies: Domains = field(default_factory=Domains)     # tenants' memory limits on this card
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenants: Tenants = field(default_factory=Tenants)

@@ -331,7 +331,7 @@ def _beyond_card(card: Card, client: ScheduledClient) -> int:
 
 
 class Bound(NamedTuple):
-    """Bytes that the tightest of a client's domains leaves, and that domain."""
+    """The tightest host memory limit that a client shares (domains.py), and the bytes it leaves."""
 
     left: int                           # bytes that can still be promised; negative: too many are
     domain: Domain | None               # None: there is no bound

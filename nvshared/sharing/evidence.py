@@ -20,7 +20,9 @@ class Witness:
 
     def __init__(self) -> None:
         self._processes: dict[int, Process] = {}
-        self._certain = False           # the driver's list has named a client
+        # The driver's list has contained a client's pid, so its pids are of our pid namespace: a
+        # client that is not listed has nothing on the card.
+        self._certain = False
 
     def hear(self, processes: Iterable[Process], pids: Iterable[int]) -> None:
         """Takes a list from NVML, and the processes of the card's clients."""

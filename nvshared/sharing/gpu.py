@@ -83,13 +83,13 @@ class Client:
         self.peer = peer
         self.link = link
         self.terms = ClientTerms()      # what is set for it
-        self.held_before = 0            # microseconds under earlier daemons with its gate open,
-        self.waited_before = 0          # and wanting it open
+        self.held_before = 0            # microseconds with its gate open, under earlier daemons
+        self.waited_before = 0          # microseconds it waited for its gate, likewise
         self.pod: Pod | None = None     # that it is in, once its names are known
         self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
         self.private = 0                # bytes of memory of its process alone, when it joined
         self.recent = RecentTurns()
-        self.gang = ""                  # whose turns it has, see gangs.py; "": its own
+        self.gang = ""                  # with which it takes turns, by name (gangs.py); "": none
         self.word = Word()              # in which it tells others that it has work
         self.parkable: Parkable | None = None
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither

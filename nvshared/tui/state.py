@@ -65,7 +65,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A program whose details are looked at, as it was last."""
+    """A program whose details are shown, as last reported."""
 
     who: Who
     client: ClientSnapshot

@@ -132,7 +132,7 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
 
 
 def term_sentence(tenant: Tenant, term: str) -> str:
-    """What holds for a tenant now, and which rule says so."""
+    """A sentence: a term's value in force for a tenant, and the rule that set it."""
     holds, meaning = tenant.holding(term), MEANINGS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
     what = meaning.words(tenant.value(term))

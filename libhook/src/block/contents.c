@@ -53,7 +53,7 @@
 
 #define GRID 264                     /* thread blocks: two for each SM of an H200 */
 #define THREADS 256
-#define TOGETHER 2                   /* as in examine.cu */
+#define TOGETHER 2                   /* blocks that one thread examines; as in examine.cu */
 #define PART 64                      /* the first pass reads one word of so many */
 
 /* As in examine.cu. */

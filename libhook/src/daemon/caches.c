@@ -31,7 +31,8 @@
 _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each");
 
 static _Atomic uint64_t asked;       /* a bit for each answer of nvshare_trim_wait() */
-static _Atomic uint32_t asked_anew;  /* a bell */
+/* A futex word (bell.h), rung after a bit of `asked` is set; nvshare_trim_wait() sleeps on it. */
+static _Atomic uint32_t asked_anew;
 static _Atomic bool wanted;          /* a thread waits, or has waited */
 
 /* Indexed by client. Protected by memory_lock. */

@@ -2,20 +2,21 @@
 /*
  * dlsym() as programs see it, behind the entry in dlsym.S.
  *
- * The real one is asked with the caller's handle; if it found the driver's
- * entry point of a hook, or a function of others.def, the answer is our
- * wrapper; another of the driver's functions, its stub (stubs.h). What else it found stays as it is. Where the answer depends on the
- * caller's place among the loaded objects (RTLD_NEXT), a caller before us is
- * sent on to the real function, which finds our wrapper, or what stands
- * between; one behind us, for whom the next would be the driver, gets our
- * wrapper too.
+ * The C library's dlsym() is called with the caller's handle. If it returns a
+ * function of the driver, or one in others.def, the program gets our wrapper
+ * of it, or where there is none the function's stub (stubs.h). Any other
+ * result is returned unchanged.
  *
- * Since we define the driver's names, a search through all objects
- * (RTLD_DEFAULT) finds them even where no driver is. Then what lies behind us
- * is the answer: nothing, as without us.
+ * RTLD_NEXT depends on where the caller's object stands in the search order.
+ * For an object before this library the C library's dlsym() decides: it finds
+ * our wrapper, or a library in between. An object after this library would get
+ * the driver's function, so it gets our wrapper.
  *
- * A preload that stands before us and has a dlsym() of its own asks dlvsym()
- * for the C library's, and would lead the program past us. It gets ours.
+ * RTLD_DEFAULT finds our definitions even where no driver is loaded. Then the
+ * next definition after ours is returned: NULL, as without this library.
+ *
+ * Another preloaded library with a dlsym() of its own gets the C library's by
+ * dlvsym() and would bypass our wrappers, so dlvsym() returns our dlsym() to it.
  */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"

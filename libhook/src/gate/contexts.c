@@ -31,15 +31,15 @@ struct known {
     unsigned since;                  /* `ended` at its listing: handles are reused */
 };
 
-/* Protects these. Its holder takes no lock and calls no driver function. */
+/* Protects the three below; `missed` is also read without it. Its holder takes no lock and calls no driver function. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;
 static _Atomic bool missed;
 
-static _Atomic unsigned ended;
+static _Atomic unsigned ended;       /* contexts destroyed so far */
 
-/* The last context that this thread looked up, and when. */
+/* This thread's last lookup, and `ended` then: it is stale once `ended` has changed. */
 static __thread struct {
     CUcontext context, owner;
     unsigned ended;

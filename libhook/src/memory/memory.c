@@ -65,8 +65,8 @@ static bool deferred_by(const struct deferred *one, const struct client *client)
     return region_owner(one->address)->client == client;
 }
 
-/* All work that the context had submitted before is complete: releases the deferred frees up to
- * `number`. Memory that was freed later may still be used by later work. */
+/* To be called when a context has done all work that it had when the deferred frees up to `number`
+ * were made: releases these. Memory that was freed later may still be in use. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
 {
     for (struct deferred **link = &deferred, *one; (one = *link) != NULL;) {
