@@ -31,12 +31,14 @@ from nvshared.scheduler.actions import (
     Yield,
 )
 from nvshared.scheduler.events import Memory
+from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
 
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
+OTHER = replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
 FIGURES = Memory(6, 5, 4, 3, 2, 1, 9, 8, 6)
 FIRST = replace(FIGURES, answered=0, to_pin=0)  # of which HELLO does not speak
 TENANTS = ("user:root",)                 # that run the programs here
@@ -282,6 +284,32 @@ def test_moved_of_impossible_bytes_ends_the_connection(hook: Hook) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
+
+
+def test_borrowed_counts_with_the_records_after_it(hook: Hook) -> None:
+    hook.says(ReportRecord(Type.BORROWED, moved=5, uuid=OTHER.uuid_bytes))
+    assert Scripted.latest.events == []
+    hook.says(ReportRecord(Type.MEMORY, memory=Memory(host=8)))
+    assert Scripted.latest.events == [
+        events.MemoryChanged(1, Memory(host=8, borrowed=5), wants=False)]
+    with pytest.raises(ProtocolError, match="it claims to have borrowed 5 of 4 bytes"):
+        hook.says(ReportRecord(Type.MEMORY, memory=Memory(host=4)))
+
+
+@pytest.mark.parametrize(("state", "lender"), [
+    (CardState.GATHERING, OTHER.uuid), (CardState.IDLE, "")])
+def test_borrowed_before_hello_names_the_lender_only_after_a_restart(
+    manager: Manager, state: CardState, lender: str
+) -> None:
+    manager.add(OTHER, Sample(memory_used=0), gather=False)
+    scheduler = manager.gpus[0].scheduler
+    assert isinstance(scheduler, Scripted)
+    scheduler.state = state
+    made = Hook(manager)
+    made.says(ReportRecord(Type.BORROWED, moved=5, uuid=OTHER.uuid_bytes))
+    made.says(replace(HELLO, memory=Memory(host=8)))
+    (joined,) = [one for one in scheduler.events if isinstance(one, events.Joined)]
+    assert (joined.lender, joined.memory.borrowed) == (lender, 5)
 
 
 LIE = 1 << 56
