@@ -65,7 +65,9 @@ async def test_a_client_comes_and_goes(manager: Manager, other: Peeper) -> None:
     assert reply.error_name == "org.freedesktop.DBus.Error.UnknownObject"
 
 
-async def test_turns(manager: Manager, other: Peeper) -> None:
+async def test_start_and_end_of_a_turn_are_signals_of_its_gpu(
+    manager: Manager, other: Peeper
+) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[1])
     decide(client, TurnStarted(client.id))
@@ -76,7 +78,7 @@ async def test_turns(manager: Manager, other: Peeper) -> None:
     assert named(other, "TurnEnded") == [(gpu_path(1), [path, "quantum", 30_000_017])]
 
 
-async def test_a_stuck_client(manager: Manager, other: Peeper) -> None:
+async def test_stuck_client_is_a_signal_of_the_manager(manager: Manager, other: Peeper) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[0])
     decide(client, Stuck(client.id, ClientState.DRAINING, 12_000_000))
@@ -100,7 +102,7 @@ async def test_changes_carry_the_new_values(
     ], key=repr)
 
 
-async def test_what_an_auto_quantum_comes_to_is_announced(
+async def test_change_of_an_automatic_quantum_is_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
@@ -115,7 +117,7 @@ async def test_what_an_auto_quantum_comes_to_is_announced(
     assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
 
 
-async def test_holders_are_announced(
+async def test_change_of_holders_is_announced_as_a_property(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
@@ -125,7 +127,7 @@ async def test_holders_are_announced(
     assert (gpu_path(0), GPU_INTERFACE, {"Holders": [client_path(client.id)]}) in found
 
 
-async def test_what_changes_back_is_no_change(
+async def test_property_that_changes_back_is_not_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
@@ -174,7 +176,7 @@ async def test_a_gpu_that_is_found_later(
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
-async def test_the_end_of_a_limit_is_announced_although_nobody_said_anything(
+async def test_end_of_a_compute_limit_is_announced_without_an_event(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])

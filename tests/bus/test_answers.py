@@ -80,7 +80,7 @@ async def all_that_can() -> None:
         await asyncio.sleep(0)
 
 
-async def test_large_answers_go_out_one_at_a_time_and_count_until_they_have() -> None:
+async def test_large_answers_are_sent_one_at_a_time_and_count_until_sent() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(CALLS_EACH):
@@ -103,7 +103,7 @@ async def test_large_answers_go_out_one_at_a_time_and_count_until_they_have() ->
     await library.close()
 
 
-async def test_whoever_waits_for_a_large_answer_hears_that_we_stop() -> None:
+async def test_queued_large_answers_are_refused_when_the_daemon_stops() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(3):
@@ -120,7 +120,7 @@ async def test_a_long_path_is_not_said_again_in_full(other: Peeper) -> None:
     assert len(reply.body[0]) < 300
 
 
-async def test_a_result_that_is_not_of_its_type_is_answered_with_a_failure(
+async def test_result_of_a_wrong_type_is_answered_with_failed(
     publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     publication._bus.export("/com/example", Library(NAME))

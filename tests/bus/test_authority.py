@@ -131,7 +131,9 @@ async def test_polkit_is_asked_about_the_callers_name(
         assert polkit.asked == [(caller.bus.unique_name, action, 0)]
 
 
-async def test_polkit_says_no(manager: Manager, caller: Peeper, private: PrivateBus) -> None:
+async def test_call_that_polkit_denies_is_refused_with_its_action(
+    manager: Manager, caller: Peeper, private: PrivateBus
+) -> None:
     async with polkit_on(private.address) as polkit:
         name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
         assert name == STANDARD + "AccessDenied"
@@ -141,7 +143,9 @@ async def test_polkit_says_no(manager: Manager, caller: Peeper, private: Private
     assert manager.tq == 30
 
 
-async def test_polkit_wants_a_password(caller: Peeper, private: PrivateBus) -> None:
+async def test_call_that_needs_a_password_is_refused_unless_interactive(
+    caller: Peeper, private: PrivateBus
+) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge = True
         name, _ = refusal(await caller.call("SetTQ", "u", [5]))
@@ -187,11 +191,11 @@ async def test_arguments_of_a_caller_that_is_not_permitted_are_not_read(
     assert read == ["ListGPUs"]
 
 
-async def test_anybody_may_look(caller: Peeper) -> None:
+async def test_unprivileged_caller_may_list_gpus(caller: Peeper) -> None:
     assert len(await caller.result("ListGPUs")) == 2
 
 
-async def test_one_who_is_asked_holds_up_nobody(
+async def test_call_that_waits_for_polkit_delays_no_other_call(
     manager: Manager, caller: Peeper, private: PrivateBus
 ) -> None:
     async with polkit_on(private.address) as polkit:
@@ -203,7 +207,7 @@ async def test_one_who_is_asked_holds_up_nobody(
         slow.cancel()
 
 
-async def test_one_who_is_asked_hears_that_we_leave(
+async def test_call_that_waits_for_polkit_is_refused_when_the_daemon_stops(
     manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
@@ -271,7 +275,7 @@ async def test_checks_that_wait_are_few_for_each_connection_and_user(
             call.cancel()
 
 
-async def test_checks_of_lent_ids_count_as_one_user_while_nobody_knows_the_user(
+async def test_checks_of_subuids_count_as_one_user_while_user_lookup_hangs(
     manager: Manager, private: PrivateBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The directory of users hangs, and the daemon answers everybody."""
@@ -360,7 +364,9 @@ async def test_on_a_private_bus_polkit_is_not_asked(
         assert not polkit.asked
 
 
-async def test_whoever_started_the_daemon_may(other: Peeper, manager: Manager) -> None:
+async def test_user_that_started_the_daemon_may_change_settings(
+    other: Peeper, manager: Manager
+) -> None:
     await other.result("GetGPU", "s", ["0"])
     reply = await other.call("SetTQ", "u", [5])
     assert reply.message_type is MessageType.METHOD_RETURN
@@ -368,7 +374,9 @@ async def test_whoever_started_the_daemon_may(other: Peeper, manager: Manager) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be somebody else one must be root")
-async def test_another_user_may_not(other: Peeper, manager: Manager, private: PrivateBus) -> None:
+async def test_user_that_did_not_start_the_daemon_may_change_nothing(
+    other: Peeper, manager: Manager, private: PrivateBus
+) -> None:
     process = await asyncio.create_subprocess_exec(
         "dbus-send", f"--bus={private.address}", "--dest=com.nvshare", "--print-reply",
         "/com/nvshare", "com.nvshare.Manager.SetTQ", "uint32:5",

@@ -60,7 +60,9 @@ def refusal(reply: Message) -> tuple[str, str]:
     return reply.error_name, sentence
 
 
-async def test_settings_of_all_gpus(manager: Manager, other: Peeper) -> None:
+async def test_settings_calls_of_the_manager_change_all_gpus(
+    manager: Manager, other: Peeper
+) -> None:
     await other.call("SetGPUTQ", "su", ["1", 7])
     assert [gpu.tq for gpu in manager.gpus] == [30, 7]
     await other.call("SetTQ", "u", [12])
@@ -72,7 +74,7 @@ async def test_settings_of_all_gpus(manager: Manager, other: Peeper) -> None:
     assert manager.anti_thrash is AntiThrash.AUTO
 
 
-async def test_a_quantum_that_follows_from_what_hand_overs_cost(
+async def test_automatic_quantum_is_shown_with_its_present_length(
     manager: Manager, other: Peeper
 ) -> None:
     async def shown(path: str, interface: str) -> dict[str, object]:
@@ -99,7 +101,9 @@ async def test_a_quantum_that_follows_from_what_hand_overs_cost(
     assert [gpu.tq_auto for gpu in manager.gpus] == [False, False]
 
 
-async def test_settings_of_one_gpu_by_any_of_its_names(manager: Manager, other: Peeper) -> None:
+async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
+    manager: Manager, other: Peeper
+) -> None:
     for seconds, name in enumerate(["1", OTHER.uuid, OTHER.pci_bus_id], start=40):
         await other.call("SetGPUTQ", "su", [name, seconds])
         assert [gpu.tq for gpu in manager.gpus] == [30, seconds]
@@ -111,7 +115,9 @@ async def test_settings_of_one_gpu_by_any_of_its_names(manager: Manager, other: 
     assert (manager.gpus[0].tq, manager.gpus[0].anti_thrash) == (3, "on")
 
 
-async def test_lists(manager: Manager, other: Peeper) -> None:
+async def test_list_calls_name_gpus_and_clients_with_their_objects(
+    manager: Manager, other: Peeper
+) -> None:
     first, second = (a_client(manager, gpu, pid=os.getpid()) for gpu in manager.gpus)
     gpus = await other.result("ListGPUs")
     assert gpus == [[0, FACTS.uuid, gpu_path(0), {}], [1, OTHER.uuid, gpu_path(1), {}]]
@@ -128,7 +134,9 @@ async def test_lists(manager: Manager, other: Peeper) -> None:
     assert await other.result("GetClientsByPID", "u", [1]) == []
 
 
-async def test_properties(manager: Manager, other: Peeper) -> None:
+async def test_getall_shows_settings_and_state_of_each_object(
+    manager: Manager, other: Peeper
+) -> None:
     client = a_client(manager, manager.gpus[0])
     manager.gpus[1].lose("it fell off the bus")
 
@@ -168,7 +176,7 @@ async def test_properties(manager: Manager, other: Peeper) -> None:
         ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
     ],
 )
-async def test_wrong_values_are_named(
+async def test_call_with_a_wrong_value_is_refused_with_that_value(
     other: Peeper, caplog: pytest.LogCaptureFixture,
     member: str, signature: str, body: list[Any], error: str, words: str,
 ) -> None:
@@ -189,7 +197,7 @@ async def test_wrong_values_are_named(
         ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
     ],
 )
-async def test_what_is_not_there_is_named(
+async def test_call_of_unknown_object_interface_or_member_gets_the_standard_error(
     other: Peeper, path: str, interface: str, member: str, body: list[str], error: str
 ) -> None:
     name, _ = refusal(await other.call(member, "ss", body, path=path, interface=interface))
@@ -211,7 +219,7 @@ async def test_properties_are_changed_by_methods_alone(manager: Manager, other: 
     assert manager.tq == 30
 
 
-async def test_an_invalid_file_is_refused_with_its_line(
+async def test_reload_of_an_invalid_file_is_refused_with_its_line(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read() -> None:
@@ -223,7 +231,7 @@ async def test_an_invalid_file_is_refused_with_its_line(
     assert "nvshared.conf:3" in sentence
 
 
-async def test_a_fault_of_ours_is_logged_and_not_told(
+async def test_unexpected_exception_in_a_call_is_logged_and_not_disclosed(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -237,7 +245,9 @@ async def test_a_fault_of_ours_is_logged_and_not_told(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-async def test_the_log_level(other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_level_is_read_and_set_over_the_bus(
+    other: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "level", logging.INFO)
     name = [LOG_CONTROL_INTERFACE, "LogLevel"]
@@ -276,7 +286,7 @@ async def test_a_caller_is_answered_before_we_leave(
     assert name == STANDARD + "ServiceUnknown"
 
 
-async def test_who_does_not_wait_for_answers_is_refused_and_nobody_else(
+async def test_caller_beyond_its_open_calls_is_refused_and_no_other_caller(
     manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = asyncio.Event()
@@ -308,7 +318,7 @@ def _held(
 
 
 @pytest.mark.parametrize("how", ["Get", "GetAll", "GetManagedObjects"])
-async def test_who_asks_for_figures_of_a_card_has_it_sampled_first(
+async def test_read_of_gpu_figures_samples_the_card_first(
     manager: Manager, other: Peeper, how: str
 ) -> None:
     gpu = manager.gpus[0]
@@ -331,7 +341,7 @@ async def test_who_asks_for_figures_of_a_card_has_it_sampled_first(
     assert found.value == 77
 
 
-async def test_those_who_ask_together_share_an_answer_and_nobody_gets_an_older_one(
+async def test_concurrent_getmanagedobjects_share_one_answer_no_older_than_the_call(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
@@ -393,7 +403,7 @@ KEPT = [
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("member", "signature", "body", "name"), KEPT)
-async def test_change_is_answered_when_it_is_on_the_disk_and_others_are_answered_meanwhile(
+async def test_change_is_answered_after_sync_to_disk_and_other_calls_meanwhile(
     monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path,
     member: str, signature: str, body: list[object], name: str, fails: bool,
 ) -> None:

@@ -48,7 +48,7 @@ async def on(peer: Peeper, client: Client, member: str, signature: str, body: li
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 @pytest.mark.parametrize("twin", [False, True])
-async def test_what_is_set_reaches_the_scheduler_and_the_properties(
+async def test_client_terms_reach_the_scheduler_and_the_properties(
     manager: Manager, other: Peeper, twin: bool,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:
@@ -69,7 +69,7 @@ async def test_what_is_set_reaches_the_scheduler_and_the_properties(
     assert shown["Suspended"].value is terms.suspended
 
 
-async def test_resume(manager: Manager, other: Peeper) -> None:
+async def test_resume_lifts_the_suspension_of_a_client(manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     for suspend, resume in (("SuspendClient", "ResumeClient"),) * 2:
         await other.call(suspend, "u", [client.id])
@@ -78,7 +78,9 @@ async def test_resume(manager: Manager, other: Peeper) -> None:
         assert scheduler(client).events[-1] == TermsChanged(client.id, Terms())
 
 
-async def test_preempt(manager: Manager, other: Peeper) -> None:
+async def test_preempt_calls_reach_the_scheduler_of_their_gpu(
+    manager: Manager, other: Peeper
+) -> None:
     client = a_client(manager, manager.gpus[1])
     await other.call("Preempt", path=gpu_path(1), interface=GPU_INTERFACE)
     assert scheduler(client).events[-1] == Preempted()
@@ -87,14 +89,18 @@ async def test_preempt(manager: Manager, other: Peeper) -> None:
     assert scheduler(client).events == [Preempted()]
 
 
-async def test_nothing_can_be_done_on_a_lost_gpu(manager: Manager, other: Peeper) -> None:
+async def test_preempt_on_a_lost_gpu_is_refused_with_gpulost(
+    manager: Manager, other: Peeper
+) -> None:
     manager.gpus[0].lose("it fell off the bus")
     assert refusal(await other.call("PreemptGPU", "s", ["0"])) == (
         "com.nvshare.Error.GPULost", "gpu0 (Card) is lost: it fell off the bus"
     )
 
 
-async def test_nonsense_is_one_sentence(manager: Manager, other: Peeper) -> None:
+async def test_invalid_client_term_is_refused_in_one_sentence(
+    manager: Manager, other: Peeper
+) -> None:
     client = a_client(manager, manager.gpus[0])
     for member, value, start in (
         ("SetWeight", 0, "the weight cannot be 0; give"),
@@ -151,7 +157,7 @@ async def test_for_others_programs_polkit_is_asked(
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-async def test_ones_own_may_be_tightened_by_anybody(
+async def test_owner_may_tighten_terms_without_authentication(
     manager: Manager, user: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:
@@ -163,7 +169,7 @@ async def test_ones_own_may_be_tightened_by_anybody(
         assert polkit.asked == []
 
 
-async def test_ones_own_may_not_go_beyond_what_the_administrator_has_set(
+async def test_owner_may_not_exceed_terms_of_the_administrator(
     manager: Manager, user: Peeper, private: PrivateBus
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)

@@ -66,7 +66,7 @@ def sentence(ended: Ended) -> str:
     return ended.err.removeprefix("nvsharectl: ").rstrip("\n")
 
 
-async def test_status(manager: Manager, ctl: Run) -> None:
+async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0])
     decide(client, holders=[client])
     ended = await ctl("status")
@@ -86,11 +86,11 @@ async def test_status(manager: Manager, ctl: Run) -> None:
     assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb is status
 
 
-async def test_status_with_nobody_there(ctl: Run) -> None:
+async def test_status_without_clients_says_that_no_program_uses_a_gpu(ctl: Run) -> None:
     assert "No program uses a GPU" in (await ctl("status")).out
 
 
-async def test_drain_names_those_who_would_stand_still(manager: Manager, ctl: Run) -> None:
+async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: Run) -> None:
     assert "can be stopped" in (await ctl("drain")).out
     client = a_client(manager, manager.gpus[0])
     ended = await ctl("drain", "--check")
@@ -113,7 +113,7 @@ async def test_drain_names_those_who_would_stand_still(manager: Manager, ctl: Ru
     ]
 
 
-async def test_drain_without_waiting_names_those_who_do_not_fit(
+async def test_drain_without_waiting_names_programs_that_do_not_fit(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.bus.manager.DRAINER_LOOK", 0.01)
@@ -133,7 +133,9 @@ async def test_drain_without_waiting_names_those_who_do_not_fit(
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
-async def test_status_as_json(manager: Manager, ctl: Run, arguments: list[str]) -> None:
+async def test_status_as_json_has_gpus_and_clients(
+    manager: Manager, ctl: Run, arguments: list[str]
+) -> None:
     client = a_client(manager, manager.gpus[0])
     ended = await ctl(*arguments)
     found = json.loads(ended.out)
@@ -143,7 +145,7 @@ async def test_status_as_json(manager: Manager, ctl: Run, arguments: list[str]) 
     assert shown["swapped"] == client.memory.allocated - client.memory.resident
 
 
-async def test_clients(manager: Manager, ctl: Run) -> None:
+async def test_clients_command_lists_the_clients_of_a_gpu(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     a_client(manager, manager.gpus[1], pid=22)
     assert [line.split()[1] for line in (await ctl("clients")).out.splitlines()[1:]] == ["11", "22"]
@@ -166,7 +168,9 @@ async def test_the_example_of_process_ids_prints_these_alone(
     assert ended.out == "11\n"
 
 
-async def test_settings(manager: Manager, ctl: Run) -> None:
+async def test_settings_commands_change_all_gpus_or_the_named_gpu(
+    manager: Manager, ctl: Run
+) -> None:
     assert (await ctl("set-tq", "7")).out == "The quantum of all GPUs is 7 seconds.\n"
     assert [gpu.tq for gpu in manager.gpus] == [7, 7]
     await ctl("set-tq", "9", "--gpu", FACTS.pci_bus_id)
@@ -191,7 +195,7 @@ async def test_settings(manager: Manager, ctl: Run) -> None:
         (None, "auto", {"tq": "auto", "tq_usec": None}),
     ],
 )
-async def test_what_holds_after_a_reset_is_said_as_exactly_as_it_is_set(
+async def test_reset_prints_the_restored_quantum_exactly(
     manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]
 ) -> None:
     manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))
@@ -219,7 +223,7 @@ async def test_a_quantum_is_set_with_a_unit_as_in_the_file(
     assert [gpu.tq_usec for gpu in manager.gpus] == [7_000_000, data["tq_usec"]]
 
 
-async def test_a_reset_leaves_programs_what_is_set_for_them(manager: Manager, ctl: Run) -> None:
+async def test_reset_leaves_terms_of_programs_in_force(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("limit", "11", "--memory", "1GiB")
     assert (await ctl("reset")).code == ExitCode.OK
@@ -243,7 +247,7 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_bus_none_is_refused_by_its_meaning(ctl: Run) -> None:
+async def test_option_bus_none_is_refused_with_the_reason(ctl: Run) -> None:
     ended = await ctl("status", "--bus", "none")
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS, "an nvshared that runs with --bus none cannot be asked or told "
@@ -257,13 +261,13 @@ async def test_set_tq_fails_beyond_a_day(ctl: Run) -> None:
         "the quantum cannot be '100000000'; give a time of at most 1d, or auto")
 
 
-async def test_message_about_one_gpu_uses_the_singular(manager: Manager, ctl: Run) -> None:
+async def test_message_about_a_single_unit_uses_the_singular(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
 
 
-async def test_a_quantum_that_follows_from_what_hand_overs_cost(
+async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
     manager: Manager, ctl: Run
 ) -> None:
     assert (await ctl("set-tq", "auto")).out == "The quantum of all GPUs is auto.\n"
@@ -284,7 +288,9 @@ async def test_a_quantum_that_follows_from_what_hand_overs_cost(
     )
 
 
-async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
+async def test_term_commands_apply_to_all_clients_of_the_pid_or_on_one_gpu(
+    manager: Manager, ctl: Run
+) -> None:
     one = a_client(manager, manager.gpus[0], pid=11)
     two = a_client(manager, manager.gpus[1], pid=11)
     other = a_client(manager, manager.gpus[0], pid=22)
@@ -324,14 +330,14 @@ async def test_what_is_set_for_a_program(manager: Manager, ctl: Run) -> None:
         (["-T", "12", "-S", "on"], 12, "on"),
     ],
 )
-async def test_the_predecessors_flags(
+async def test_predecessors_flags_set_quantum_and_anti_thrash(
     manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
 ) -> None:
     assert (await ctl(*arguments)).code == ExitCode.OK
     assert (manager.tq, manager.anti_thrash) == (tq, mode)
 
 
-async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
+async def test_predecessors_flags_with_json_print_a_single_document(ctl: Run) -> None:
     ended = await ctl("-T", "3", "-S", "on", "--json")
     assert json.loads(ended.out) == {
         "tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}
@@ -402,7 +408,7 @@ async def test_the_predecessors_flags_print_one_document(ctl: Run) -> None:
         (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
     ],
 )
-async def test_what_is_wrong_is_said_in_one_sentence(
+async def test_wrong_command_is_refused_in_a_single_sentence(
     manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str
 ) -> None:
     ended = await ctl(*arguments)
@@ -411,7 +417,7 @@ async def test_what_is_wrong_is_said_in_one_sentence(
     assert [gpu.tq for gpu in manager.gpus] == [30, 30]
 
 
-async def test_an_error_as_json(ctl: Run) -> None:
+async def test_error_with_json_is_a_json_object(ctl: Run) -> None:
     ended = await ctl("set-tq", "5", "--gpu", "9", "--json")
     assert ended.code == ExitCode.NO_SUCH_THING
     assert "no GPU '9'" in json.loads(ended.err)["error"]
@@ -423,7 +429,7 @@ async def test_a_wrong_argument_as_json(ctl: Run) -> None:
     assert "'0'" in json.loads(ended.err)["error"]
 
 
-async def test_nvshared_does_not_run(private: PrivateBus) -> None:
+async def test_command_without_a_daemon_says_how_to_start_nvshared(private: PrivateBus) -> None:
     ended = await run(*NVSHARECTL, "--bus", private.address)
     assert ended.code == ExitCode.NOT_RUNNING
     assert sentence(ended) == (
@@ -433,7 +439,7 @@ async def test_nvshared_does_not_run(private: PrivateBus) -> None:
     assert sentence(on_system) == "nvshared is not running; start it with: systemctl start nvshared"
 
 
-async def test_who_has_read_enough(ctl: Run, private: PrivateBus) -> None:
+async def test_top_ends_quietly_when_its_pipe_is_closed(ctl: Run, private: PrivateBus) -> None:
     """`nvsharectl top --json | head -1` ends quietly."""
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
@@ -447,7 +453,7 @@ async def test_who_has_read_enough(ctl: Run, private: PrivateBus) -> None:
     ("place", "code", "words"),
     [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")],
 )
-async def test_nowhere_to_write_to(
+async def test_command_with_unwritable_stdout_fails_with_the_reason(
     ctl: Run, private: PrivateBus, place: str, code: int, words: str
 ) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
@@ -474,7 +480,7 @@ async def test_nowhere_to_write_help_to(arguments: str) -> None:
 
 @pytest.mark.parametrize("place", ["2>&-", "2>/dev/full"])
 @pytest.mark.parametrize("arguments", ["frob", "frob --json", "set-tq 5 --gpu 9"])
-async def test_nowhere_to_complain_to(
+async def test_command_with_unwritable_stderr_keeps_its_exit_code(
     ctl: Run, private: PrivateBus, place: str, arguments: str
 ) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
@@ -486,7 +492,7 @@ async def test_nowhere_to_complain_to(
     assert (ended.code, ended.out, ended.err) == (code, "", "")
 
 
-async def test_a_fault_of_its_own(private: PrivateBus) -> None:
+async def test_internal_fault_of_nvsharectl_is_said_with_how_to_debug(private: PrivateBus) -> None:
     damage = "import nvshared.cli.status as status; status.Daemon = None; "
     broken = PROGRAM.replace("sys.exit", damage + "sys.exit")
     ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="0")

@@ -18,19 +18,23 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, peeper, private_bus, published
 
 
-async def test_no_bus(manager: Manager, tmp_path: Path) -> None:
+async def test_publish_at_a_missing_socket_is_refused_with_a_hint(
+    manager: Manager, tmp_path: Path
+) -> None:
     with pytest.raises(BusUnavailable, match="No such file") as error:
         await publish(manager, f"unix:path={tmp_path}/nothing")
     assert "--bus" in error.value.hint
 
 
 @pytest.mark.parametrize("address", ["nonsense:", "unix:", "unix:path", ""])
-async def test_no_address(manager: Manager, address: str) -> None:
+async def test_publish_at_an_invalid_address_is_refused(manager: Manager, address: str) -> None:
     with pytest.raises((BusUnavailable, InvalidArgs)):
         await publish(manager, address)
 
 
-async def test_no_session_bus(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_publish_without_a_session_bus_is_refused(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     with pytest.raises(BusUnavailable, match="session"):
@@ -95,7 +99,7 @@ async def test_a_bus_that_hangs_up_when_asked_for_the_name(
     hasty.gone()
 
 
-async def test_the_name_is_taken(
+async def test_publish_under_a_taken_name_is_refused_and_disturbs_no_daemon(
     manager: Manager, publication: Publication, private: PrivateBus
 ) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):
@@ -166,7 +170,7 @@ async def test_the_bus_goes_again_while_we_come_back(
             assert len(await other.result("ListGPUs")) == 2
 
 
-async def test_what_nobody_foresaw_does_not_end_the_trying(
+async def test_unexpected_exception_does_not_end_reconnecting(
     manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

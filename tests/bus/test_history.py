@@ -124,7 +124,7 @@ async def test_without_polkit_others_are_hidden(asker: Peeper) -> None:
     ({"since": NOW}, STANDARD + "InvalidArgs", "ends before it begins"),
     ({"gpu": "7"}, "com.nvshare.Error.NoSuchGPU", "there is no GPU '7'"),
 ])
-async def test_what_makes_no_sense_is_refused(
+async def test_history_call_with_invalid_arguments_is_refused(
     asker: Peeper, asked: dict[str, Any], error: str, words: str
 ) -> None:
     name, sentence = refusal(await ask(asker, **asked))
@@ -132,13 +132,13 @@ async def test_what_makes_no_sense_is_refused(
     assert words in sentence
 
 
-async def test_a_daemon_without_history_says_so(other: Peeper) -> None:
+async def test_history_call_without_history_is_refused_with_nohistory(other: Peeper) -> None:
     name, sentence = refusal(await ask(other))
     assert name == "com.nvshare.Error.NoHistory"
     assert sentence.startswith("no history is kept; set history and state-dir")
 
 
-async def test_one_that_cannot_be_read_or_written_is_said_to_be(
+async def test_history_that_cannot_be_read_is_refused_with_the_reason(
     asker: Peeper, history: History, folder: Path
 ) -> None:
     (folder / "history.db").unlink()
@@ -162,7 +162,7 @@ async def ctl(history: History, manager: Manager, private: PrivateBus) -> AsyncI
     await publication.close()
 
 
-async def test_a_table(ctl: Run) -> None:
+async def test_history_command_prints_a_table_with_totals(ctl: Run) -> None:
     ended = await ctl("--since", "2h", "--all", "--by", "user")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
@@ -183,7 +183,7 @@ async def test_a_table(ctl: Run) -> None:
         ["GPU", "GPU-SECONDS"], ["0", "30"], ["1", "5"], ["total", "35"]]
 
 
-async def test_for_programs(ctl: Run) -> None:
+async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
     told = json.loads((await ctl("--since", "2h", "--all", "--json", "--by", "user")).out)
     assert (told["by"], told["gpus"], told["step_usec"], told["missing"]) == ("user", 2, 0, "")
     assert told["rows"][1] | {"start_usec": 0} == {
@@ -201,13 +201,13 @@ async def test_for_programs(ctl: Run) -> None:
     assert rows[0]["gpu_memory_gib_hours"] == "1.000"
 
 
-async def test_nothing_was_used(ctl: Run) -> None:
+async def test_history_of_an_unused_period_says_nothing_was_used(ctl: Run) -> None:
     ended = await ctl("--since", "5min", "--all")
     assert ended.out.splitlines()[-1] == "Nothing was used."
     assert (await ctl("--since", "5min", "--all", "--plot")).out == "Nothing was used.\n"
 
 
-async def test_plots(ctl: Run, tmp_path: Path) -> None:
+async def test_history_with_plot_draws_in_text_or_svg(ctl: Run, tmp_path: Path) -> None:
     ended = await ctl("--since", "2h", "--all", "--by", "user", "--plot")
     lines = ended.out.splitlines()
     assert [line.partition("|")[0].strip() for line in lines[:2]] == ["alice", "bob"]

@@ -130,7 +130,9 @@ async def test_tools_find_their_way_from_the_root(manager: Manager, other: Peepe
     assert found == {MANAGER_PATH, LOG_CONTROL_PATH, gpu_path(0), gpu_path(1), client_path(1)}
 
 
-async def test_one_question_for_everything(manager: Manager, other: Peeper) -> None:
+async def test_getmanagedobjects_has_all_objects_without_command_lines(
+    manager: Manager, other: Peeper
+) -> None:
     client = a_client(manager, manager.gpus[1])
     objects = await other.result(
         "GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager"

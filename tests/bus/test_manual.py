@@ -65,7 +65,7 @@ async def test_the_client_in_the_manual_works(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_tools_read_a_page(name: str, tmp_path: Path) -> None:
+def test_man_page_has_no_warnings_of_mandoc_and_groff(name: str, tmp_path: Path) -> None:
     text = page(name)
     assert argparse.SUPPRESS not in text
     assert not re.findall(r"@[A-Z]+@", text)
@@ -94,7 +94,7 @@ def test_every_verb_has_its_place_in_the_manual() -> None:
             assert command in text
 
 
-def test_what_is_typed_is_written_as_it_is_typed() -> None:
+def test_man_page_keeps_hyphens_of_typed_text() -> None:
     text = plain(page("nvsharectl.1"))
     assert "\nlibnvshare.so as the system's programs find it" in text
     assert "\nThe same as: nvsharectl anti-thrash." in text
@@ -103,7 +103,7 @@ def test_what_is_typed_is_written_as_it_is_typed() -> None:
     assert "--set-tq TIME|auto" in text
 
 
-def test_words_and_variables_that_a_page_uses_are_explained_there() -> None:
+def test_man_page_explains_each_placeholder_and_variable() -> None:
     text = plain(page("nvshared.conf.5"))
     for word in {option.metavar for option in options()} & {"SIZE", "TIME", "PERCENT"}:
         assert f".I {word}\n" in text

@@ -66,7 +66,7 @@ async def test_at_a_terminal_a_password_is_asked_for(
     assert (arguments[0], arguments[2:]) == ("--notify-fd", ["--fallback"])
 
 
-async def test_nobody_asks_where_no_password_is_needed(
+async def test_nvsharectl_asks_no_password_where_polkit_grants(
     manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
     environment: dict[str, Any],
 ) -> None:
@@ -96,7 +96,7 @@ async def test_without_an_agent_the_answer_is_no(
     assert manager.tq == 30
 
 
-async def test_without_a_terminal_nobody_is_asked(
+async def test_nvsharectl_without_a_terminal_asks_no_password(
     manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
     environment: dict[str, Any],
 ) -> None:
@@ -109,7 +109,7 @@ async def test_without_a_terminal_nobody_is_asked(
     assert seen(tmp_path) == ["pkttyagent"]
 
 
-async def test_top_gives_the_terminal_to_whoever_asks(
+async def test_top_gives_the_terminal_to_the_polkit_agent(
     manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
     environment: dict[str, Any],
 ) -> None:

@@ -30,7 +30,7 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_who_may_set_one_of_two_limits_hears_which_holds(
+async def test_limit_command_permitted_in_part_names_the_limits_set(
     manager: Manager, ctl: Run
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0], pid=11), SOMEBODY)
@@ -47,7 +47,7 @@ async def test_who_may_set_one_of_two_limits_hears_which_holds(
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_who_may_set_a_limit_on_one_of_two_gpus_hears_that(
+async def test_limit_command_permitted_on_one_gpu_names_that_gpu(
     manager: Manager, ctl: Run
 ) -> None:
     one, two = (owned_by(a_client(manager, gpu, pid=11), SOMEBODY) for gpu in manager.gpus)
@@ -60,7 +60,7 @@ async def test_who_may_set_a_limit_on_one_of_two_gpus_hears_that(
     assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
-async def test_of_the_predecessors_flags_one_may_be_refused(
+async def test_predecessors_flags_refused_in_part_name_the_setting_made(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(mode: str, gpu: str = "") -> None:
@@ -82,7 +82,7 @@ async def test_of_the_predecessors_flags_one_may_be_refused(
         (["resume", "11"], "resumed", {"suspended": False}),
     ],
 )
-async def test_who_fails_on_one_of_two_gpus_hears_where_it_holds(
+async def test_term_command_that_fails_on_one_gpu_names_the_other(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
     told: str, setting: dict[str, object],
 ) -> None:
@@ -109,7 +109,7 @@ async def test_who_fails_on_one_of_two_gpus_hears_where_it_holds(
     assert (await ctl(*arguments, "--gpu", "1")).err == "nvsharectl: it has just ended\n"
 
 
-async def test_what_nobody_answers_may_hold(
+async def test_command_unanswered_when_the_bus_ends_says_that_it_may_hold(
     manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bus ends while the second of two is asked for."""
@@ -132,7 +132,7 @@ async def test_what_nobody_answers_may_hold(
     assert ended.code == ExitCode.FAILURE
 
 
-async def test_what_is_not_kept_is_set_nevertheless(
+async def test_command_whose_setting_is_not_kept_goes_on_with_the_next(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = manager.set_quantum

@@ -79,7 +79,7 @@ async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper
      "the memory-limit of user:a cannot be -1; give a number of "
      "bytes, or 0 to take back what was set"),
 ])
-async def test_what_cannot_be_set_is_refused(
+async def test_invalid_tenant_terms_are_refused(
     manager: Manager, other: Peeper, tenant: str, terms: dict[str, Variant], sentence: str
 ) -> None:
     refused = refusal(await other.call("SetTenantTerms", "sa{sv}", [tenant, terms]))
@@ -87,7 +87,7 @@ async def test_what_cannot_be_set_is_refused(
     assert manager.tenancy.tenants() == []
 
 
-async def test_who_is_no_administrator_may_only_look(
+async def test_tenant_terms_are_refused_to_users_and_readable(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def uid(_caller: Caller) -> int:
@@ -189,7 +189,7 @@ async def test_limit_names_the_tighter_limit_of_a_tenant_around(
     assert tighter[0] in ended.out.splitlines()
 
 
-async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Run) -> None:
+async def test_value_none_takes_terms_of_a_program_back(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("weight", "11", "7")
     await ctl("limit", "11", "--compute", "5")
@@ -224,7 +224,9 @@ async def test_what_is_set_for_a_program_is_taken_back(manager: Manager, ctl: Ru
      "'x:alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or "
      "pod:NAMESPACE/NAME"),
 ])
-async def test_what_is_wrong_with_a_command(ctl: Run, arguments: list[str], words: str) -> None:
+async def test_wrong_tenant_command_is_refused_in_one_sentence(
+    ctl: Run, arguments: list[str], words: str
+) -> None:
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (ExitCode.INVALID_ARGS, words)
 
@@ -273,7 +275,7 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
     assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job
 
 
-async def test_nothing_to_show(ctl: Run) -> None:
+async def test_tenants_command_without_tenants_says_so(ctl: Run) -> None:
     assert (await ctl("tenants")).out == (
         "No program uses a GPU through nvshare, and nothing is set for a tenant.\n")
 

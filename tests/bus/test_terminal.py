@@ -100,7 +100,9 @@ async def test_a_terminal_without_our_characters(manager: Manager, private: Priv
     assert "Traceback" not in shown
 
 
-async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+async def test_top_on_a_terminal_restores_the_screen_at_quit(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
     client = a_client(manager, manager.gpus[0])
     decide(client, holders=[client])
     shown = await on_a_terminal(
@@ -116,7 +118,7 @@ async def test_top_on_a_terminal(manager: Manager, ctl: Run, private: PrivateBus
     ("number", "code"),
     [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
 )
-async def test_whoever_ends_top_has_the_screen_back(
+async def test_top_ended_by_a_signal_restores_screen_and_cursor(
     manager: Manager, ctl: Run, private: PrivateBus, number: signal.Signals, code: int
 ) -> None:
     shown = await on_a_terminal(
@@ -129,7 +131,7 @@ async def test_whoever_ends_top_has_the_screen_back(
 
 
 @pytest.mark.parametrize("terminal", ["dumb", "unknown"])
-async def test_top_prints_one_picture_after_the_other_on_a_terminal_that_can_do_no_more(
+async def test_top_on_a_dumb_terminal_prints_plain_tables(
     manager: Manager, ctl: Run, private: PrivateBus, terminal: str
 ) -> None:
     a_client(manager, manager.gpus[0])

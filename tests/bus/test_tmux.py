@@ -116,7 +116,7 @@ def share(manager: Manager) -> None:
 
 @pytest.mark.parametrize("environment", ["", "NO_COLOR=1"])
 @pytest.mark.parametrize(("width", "height"), [(60, 12), (80, 24), (130, 40), (200, 50), (250, 80)])
-async def test_it_is_seen_on_terminals_of_all_sizes(
+async def test_top_fits_terminals_of_all_sizes(
     manager: Manager, private: PrivateBus, start: Start, width: int, height: int, environment: str
 ) -> None:
     share(manager)
@@ -134,7 +134,7 @@ async def test_it_is_seen_on_terminals_of_all_sizes(
         assert "-icanon" not in await tmux.until("ended: 0", "icanon")
 
 
-async def test_a_window_that_changes_its_size(
+async def test_top_redraws_when_the_window_is_resized(
     manager: Manager, private: PrivateBus, start: Start
 ) -> None:
     share(manager)
@@ -150,7 +150,7 @@ async def test_a_window_that_changes_its_size(
                 assert len(seen) == height
 
 
-async def test_mouse_sort_and_filter(
+async def test_top_sorts_by_mouse_and_filters(
     manager: Manager, private: PrivateBus, start: Start
 ) -> None:
     share(manager)
@@ -172,7 +172,9 @@ async def test_mouse_sort_and_filter(
         await tmux.until("python[4000002] on GPU 0")
 
 
-async def test_ctrl_z_and_back(manager: Manager, private: PrivateBus, start: Start) -> None:
+async def test_top_stopped_by_ctrl_z_restores_the_terminal_and_resumes(
+    manager: Manager, private: PrivateBus, start: Start
+) -> None:
     share(manager)
     async with published(manager, private.address):
         tmux = await start(80, 24, then="; echo stopped; stty -a; read line; fg")
@@ -186,7 +188,9 @@ async def test_ctrl_z_and_back(manager: Manager, private: PrivateBus, start: Sta
         await tmux.until("ended: 0")
 
 
-async def test_the_daemon_comes_back(manager: Manager, private: PrivateBus, start: Start) -> None:
+async def test_top_keeps_selection_and_sorting_over_a_daemon_restart(
+    manager: Manager, private: PrivateBus, start: Start
+) -> None:
     share(manager)
     async with published(manager, private.address):
         tmux = await start(130, 40)

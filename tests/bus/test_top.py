@@ -34,7 +34,9 @@ def go_on(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_limit_from_within(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+async def test_top_sets_a_memory_limit_after_confirmation(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(
         *TOP, NVSHARE_BUS=private.address, steps=[
@@ -50,7 +52,9 @@ async def test_a_limit_from_within(manager: Manager, ctl: Run, private: PrivateB
     assert changes == [TermsChanged(client.id, Terms(memory_limit=20 * GIB))]
 
 
-async def test_a_tenant_from_within(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+async def test_top_sets_terms_of_a_tenant_after_confirmation(
+    manager: Manager, ctl: Run, private: PrivateBus
+) -> None:
     tenant = str(a_client(manager, manager.gpus[0]).peer.tenant)
     shown = await on_a_terminal(
         *TOP, NVSHARE_BUS=private.address, steps=[
@@ -61,7 +65,7 @@ async def test_a_tenant_from_within(manager: Manager, ctl: Run, private: Private
     assert manager.tenancy.terms(tenant) == TenantTerms(20 * GIB, suspended=True)
 
 
-async def test_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:
+async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"python", b"\r"), (b"Nothing is set", b"?"), (b"asks first", b"\x1b"),
@@ -71,7 +75,7 @@ async def test_details_and_help(manager: Manager, ctl: Run, private: PrivateBus)
     assert GIVEN_BACK in shown
 
 
-async def test_a_program_that_ends_while_its_details_are_open(
+async def test_top_details_of_an_ended_program_say_so(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
     client = a_client(manager, manager.gpus[0])
@@ -124,7 +128,7 @@ async def test_a_terminal_that_is_closed(
 
 
 @pytest.mark.parametrize(("key", "code"), [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
-async def test_it_ends_also_while_the_daemon_is_silent(
+async def test_top_quits_while_the_daemon_does_not_answer(
     private: PrivateBus, key: bytes | signal.Signals, code: int
 ) -> None:
     async with peeper(private.address) as silent:

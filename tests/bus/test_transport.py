@@ -85,7 +85,7 @@ async def test_a_body_longer_than_any_is_not_read(bus: Bus) -> None:
     assert after.values() == [7]
 
 
-async def test_what_is_for_nobody_is_passed_over(bus: Bus) -> None:
+async def test_transport_skips_unexpected_messages(bus: Bus) -> None:
     await bus.say(a_call("s", "x" * LONGEST, path="/" + "a" * LONGEST_HEADER))
     for kind in (MessageType.SIGNAL.value, 5, 200):
         await bus.say(a_call().replace(b"l\1", b"l" + bytes([kind]), 1))
@@ -97,7 +97,7 @@ async def test_what_is_for_nobody_is_passed_over(bus: Bus) -> None:
     assert read.values() == [7]
 
 
-async def test_it_goes_on_where_it_was_cut_off(bus: Bus) -> None:
+async def test_transport_joins_a_message_read_in_pieces(bus: Bus) -> None:
     whole = a_call("su", "x" * 100, 7)
     for at in range(len(whole)):
         assert not bus.calls
@@ -107,7 +107,7 @@ async def test_it_goes_on_where_it_was_cut_off(bus: Bus) -> None:
     assert read.values() == ["x" * 100, 7]
 
 
-async def test_everything_else_has_its_turn_between_two_messages(bus: Bus) -> None:
+async def test_transport_yields_to_the_loop_between_messages(bus: Bus) -> None:
     await bus.say(a_call("u", 7) * 100)
     await bus.called()
     assert len(bus.calls) < 100
@@ -164,7 +164,7 @@ async def test_message_with_a_damaged_body_reaches_no_handler(bus: Bus, body: by
 @pytest.mark.parametrize("nonsense", [
     b"GET / HTTP/1.1\r\n", b"l\x02\0\x01" + (1 << 31).to_bytes(4, "little") + bytes(8),
 ])
-async def test_what_is_no_message_ends_the_connection(bus: Bus, nonsense: bytes) -> None:
+async def test_invalid_message_ends_the_connection(bus: Bus, nonsense: bytes) -> None:
     await bus.say(nonsense)
     with pytest.raises(WireError):
         await bus.connection.reading
@@ -175,7 +175,7 @@ def said(number: int) -> Message:
     return Message.new_signal(MANAGER_PATH, MANAGER_INTERFACE, "News", "s", [str(number)])
 
 
-async def test_it_waits_for_a_bus_that_is_slow(bus: Bus) -> None:
+async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
     for number in range(MANY - 1):
         bus.connection.post(said(number))
     last = asyncio.ensure_future(bus.connection.deliver(said(MANY - 1)))
@@ -190,13 +190,13 @@ async def test_it_waits_for_a_bus_that_is_slow(bus: Bus) -> None:
     assert await bus.hear(1000) == pack(said(0), MANY + 1)
 
 
-async def test_what_is_said_in_one_turn_goes_out_together(bus: Bus) -> None:
+async def test_messages_of_one_loop_turn_are_sent_together(bus: Bus) -> None:
     for number in range(3):
         bus.connection.post(said(number))
     assert await bus.hear(4000) == b"".join(pack(said(at), at + 1) for at in range(3))
 
 
-async def test_whoever_waits_hears_that_the_bus_is_gone(bus: Bus) -> None:
+async def test_pending_deliveries_return_when_the_bus_closes_the_connection(bus: Bus) -> None:
     waiting = [
         asyncio.ensure_future(bus.connection.deliver(said(number))) for number in range(MANY)
     ]

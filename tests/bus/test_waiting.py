@@ -78,7 +78,9 @@ async def test_the_last_turns_of_a_program(manager: Manager, other: Peeper) -> N
     ]
 
 
-async def test_those_who_do_not_share_are_named(manager: Manager, other: Peeper) -> None:
+async def test_processes_that_do_not_share_are_listed_as_unshared(
+    manager: Manager, other: Peeper
+) -> None:
     gpu = manager.gpus[0]
     client = a_client(manager, gpu, pid=1)
     processes = (
