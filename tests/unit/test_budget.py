@@ -15,7 +15,7 @@ BYTES = st.integers(0, 1 << 42)
 
 
 @given(st.integers(0, 1 << 45), st.lists(st.tuples(BYTES, st.booleans()), min_size=1, max_size=8))
-def test_host_budget_with_any_needs_gives_each_card_what_it_needs_and_no_byte_twice(
+def test_host_budget_covers_each_cards_needs_and_promises_no_byte_twice(
     whole: int, cards: list[tuple[int, bool]]
 ) -> None:
     budget = HostBudget(whole)
@@ -158,7 +158,7 @@ def test_reload_with_a_smaller_budget_leaves_a_card_its_needs() -> None:
     assert site.parts[1] >= needs
 
 
-def test_host_budget_of_a_single_card_is_all_its_own() -> None:
+def test_host_budget_of_a_single_card_is_the_whole_budget() -> None:
     site = Site(1, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()

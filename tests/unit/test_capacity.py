@@ -19,7 +19,7 @@ def test_small_cards_have_small_reserves() -> None:
     assert card.bytes == 640 * MIB - 10 * MIB - 40 * MIB
 
 
-def test_configured_is_a_ceiling_and_what_clients_are_told() -> None:
+def test_configured_capacity_is_a_ceiling_and_what_clients_are_told() -> None:
     card = Capacity(64 * GIB, Allowances(configured=16 * GIB))
     assert card.bytes == card.offered == 16 * GIB
     card.sampled(60 * GIB, 0)
@@ -39,7 +39,7 @@ def test_an_increase_must_be_seen_twice_and_a_decrease_once() -> None:
     assert card.outside == 2 * GIB
 
 
-def test_what_a_client_has_mapped_and_not_reported_is_not_believed() -> None:
+def test_capacity_takes_a_rise_for_outside_use_only_after_two_samples() -> None:
     card = Capacity(64 * GIB)
     card.sampled(1 * GIB, 0)
     for held in range(0, 20 * GIB, GIB):
@@ -51,7 +51,7 @@ def test_what_a_client_has_mapped_and_not_reported_is_not_believed() -> None:
     assert card.outside == 20 * GIB
 
 
-def test_a_context_is_reserved_for_until_two_samples_have_seen_it() -> None:
+def test_capacity_reserves_a_context_until_two_samples_show_it() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     assert card.bytes == 64 * GIB - CONTEXT     # for whoever comes first
     card.joined(1)
@@ -66,7 +66,7 @@ def test_a_context_is_reserved_for_until_two_samples_have_seen_it() -> None:
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
 
 
-def test_contexts_that_were_there_before_the_daemon_count_once() -> None:
+def test_capacity_counts_contexts_older_than_the_daemon_once() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     for client in range(10):
         card.joined(client)
@@ -77,7 +77,7 @@ def test_contexts_that_were_there_before_the_daemon_count_once() -> None:
     assert card.bytes == reserved == 64 * GIB - 11 * CONTEXT
 
 
-def test_what_others_have_is_believed_at_once_beside_contexts() -> None:
+def test_capacity_subtracts_outside_use_from_the_first_sample() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     card.joined(1)
     card.sampled(20 * GIB, 0)
@@ -85,7 +85,7 @@ def test_what_others_have_is_believed_at_once_beside_contexts() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=20))
-def test_it_is_never_negative_nor_more_than_the_card(samples: list[tuple[int, int]]) -> None:
+def test_capacity_stays_between_zero_and_the_cards_memory(samples: list[tuple[int, int]]) -> None:
     card = Capacity(8 * GIB)
     for number, (used, held) in enumerate(samples):
         card.joined(number)

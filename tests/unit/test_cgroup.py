@@ -47,7 +47,7 @@ def test_files_kept_in_memory_are_as_good_as_free(tmp_path: Path) -> None:
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 500)]
 
 
-def test_version_1_with_all_that_it_can_limit(tmp_path: Path) -> None:
+def test_cgroup_of_version_1_bounds_by_memory_and_swap_limits(tmp_path: Path) -> None:
     folder = tmp_path / "memory" / "docker" / "x"
     none = {"limit_in_bytes": HUGE, "usage_in_bytes": 0}
     write(folder, **none)
@@ -81,7 +81,7 @@ def test_a_group_that_cannot_be_seen_has_no_limit(tmp_path: Path, text: str) -> 
     assert limits(text, tmp_path) == []
 
 
-def test_what_is_exceeded_leaves_nothing(tmp_path: Path) -> None:
+def test_cgroup_limit_that_is_exceeded_leaves_zero_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a", max=100 * MIB, current=150 * MIB)
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 100, 0)]
 
@@ -129,7 +129,7 @@ def test_chain_reads_limits_outside_of_a_namespace_where_the_hosts_groups_are_mo
 
 
 @pytest.mark.parametrize("places", [["/"], ["/../../../.."], ["/../.."], []])
-def test_chain_knows_no_groups_outside_that_it_cannot_see(
+def test_chain_is_empty_for_groups_outside_the_visible_mounts(
     inside: Inside, places: list[str]
 ) -> None:
     elsewhere = inside.mountinfo.parent / "elsewhere"
@@ -139,7 +139,7 @@ def test_chain_knows_no_groups_outside_that_it_cannot_see(
     assert cgroup.owner("", "/../../burstable/pod2") is None
 
 
-def test_chain_knows_no_groups_where_those_at_the_usual_place_begin_above_its_own(
+def test_chain_is_empty_where_the_standard_mount_begins_above_the_own_group(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "STANDARD", inside.host)
@@ -152,7 +152,7 @@ def test_chain_knows_no_groups_where_those_at_the_usual_place_begin_above_its_ow
     assert not cgroup.hides("0::/\n")
 
 
-def test_owner_is_that_of_the_folder_also_outside_of_a_namespace(inside: Inside) -> None:
+def test_owner_outside_the_cgroup_namespace_is_the_folders_owner(inside: Inside) -> None:
     folder = inside.host / "lab" / "alice"
     folder.mkdir(parents=True)
     assert cgroup.owner("", "/../../../../lab/alice") == os.getuid()

@@ -57,7 +57,7 @@ def pod(objects: dict[tuple[str, str], Any]) -> dict[str, Any]:
 
 @with_kustomize
 @pytest.mark.parametrize("folder", SAME)
-def test_chart_is_what_kustomize_makes(folder: str) -> None:
+def test_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
     ours, theirs = rendered(SAME[folder]), built(MANIFESTS / folder)
     del theirs["Namespace", "nvshare"]      # helm makes it
     if ("ConfigMap", "gpu-sharing") not in ours:
@@ -84,7 +84,7 @@ def test_chart_is_what_kustomize_makes(folder: str) -> None:
     assert unknown(template) == []
 
 
-def test_chart_in_another_namespace_has_its_account_and_policies_there() -> None:
+def test_chart_in_another_namespace_names_that_namespace_throughout() -> None:
     objects = rendered("dra.enabled=true", namespace="other")
     text = yaml.safe_dump_all(objects.values())
     assert "system:serviceaccount:other:nvshare-kubelet" in text
@@ -128,7 +128,7 @@ def test_pod_is_made_anew_where_the_daemons_configuration_is_another() -> None:
     assert len(hashes) == 2
 
 
-def test_policies_are_there_as_chosen() -> None:
+def test_chart_has_only_the_chosen_policies() -> None:
     names = {"annotations": "nvshare-annotations", "shares": "nvshare-shares",
              "nvidiaGPU": "nvshare-nvidia-gpu"}
     for chosen in names:
@@ -141,13 +141,13 @@ def test_policies_are_there_as_chosen() -> None:
     "replicas=-1", "replicas=1001", "replica=3", "image.pullPolicy=Sometimes", "dra=true",
     "priorityClasses[0].class=it", "policies.nvidia=true", "kubeletRootDir=var",
 ])
-def test_values_that_mean_nothing_are_refused(wrong: str) -> None:
+def test_chart_values_outside_the_schema_are_refused(wrong: str) -> None:
     done = helm("template", str(CHART), *sets((wrong,)))
     assert done.returncode != 0
     assert "don't meet the specifications of the schema" in done.stderr
 
 
-def test_lint_finds_nothing() -> None:
+def test_chart_passes_helm_lint_strict() -> None:
     done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -24,7 +24,9 @@ def nvsharectl(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_help_of_a_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_shows_all_its_examples(
+    verb: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         build(VERBS).parse_args([verb.name, "--help"])
     assert ended.value.code == 0
@@ -37,7 +39,7 @@ def test_help_of_a_verb(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", [None, *VERBS], ids=lambda verb: verb.name if verb else "none")
-def test_help_fits_a_terminal(
+def test_help_fits_a_terminal_of_80_columns(
     verb: Verb | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -50,7 +52,7 @@ def test_help_fits_a_terminal(
             assert any(line.split(None, 1) == [one.name, one.summary] for line in lines)
 
 
-def test_help_lists_every_verb() -> None:
+def test_nvsharectl_help_lists_every_verb() -> None:
     shown = nvsharectl("--help")
     for verb in VERBS:
         assert f"    {verb.name} " in shown
@@ -65,21 +67,21 @@ def test_examples_are_commands_that_parse() -> None:
                 assert parser.parse_args(words[1:]).verb is verb
 
 
-def test_what_stands_before_the_verb_counts() -> None:
+def test_common_options_work_before_and_after_the_verb() -> None:
     parser = build(VERBS)
     for line in ("--bus session --json status", "status --bus session --json"):
         options = parser.parse_args(line.split())
         assert (options.bus, options.json) == ("session", True)
 
 
-def test_no_abbreviations() -> None:
+def test_abbreviated_option_is_refused() -> None:
     """An option that is added later must not change what a script says today."""
     with pytest.raises(InvalidArgs):
         build(VERBS).parse_args(["--js"])
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--bus", "unix:path=/no", "status"]])
-def test_what_takes_long_to_load_is_not_loaded(arguments: list[str]) -> None:
+def test_nvsharectl_imports_no_slow_module_unneeded(arguments: list[str]) -> None:
     heavy = [
         "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",
         "nvshared.sharing.manager",

@@ -31,7 +31,7 @@ DAY = 86400 * SECOND
     (("--plot", "a.gif"), "no plot can be written to 'a.gif'; give FILE.svg or FILE.png"),
     (("--by", "colour"), "WHAT cannot be 'colour'; give one of user, tenant, gpu"),
 ])
-def test_what_cannot_be_meant_is_refused(
+def test_history_with_contradictory_arguments_is_refused(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     assert main(["history", *arguments]) == ExitCode.INVALID_ARGS
@@ -45,7 +45,7 @@ def test_dates_are_of_the_local_time_zone(text: str) -> None:
     assert verb.shown(verb.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
 
 
-def test_moments_before_now() -> None:
+def test_history_moments_are_ordered_and_unknown_steps_refused() -> None:
     assert verb.moment("2d") < verb.moment("30h") < verb.moment("90min") < verb.moment("now")
     assert verb.moment("yesterday") < verb.moment("today") <= verb.moment("now")
     with pytest.raises(InvalidArgs):
@@ -82,7 +82,7 @@ def test_a_png_is_made_by_another_program(
 
 
 @pytest.mark.parametrize("days", [1, 7, 30, 1000])
-def test_what_stands_along_a_plot_is_of_whole_hours(days: int) -> None:
+def test_plot_axis_labels_are_at_whole_hours(days: int) -> None:
     since = verb.moment("2026-02-03 04:05")
     found = FOUND._replace(since_usec=since, until_usec=since + days * DAY)
     marks = verb._marks(found)

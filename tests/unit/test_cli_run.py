@@ -64,7 +64,7 @@ def test_the_program_takes_our_place() -> None:
     assert ended.returncode == 3
 
 
-def test_a_program_is_called_as_its_user_wants() -> None:
+def test_run_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
     assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
         "my model\n")
     for wrong in ("", " ", "a\x1bb", "\u00e4" * 45):
@@ -78,7 +78,7 @@ def test_the_socket_of_the_environment_is_passed_on() -> None:
     assert ended.stdout == "/run/y.sock\n"
 
 
-def test_a_program_that_is_to_trim_its_caches_finds_how() -> None:
+def test_run_with_trim_caches_adds_our_modules_to_pythonpath() -> None:
     def modules(**environment: str) -> str:
         return run("sh", "-c", 'echo "$PYTHONPATH"', **environment).stdout.strip()
 
@@ -99,7 +99,7 @@ def test_a_program_requires_nvshared_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(("required", "does"), [
     ("0", "runs unshared"), ("1", "waits for it when it uses a GPU"),
 ])
-def test_without_nvshared_it_is_said_what_becomes_of_the_program(
+def test_run_without_nvshared_warns_without_connecting_to_the_socket(
     tmp_path: Path, required: str, does: str
 ) -> None:
     path = tmp_path / "sock"
@@ -124,7 +124,7 @@ def test_without_nvshared_it_is_said_what_becomes_of_the_program(
     assert said() == absent             # a daemon that was killed leaves the file
 
 
-def test_no_such_program() -> None:
+def test_run_of_a_missing_program_is_refused() -> None:
     ended = run("--", "no-such-program")
     assert ended.returncode == ExitCode.NOT_FOUND
     assert ended.stderr == (
@@ -153,7 +153,7 @@ def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
     assert "Permission denied" in ended.stderr
 
 
-def test_a_gang_has_a_name_that_nobody_guesses_and_its_size() -> None:
+def test_run_with_gang_sets_a_random_name_and_the_size() -> None:
     one = run("--gang", "-n", "4", "--", "sh", "-c", 'echo "$NVSHARE_GANG"').stdout
     other = run("--gang", "--", "sh", "-c", 'echo "$NVSHARE_GANG"', NVSHARE_GANG="x:2").stdout
     assert re.fullmatch(r"[0-9a-f]{16}:4\n", one)

@@ -54,7 +54,7 @@ def unanswered() -> NvshareError:
         ("m0 c0", 1, NotKept("not kept"), "not kept"),
     ],
 )
-def test_carry_out_says_what_is_done_when_a_step_fails(
+def test_carry_out_names_steps_done_and_not_done_when_a_step_fails(
     line: str, at: int, error: BaseException, told: str
 ) -> None:
     steps = [
@@ -71,7 +71,7 @@ def test_carry_out_says_what_is_done_when_a_step_fails(
         assert caught.value.exit_code is ExitCode.INTERRUPTED
 
 
-def test_a_reset_after_which_nothing_can_be_read_is_a_reset(
+def test_reset_whose_snapshot_fails_is_reported_as_done(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

@@ -135,7 +135,7 @@ def tab(shell: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh on this machine")
-def test_zsh_finds_it_in_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_zsh_loads_the_completion_from_a_folder_in_fpath(tmp_path: Path) -> None:
     (tmp_path / "_nvsharectl").write_text(script("zsh"))
     setup = tmp_path / "setup"
     setup.write_text(f"fpath=({tmp_path} $fpath)\nautoload -Uz compinit && compinit -D -u\n{ZSH}")
@@ -196,7 +196,7 @@ def in_fish(line: str) -> set[str]:
         ("run head --socket pyproj", {"pyproject.toml"}),
     ],
 )
-def test_what_is_offered(tab: Tab, line: str, offered: set[str]) -> None:
+def test_completion_offers_matching_words(tab: Tab, line: str, offered: set[str]) -> None:
     assert {one.rstrip("/") for one in tab(line)} == offered
 
 
@@ -212,14 +212,16 @@ def test_what_is_offered(tab: Tab, line: str, offered: set[str]) -> None:
         ("preload --root=pyproj", {"pyproject.toml"}),
     ],
 )
-def test_what_is_offered_behind_an_equals_sign(tab: Tab, line: str, offered: set[str]) -> None:
+def test_completion_after_an_equals_sign_offers_values(
+    tab: Tab, line: str, offered: set[str]
+) -> None:
     """fish and zsh may show the option before each; what it comes to is the same."""
     option = line.split()[-1].partition("=")[0]
     assert {one.removeprefix(f"{option}=") for one in tab(line)} - {option} == offered
 
 
 @pytest.mark.parametrize("line", ["run bas", "run -- bas", "run --json -- bas"])
-def test_programs_are_offered(tab: Tab, line: str) -> None:
+def test_completion_after_run_offers_programs(tab: Tab, line: str) -> None:
     assert "bash" in tab(line)
 
 
@@ -230,7 +232,7 @@ def test_a_bare_word_may_be_anything(shell: str, tab: Tab) -> None:
     assert tab("anti-thrash ") == {"auto", "on", "off"} | (COMMON | {"--gpu"} if more else set())
 
 
-def test_completion_script_is_right_for_its_shell(shell: str) -> None:
+def test_completion_script_passes_its_shells_syntax_check(shell: str) -> None:
     ended = subprocess.run(
         [shell, "-n"], input=script(shell), text=True, check=False, capture_output=True
     )

@@ -31,12 +31,14 @@ def drop_in(file: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_without_anything_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_config_without_files_is_the_defaults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(files, "DEFAULT_FILE", tmp_path / "none.conf")
     assert load(None, {}, {}) == Config()
 
 
-def test_later_places_win(file: Path) -> None:
+def test_config_of_a_later_source_overrides_earlier_ones(file: Path) -> None:
     assert load(file, {}, {}).tq == 11_000_000
     drop_in(file, "10.conf", "[gpu]\ntq = 12\n")
     drop_in(file, "20.conf", "[gpu]\ntq = 13\n[nvshared]\nsocket = /run/a\n")
@@ -53,7 +55,7 @@ def test_later_places_win(file: Path) -> None:
     assert (read.tq, read.longest_tq) == (None, 10_000_000)
 
 
-def test_the_predecessors_variables_work(file: Path) -> None:
+def test_predecessors_variables_and_options_are_accepted(file: Path) -> None:
     assert load(file, {"NVSHARE_DEBUG": "1"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": "0"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug
@@ -121,7 +123,7 @@ def test_a_wrong_variable_and_a_wrong_option_are_named(file: Path) -> None:
         load(file, {}, {"tq": "x"})
 
 
-def test_a_file_that_was_named_must_be_there_and_be_text(tmp_path: Path) -> None:
+def test_config_file_that_was_named_must_exist_and_be_text(tmp_path: Path) -> None:
     path = tmp_path / "a.conf"
     with pytest.raises(ConfigError, match=r"a\.conf cannot be read: No such file"):
         load(path, {}, {})
@@ -130,7 +132,7 @@ def test_a_file_that_was_named_must_be_there_and_be_text(tmp_path: Path) -> None
         load(path, {}, {})
 
 
-def test_what_cannot_be_looked_for_is_not_taken_for_missing(
+def test_config_path_that_cannot_be_examined_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a folder that may not be searched or listed, which root always may."""
@@ -150,7 +152,7 @@ def test_what_cannot_be_looked_for_is_not_taken_for_missing(
     ("1.5 GiB", Amount(GIB * 3 // 2)), ("2GB", Amount(2 * 10**9)), ("1t", Amount(1 << 40)),
     ("75%", Amount(share=0.75)),
 ])
-def test_amounts(text: str, value: Amount) -> None:
+def test_amount_is_parsed_as_bytes_or_percent(text: str, value: Amount) -> None:
     assert quantity.amount(text) == value
 
 
@@ -158,13 +160,13 @@ def test_amounts(text: str, value: Amount) -> None:
     ("9402", ("", 9402), "port 9402"), ("127.0.0.1:80", ("127.0.0.1", 80), "127.0.0.1:80"),
     ("[::1]:9402", ("::1", 9402), "[::1]:9402"),
 ])
-def test_endpoints(text: str, value: tuple[str, int], shown: str) -> None:
+def test_endpoint_is_parsed_and_printed(text: str, value: tuple[str, int], shown: str) -> None:
     found = quantity.endpoint(text)
     assert (found, str(found)) == (value, shown)
 
 
 @pytest.mark.parametrize("text", ["localhost:1", "::1:9402", ":1", "1.2.3:1", "[1.2.3.4]:1", "a"])
-def test_what_is_no_endpoint(text: str) -> None:
+def test_invalid_endpoint_is_refused_with_advice(text: str) -> None:
     with pytest.raises(ValueError, match=r"^give "):
         quantity.endpoint(text)
 
@@ -172,7 +174,7 @@ def test_what_is_no_endpoint(text: str) -> None:
 @pytest.mark.parametrize(("text", "value"), [
     ("30", 30_000_000), ("500ms", 500_000), ("2min", 120_000_000), ("0", 0), ("7us", 7),
 ])
-def test_durations(text: str, value: int) -> None:
+def test_duration_is_parsed_with_its_unit(text: str, value: int) -> None:
     assert quantity.duration(text) == value
 
 
@@ -211,7 +213,7 @@ def test_help_and_readme_show_the_same_first_steps() -> None:
     assert "LD_PRELOAD" not in words    # the library has no place that every loader knows
 
 
-def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None:
+def test_command_line_gives_only_named_options_and_absolute_paths() -> None:
     file, given, only_check = arguments.parse(
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"]
     )
@@ -220,7 +222,7 @@ def test_the_command_line_gives_absolute_paths_and_only_what_was_given() -> None
 
 
 @pytest.mark.parametrize("line", [["--nonsense"], ["--tq"], ["stray"]])
-def test_a_wrong_command_line_is_one_sentence(line: list[str]) -> None:
+def test_wrong_command_line_is_refused_with_a_hint_at_help(line: list[str]) -> None:
     with pytest.raises(InvalidArgs, match="see: nvshared --help"):
         arguments.parse(line)
 

@@ -44,7 +44,7 @@ def drawn(what: object, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 99, 100, 140])
-def test_tables_fit(width: int) -> None:
+def test_tables_fit_their_width_with_whole_headings(width: int) -> None:
     for columns, rows in ((gpu_columns(SHARED), SHARED.gpus), (CLIENTS, SHARED.clients)):
         lines = drawn(table(columns, rows, width), width)
         assert len(lines) == 2 + len(rows)
@@ -54,7 +54,7 @@ def test_tables_fit(width: int) -> None:
     assert " 35.0G " in clients[3]      # and so are figures
 
 
-def test_tables_show_loans_only_while_there_are_any() -> None:
+def test_tables_have_loan_columns_only_while_memory_is_lent() -> None:
     borrower, lender = WAITER._replace(borrowed=3 * GIB), CARD._replace(lent=4 * GIB)
     assert "BORROWED" not in plain(client_columns([HOLDER]), [HOLDER])
     assert "3.0G" in plain(client_columns([HOLDER, borrower]), [borrower])
@@ -76,7 +76,7 @@ ROOMS = [column.give for column in client_columns([HOLDER._replace(weight=7)])]
     st.lists(st.integers(1, 200), min_size=len(ROOMS), max_size=len(ROOMS)),
     st.integers(1, 400), st.integers(1, 2),
 )
-def test_widths(natural: list[int], width: int, gap: int) -> None:
+def test_fitted_columns_use_the_width_by_rank(natural: list[int], width: int, gap: int) -> None:
     widths = fitted(ROOMS, natural, width, gap)
     for give, wide, wanted in zip(ROOMS, widths, natural, strict=True):
         assert (
@@ -116,14 +116,14 @@ def test_on_a_narrow_terminal_whole_columns_go_and_no_number_is_cut(width: int) 
 @given(
     st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60)
 )
-def test_a_bar_is_never_longer_than_its_room(whole: int, amounts: list[int], width: int) -> None:
+def test_bar_is_never_longer_than_its_width(whole: int, amounts: list[int], width: int) -> None:
     parts = tuple(Part(amount, "x", "") for amount in amounts)
     counts = Bar(whole, parts).characters(width)
     assert all(count >= 0 for count in counts)
     assert sum(counts) <= width
 
 
-def test_of_everything_that_is_there_something_is_shown() -> None:
+def test_bar_shows_a_character_of_each_nonzero_part() -> None:
     bar = Bar(1000, (Part(1, "a", ""), Part(0, "b", ""), Part(1, "c", "")))
     assert bar.characters(10) == [1, 0, 1]
 
@@ -136,7 +136,7 @@ def test_of_everything_that_is_there_something_is_shown() -> None:
         (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"),
     ],
 )
-def test_sizes(count: float | None, text: str) -> None:
+def test_size_is_shown_in_a_short_form(count: float | None, text: str) -> None:
     assert size(count) == text
 
 
@@ -147,14 +147,14 @@ def test_sizes(count: float | None, text: str) -> None:
         (3599.9, "59m59s"), (7500, "2h05m"), (86399, "23h59m"), (273600, "3d04h"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_duration_is_shown_in_a_short_form(seconds: float, text: str) -> None:
     assert duration(int(seconds * 1e6)) == text
 
 
 @pytest.mark.parametrize(("microseconds", "text"), [
     (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"),
 ])
-def test_a_quantum_is_shown_as_it_is(microseconds: int, text: str) -> None:
+def test_quantum_is_shown_exactly_in_seconds_or_milliseconds(microseconds: int, text: str) -> None:
     assert quantum(microseconds) == text
 
 
@@ -166,7 +166,7 @@ def test_a_quantum_is_shown_as_it_is(microseconds: int, text: str) -> None:
     ("python3 train.py", 9, "python3 …"),
     ("3 programs", 4, "3 p…"),
 ])
-def test_what_is_too_long_keeps_what_matters(text: str, width: int, short: str) -> None:
+def test_shortened_text_keeps_its_significant_part(text: str, width: int, short: str) -> None:
     assert shortened(text, width) == short
     assert len(short) <= width
 
@@ -184,7 +184,7 @@ LONGEST = HOLDER._replace(
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: int) -> None:
+def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     one = Snapshot("1.0", 30, 30_000_000, False, "auto", (LONG,), (LONGEST,))
     gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
     clients = drawn(table(client_columns(one.clients), one.clients, width), width)
@@ -208,7 +208,9 @@ def test_the_longest_there_is_fits_tables_and_nothing_important_is_cut(width: in
     ({}, ""), ({"memory_limit": 20 * GIB}, "20.0G"), ({"compute_limit": 50}, "50%"),
     ({"weight": 7}, "w7"), ({"memory_limit": 1 << 20, "weight": 200}, "1.0M,w200"),
 ])
-def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str) -> None:
+def test_tables_have_a_limits_column_while_a_term_is_set(
+    changes: dict[str, int], text: str
+) -> None:
     one = HOLDER._replace(**changes)    # type: ignore[arg-type]
     lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
     assert ("LIMITS" in lines[0]) is bool(text)
@@ -217,7 +219,7 @@ def test_what_is_set_has_a_column_of_its_own(changes: dict[str, int], text: str)
         assert lines[2].split()[9] == "-"
 
 
-def test_why_nothing_of_a_program_leaves_has_a_column_where_there_is_one() -> None:
+def test_tables_have_a_stays_column_while_a_client_is_pinned() -> None:
     one = HOLDER._replace(stays="undrained", weight=7)
     lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
     assert lines[0].split()[9:11] == ["STAYS", "LIMITS"]
@@ -234,7 +236,7 @@ def test_why_nothing_of_a_program_leaves_has_a_column_where_there_is_one() -> No
     ("pod:01234567-89ab-cdef-0123-456789abcdef", "pod:01234567-89a"),
     ("job:42", "job:42"),
 ])
-def test_whose_a_program_is_is_shown_where_it_is_more_than_its_users(
+def test_tables_have_a_tenant_column_where_a_tenant_is_no_user(
     tenant: str, shown: str
 ) -> None:
     one = HOLDER._replace(tenant=tenant)

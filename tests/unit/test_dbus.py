@@ -45,7 +45,9 @@ def test_pack_makes_the_bytes_that_dbus_next_makes(
 
 
 @given(BODIES, TEXT)
-def test_received_has_what_was_packed(body: tuple[str, list[Any]], error: str) -> None:
+def test_message_read_back_equals_the_packed_message(
+    body: tuple[str, list[Any]], error: str
+) -> None:
     signature, values = body
     read, found = whole(pack(Message(*NAMED, signature=signature, body=values), 7))
     assert (read.message_type, read.serial) == (MessageType.METHOD_CALL, 7)

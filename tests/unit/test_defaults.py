@@ -22,7 +22,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "total", lambda: 256 * GIB)
 
 
-def test_what_nobody_set_depends_on_card_and_host() -> None:
+def test_unset_settings_are_derived_from_card_and_host() -> None:
     defaults = derive(Config(), [FACTS, OTHER], 100 * GIB)
     assert defaults.settings.host_budget == 100 * GIB
     assert (defaults.settings.tq, defaults.settings.longest_tq) == (30_000_000, 30_000_000)
@@ -67,7 +67,7 @@ def test_the_accounting_of_compute_limits() -> None:
      "a swap-budget of 300.0 GiB is more than the 256.0 GiB this host has; "
      "give less, a percentage, or auto"),
 ])
-def test_what_cannot_be_is_refused(config: Config, sentence: str) -> None:
+def test_impossible_settings_are_refused_with_the_reason(config: Config, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         derive(config, [FACTS, OTHER], 0)
     assert str(caught.value) == sentence
@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused(config: Config, sentence: str) -> None:
     ("context-reserve = 100%", "a reserve of 0.2 GiB and a context-reserve of 64.0 GiB leave"),
     ("swap-budget = 300GiB", "a swap-budget of 300.0 GiB is more than the 256.0 GiB"),
 ])
-def test_what_cannot_be_is_refused_with_its_place(
+def test_impossible_settings_of_a_file_are_refused_with_its_line(
     tmp_path: Path, setting: str, words: str
 ) -> None:
     path = tmp_path / "nvshared.conf"

@@ -67,7 +67,7 @@ def a_snapshot(*clients: ClientSnapshot, version: str = "1") -> Snapshot:
     return Snapshot(version, 30, 30_000_000, False, "auto", (), clients)
 
 
-def test_doctor_without_a_driver_names_it() -> None:
+def test_doctor_without_a_driver_finds_only_that_fault() -> None:
     seen = Seen(error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
     (finding,) = cards.findings(seen)
     assert (finding.grade, finding.advice) == (Grade.FAULT, "load it with: modprobe nvidia")
@@ -83,7 +83,9 @@ def test_doctor_without_a_driver_names_it() -> None:
         (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
     ],
 )
-def test_cards(mode: Mode, sample: Sample | None, grade: Grade, words: str) -> None:
+def test_doctor_grades_a_card_by_its_mode_and_sample(
+    mode: Mode, sample: Sample | None, grade: Grade, words: str
+) -> None:
     seen = Seen("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
     driver, card = cards.findings(seen)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
@@ -131,7 +133,9 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
     assert "does not answer on this bus, so whether it shares cannot be told" in without[1].words
 
 
-def test_what_cannot_be_looked_into_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cards, "_mapped", lambda _: None)
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(cards.programs(seen, None)) == [("unshared", "note")] * 2
@@ -158,7 +162,7 @@ def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
         process.communicate("\n")
 
 
-def test_programs_whose_memory_is_limited_below_a_card(
+def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
@@ -186,7 +190,7 @@ def test_programs_whose_memory_is_limited_below_a_card(
         ("[gpu]\nswap-budget = much\n", 0, Grade.FAULT, "nvshared.conf:2"),
     ],
 )
-def test_swap_budget(
+def test_doctor_grades_the_host_budget_against_host_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, cards_total: int,
     grade: Grade, words: str,
 ) -> None:
@@ -206,7 +210,7 @@ def test_swap_budget(
     [("[always] madvise never", Grade.OK), ("always [madvise] never", Grade.OK),
      ("always madvise [never]", Grade.WARNING), (None, Grade.NOTE)],
 )
-def test_huge_pages(
+def test_doctor_grades_the_setting_of_huge_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, grade: Grade
 ) -> None:
     monkeypatch.setattr(machine, "HUGE_PAGES", tmp_path / "enabled")
@@ -220,7 +224,9 @@ def test_huge_pages(
     ("limit", "grade"),
     [(resource.RLIM_INFINITY, Grade.OK), (2 * GIB, Grade.OK), (64 << 10, Grade.NOTE)],
 )
-def test_locked_memory(monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade) -> None:
+def test_doctor_notes_a_locked_memory_limit_that_is_too_small(
+    monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     *_, locked = machine.host_memory(Seen())
     assert locked.grade is grade
@@ -252,7 +258,7 @@ AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFi
         (None, "warning"),
     ],
 )
-def test_units(
+def test_doctor_grades_systemd_units_by_their_state(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str | None, grade: str
 ) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
@@ -280,7 +286,7 @@ def test_units(
         ),
     ],
 )
-def test_a_unit_that_failed_says_why_and_how_it_is_started_again(
+def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str
 ) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
@@ -293,7 +299,7 @@ def test_a_unit_that_failed_says_why_and_how_it_is_started_again(
     assert error.hint.endswith(start)
 
 
-def test_where_systemd_knows_nothing_one_is_told_how_to_start_it(
+def test_not_running_without_a_unit_failure_says_how_to_start_nvshared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for shown in ("LoadState=loaded\nActiveState=inactive\nSubState=dead\n", None):
@@ -331,7 +337,7 @@ def test_doctor_names_a_missing_bus(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert grades(iter(found)) == [("socket", "ok"), ("bus", "note")]
 
 
-def test_doctor_finds_a_socket_without_connecting_to_it(tmp_path: Path) -> None:
+def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
     """systemd would start a failed service at each look."""
     with served(tmp_path / "socket") as listening:
         listening.setblocking(False)
@@ -341,7 +347,9 @@ def test_doctor_finds_a_socket_without_connecting_to_it(tmp_path: Path) -> None:
             listening.accept()
 
 
-def test_nvshared_listens_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     answer = service_module.Answer(a_snapshot(), None)
     *_, found, _, _ = service_module.findings("session", answer)
@@ -350,7 +358,7 @@ def test_nvshared_listens_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "start it" not in found.advice
 
 
-def test_another_version() -> None:
+def test_doctor_warns_of_a_daemon_of_another_version() -> None:
     answer = service_module.Answer(a_snapshot(version="0.0.9"), None)
     *_, bus, version = service_module.findings("session", answer)
     assert (bus.grade, version.grade) == (Grade.OK, Grade.WARNING)
@@ -372,7 +380,7 @@ def test_the_list_of_preloaded_libraries(
     assert grades(machine.installed())[-1] == ("preload", grade)
 
 
-def test_what_stands_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_notes_ld_preload_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")
     *_, last = machine.installed()
     assert (last.topic, last.grade) == ("environment", Grade.NOTE)
@@ -391,7 +399,7 @@ def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     [(Grade.OK, ExitCode.OK), (Grade.WARNING, ExitCode.OK), (Grade.FAULT, ExitCode.FAILURE)],
 )
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_is_printed(
+def test_doctor_prints_text_or_json_and_exits_by_grade(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], grade: Grade,
     code: ExitCode, as_json: bool,
 ) -> None:

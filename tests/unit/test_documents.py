@@ -68,7 +68,7 @@ def document(request: pytest.FixtureRequest) -> Path:
     return request.param
 
 
-def test_links_lead_somewhere(document: Path) -> None:
+def test_documents_link_only_to_existing_files(document: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(document.read_text())]
     broken = [
         link for link in links
@@ -77,7 +77,7 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not broken
 
 
-def test_the_map_names_files_that_are_there() -> None:
+def test_architecture_names_only_existing_files() -> None:
     tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
     named = [part for part in parts(ROOT / "ARCHITECTURE.md") if part.split("/")[0] in tops]
     assert len(named) > 40
@@ -113,7 +113,7 @@ def test_the_map_names_files_beside_those_of_the_same_paragraph() -> None:
     assert lost == []
 
 
-def test_make_has_what_is_asked_of_it(document: Path) -> None:
+def test_documents_name_only_existing_make_targets(document: Path) -> None:
     makefiles = [ROOT / "Makefile", *ROOT.glob("packaging/*.mk"), *ROOT.glob("tests/*/*.mk")]
     text = "\n".join(path.read_text() for path in makefiles)
     known = {word for line in TARGET.findall(text) for word in line.split()}
@@ -132,7 +132,7 @@ def test_make_has_what_is_asked_of_it(document: Path) -> None:
         assert set(targets) <= (known_below if below else known), words
 
 
-def test_nvsharectl_understands_what_is_said_to_it(document: Path) -> None:
+def test_documents_commands_of_nvsharectl_are_valid(document: Path) -> None:
     parser = build(VERBS)
     verbs = {verb.name for verb in VERBS}
     for words in commands(document, "nvsharectl"):
@@ -140,19 +140,19 @@ def test_nvsharectl_understands_what_is_said_to_it(document: Path) -> None:
             parser.parse_args(words)
 
 
-def test_commands_are_found() -> None:
+def test_documents_commands_are_found_in_readme() -> None:
     found = list(commands(ROOT / "README.md", "nvsharectl"))
     assert ["run", "--", "python", "train.py"] in found
     assert ["limit", "4711", "--memory", "20GiB"] in found
     assert ["bench-training"] in list(commands(ROOT / "README.md", "make"))
 
 
-def test_nvshared_understands_what_is_said_to_it(document: Path) -> None:
+def test_documents_options_of_nvshared_are_valid(document: Path) -> None:
     for words in commands(document, "nvshared"):
         arguments.parse(words)
 
 
-def test_settings_are_settings(document: Path) -> None:
+def test_documents_name_only_existing_settings(document: Path) -> None:
     parse = {option.name: option.parse for option in config.options()}
     parse |= {name: term.parse for name, term in TERMS.items()}
     for part in parts(document):
@@ -161,7 +161,7 @@ def test_settings_are_settings(document: Path) -> None:
             parse[found[1]](found[2])
 
 
-def test_variables_are_read_somewhere(document: Path) -> None:
+def test_documents_name_only_variables_of_the_source(document: Path) -> None:
     wanted = set(VARIABLE.findall(document.read_text()))
     if wanted:
         sources = (path for pattern in SOURCES for path in ROOT.glob(pattern))
@@ -169,7 +169,7 @@ def test_variables_are_read_somewhere(document: Path) -> None:
         assert {name for name in wanted if name not in text} == set()
 
 
-def test_the_example_of_a_labs_server_is_what_the_daemon_reckons() -> None:
+def test_lab_server_example_has_the_figures_of_the_daemon() -> None:
     card = Capacity(H200)
     for notebook in range(10):
         card.joined(notebook)

@@ -61,7 +61,7 @@ def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
     assert machine.time.now < 1000 * SECOND + 12 * SECOND      # of which they compute 10
 
 
-def test_gang_is_paced_on_all_its_cards_while_another_waits() -> None:
+def test_gang_is_paced_on_every_card_while_another_program_waits() -> None:
     """On the card where nobody waits, either: who drains there waits for what the others submit."""
     machine = Machine()
     since: dict[tuple[str, int], int] = {}
@@ -95,7 +95,7 @@ def test_process_on_two_cards_is_a_gang() -> None:
     assert max(apart(machine, other)[1:]) <= TOGETHER
 
 
-def test_gang_and_program_on_one_of_its_cards_share_the_time() -> None:
+def test_gang_and_program_beside_a_rank_share_the_time() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -167,7 +167,7 @@ def test_pod_with_programs_on_two_cards_is_a_gang() -> None:
     assert max(apart(machine, teams[1])[1:]) <= TOGETHER
 
 
-def test_gang_name_of_another_user_makes_a_gang_of_its_own() -> None:
+def test_gang_with_a_name_of_another_users_gang_is_separate() -> None:
     machine = Machine()
     ours = machine.team([0], [10], GIB, name="a", expected=2)
     team = Team(machine)
@@ -376,7 +376,7 @@ def test_gang_whose_ranks_do_not_fit_together_holds_up_no_other(
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_gang_member_that_drains_after_all_go_on_goes_on_too() -> None:
+def test_gang_member_that_drains_last_goes_on_with_the_gang() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.program(0, 30, 3 * GIB)
@@ -515,7 +515,7 @@ def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int
     return asked
 
 
-def test_process_with_many_clients_of_a_card_costs_others_nothing(
+def test_process_with_many_clients_on_a_card_forms_no_gang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It forms no gang, however many connections it makes."""
@@ -529,7 +529,7 @@ def test_process_with_many_clients_of_a_card_costs_others_nothing(
     assert not any(client.gang for client in machine.manager.clients)
 
 
-def test_event_of_a_card_reviews_only_gangs_with_a_member_there(
+def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine(3)

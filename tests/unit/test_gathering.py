@@ -72,7 +72,7 @@ def manager(time: Time) -> Manager:
     return made
 
 
-def test_who_introduces_itself_late_is_waited_for(manager: Manager, time: Time) -> None:
+def test_gathering_waits_for_a_client_with_a_late_hello(manager: Manager, time: Time) -> None:
     drains, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
@@ -84,7 +84,7 @@ def test_who_introduces_itself_late_is_waited_for(manager: Manager, time: Time) 
     assert manager.gpus[0].state == "turns"
 
 
-def test_who_is_gone_is_not_waited_for(manager: Manager, time: Time) -> None:
+def test_gathering_ends_when_the_missing_client_disconnects(manager: Manager, time: Time) -> None:
     dies, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
@@ -93,7 +93,7 @@ def test_who_is_gone_is_not_waited_for(manager: Manager, time: Time) -> None:
     assert Type.LOAD in waits.told
 
 
-def test_who_never_answers_does_not_hold_up_the_others_for_ever(
+def test_gathering_ends_after_the_patience_for_a_silent_client(
     manager: Manager, time: Time
 ) -> None:
     Program(manager)
@@ -103,7 +103,7 @@ def test_who_never_answers_does_not_hold_up_the_others_for_ever(
     assert Type.LOAD in waits.told
 
 
-def test_when_all_have_introduced_themselves_it_takes_no_longer_than_ever(
+def test_gathering_ends_at_its_time_when_all_clients_sent_hello(
     manager: Manager, time: Time
 ) -> None:
     waits = Program(manager)

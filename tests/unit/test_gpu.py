@@ -69,7 +69,7 @@ def test_orders_go_to_the_client_they_name(gpu: GPU) -> None:
     assert two.orders[1:] == [Run(2, 5)]
 
 
-def test_reports_become_signals(gpu: GPU) -> None:
+def test_gpu_emits_signals_for_actions_of_the_scheduler(gpu: GPU) -> None:
     client = joined(gpu, 1, Noted())
     heard: list[object] = []
     gpu.turn_started.connect(heard.append)
@@ -82,7 +82,7 @@ def test_reports_become_signals(gpu: GPU) -> None:
     assert heard == [client, (client, TurnEnd.IDLE, 7), (client, "draining", 9)]
 
 
-def test_one_timer_is_armed_for_the_deadline(gpu: GPU, time: Time) -> None:
+def test_gpu_keeps_a_single_timer_for_the_latest_deadline(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     time.pass_by(ANNOUNCE_WITHIN)
     scheduler = Scripted.latest
@@ -98,7 +98,7 @@ def test_one_timer_is_armed_for_the_deadline(gpu: GPU, time: Time) -> None:
     assert not time.timers
 
 
-def test_a_link_that_breaks_while_an_order_is_sent_leaves_after_it(gpu: GPU) -> None:
+def test_client_whose_link_breaks_during_an_order_leaves_afterwards(gpu: GPU) -> None:
     class Breaking(Noted):
         def order(self, order: Order) -> None:
             super().order(order)
@@ -117,7 +117,7 @@ def test_a_link_that_breaks_while_an_order_is_sent_leaves_after_it(gpu: GPU) -> 
     assert list(gpu.clients) == [2]
 
 
-def test_who_left_is_told_about_once_and_gets_no_more_orders(gpu: GPU) -> None:
+def test_client_that_left_is_announced_once_and_gets_no_orders(gpu: GPU) -> None:
     link = Noted()
     client = joined(gpu, 1, link)
     gone: list[Client] = []
@@ -131,7 +131,7 @@ def test_who_left_is_told_about_once_and_gets_no_more_orders(gpu: GPU) -> None:
     assert link.orders == before
 
 
-def test_a_listener_that_fails_is_reported_and_stops_nothing(
+def test_gpu_logs_a_failing_signal_listener_and_goes_on(
     gpu: GPU, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Client) -> None:
@@ -182,7 +182,7 @@ def test_changes_are_announced_together_and_by_name(gpu: GPU, time: Time) -> Non
     assert heard[1:] == [frozenset({"anti_thrash"})]
 
 
-def test_a_look_at_whether_it_decides_has_nothing_announced(gpu: GPU, time: Time) -> None:
+def test_gpu_check_of_turns_arms_no_announcement(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     time.pass_by(ANNOUNCE_WITHIN)
     assert gpu.turns()
@@ -196,7 +196,7 @@ def test_a_look_at_whether_it_decides_has_nothing_announced(gpu: GPU, time: Time
     assert heard == [frozenset({"holders"})]
 
 
-def test_unanswered_orders_are_counted(gpu: GPU) -> None:
+def test_scheduler_counts_orders_until_they_are_answered(gpu: GPU) -> None:
     joined(gpu, 1, Noted())
     Scripted.latest.decide = lambda event: [Evict(1, 7, 0, 0), Load(1, 8, 0, 0)] if isinstance(
         event, Tick) else []
@@ -252,7 +252,7 @@ def test_a_scheduler_that_fails_is_reported_and_never_asked_again(
     assert failures == [True]
 
 
-def test_a_lost_card_takes_nobody(gpu: GPU) -> None:
+def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
     gpu.lose("it fell off the bus")
     gpu.lose("again")
     assert Scripted.latest.events == [Lost()]

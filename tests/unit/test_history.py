@@ -58,7 +58,7 @@ USED = st.dictionaries(PARTIES, st.builds(Usage, *[st.integers(0, 1000)] * 10), 
 
 @settings(max_examples=50)
 @given(USED, st.integers(1, 12))
-def test_the_smallest_are_put_together_and_nothing_is_lost(parties: Used, most: int) -> None:
+def test_joined_parties_keep_the_sum_of_usage(parties: Used, most: int) -> None:
     found = joined(parties, most)
     assert len(found) <= max(most, 0)
     assert [sum(one) for one in zip(*found.values(), strict=True)] == [
@@ -116,7 +116,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def test_what_was_used_is_delivered_each_minute_and_once(machine: Machine) -> None:
+def test_collector_delivers_usage_each_minute_once(machine: Machine) -> None:
     alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
     machine.time.pass_by(20 * SECOND)
     machine.usage = {alice.id: used(9, turns=1), bob.id: used(4)}
@@ -142,7 +142,7 @@ def test_collector_delivers_each_minute_while_the_keeper_is_behind(machine: Mach
     assert len(machine.batches) == 3
 
 
-def test_who_comes_after_a_pause_is_counted_from_then_on(machine: Machine) -> None:
+def test_collector_counts_a_client_that_joins_after_a_pause(machine: Machine) -> None:
     machine.time.pass_by(3620 * SECOND)
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
@@ -180,7 +180,7 @@ def test_a_short_program_is_not_lost_and_the_timer_rests_without_any(machine: Ma
     assert not [one for one in machine.time.timers if one[1] == machine.collector._minute_is_over]
 
 
-def test_a_clock_that_is_set_costs_nothing(machine: Machine) -> None:
+def test_collector_loses_no_usage_when_the_clock_is_set(machine: Machine) -> None:
     client = machine.joins(ALICE)
     machine.time.pass_by(60 * SECOND)
     for number, jump in enumerate((-3600, +7200, -10 * DAY, 0), 1):
@@ -193,7 +193,7 @@ def test_a_clock_that_is_set_costs_nothing(machine: Machine) -> None:
     assert all(start % 60 == 0 for start in starts)
 
 
-def test_what_a_program_says_of_itself_breaks_no_sum(machine: Machine) -> None:
+def test_collector_bounds_impossible_figures_of_a_client(machine: Machine) -> None:
     client = machine.joins(ALICE)
     for number in (1, 2):
         machine.usage[client.id] = used(0, bytes_in=number << 70)
@@ -214,7 +214,7 @@ def found(store: Store, since: int, until: int, step: int = 0, by: str = "user",
         return [(row.start, row.name, row.usage.gpu) for row in find(file, asked).rows]
 
 
-def test_what_was_kept_is_found_by_whatever_is_asked(store: Store) -> None:
+def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
     store.add([
         (NOON, {UUID: {ALICE: used(5), JOB: used(2)}, OTHER.uuid: {BOB: used(4)}}),
         (NOON + 60, {UUID: {ALICE: used(1), BOB: used(1)}}),
@@ -245,7 +245,7 @@ def test_what_was_kept_is_found_by_whatever_is_asked(store: Store) -> None:
         st.integers(-2000, 5000), st.integers(1, 6000), st.sampled_from([0, 1, 60, 90, 1440])),
         min_size=1, max_size=8),
 )
-def test_any_time_is_found_as_exactly_as_it_is_kept(
+def test_store_counts_each_moment_of_random_periods_once(
     said: list[tuple[int, int]], kept: tuple[int, ...], questions: list[tuple[int, int, int]]
 ) -> None:
     """Against a list of all that was said. Of what was kept, each moment is counted once."""
@@ -306,7 +306,7 @@ def test_sums_are_those_of_a_slow_reference(said: list[tuple[int, Party, int]]) 
     (Asked(0, 1 << 62, 0, "user"), "ends before it begins"),
     (Asked(0, 9, 0, "colour"), "cannot be shown by 'colour'; give user, tenant, gpu"),
 ])
-def test_what_makes_no_sense_is_refused(asked: Asked, sentence: str) -> None:
+def test_history_demand_with_invalid_values_is_refused(asked: Asked, sentence: str) -> None:
     with pytest.raises(InvalidArgs, match=sentence):
         demand(asked)
 
@@ -322,7 +322,9 @@ def test_an_answer_is_no_longer_than_a_bus_carries(
     assert len(found(store, NOON, NOON + 600, 60)) == 10
 
 
-def test_so_many_steps_and_parties_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_keeps_a_bounded_number_of_steps_and_parties(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(STEPS, 60, (5, 3))
     many = {Party(uid, f"u{uid}", f"user:u{uid}"): used(uid) for uid in range(1, 9)}
     for number in range(9):

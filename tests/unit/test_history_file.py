@@ -213,7 +213,7 @@ def test_removed_history_file_is_begun_anew(path: Path, keeper: Keeper) -> None:
     assert seconds(path.with_name("kept elsewhere")) == 1
 
 
-def test_a_full_disk_costs_nothing_that_an_hour_of_memory_holds(
+def test_keeper_on_a_full_disk_loses_no_usage_of_the_last_hour(
     path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -238,7 +238,7 @@ def test_a_full_disk_costs_nothing_that_an_hour_of_memory_holds(
     assert not keeper.is_behind
 
 
-def test_keeper_writes_what_waits_in_a_minute_without_usage(
+def test_keeper_writes_waiting_minutes_in_a_minute_without_usage(
     path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
@@ -319,7 +319,7 @@ def test_a_folder_that_cannot_be_had_for_a_while(
     assert seconds(state / FILE_NAME) == 4
 
 
-def test_a_fault_of_ours_costs_one_minute_and_not_the_thread(
+def test_keeper_loses_one_minute_at_an_unexpected_exception(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeper = Keeper(tmp_path, 0)
@@ -425,7 +425,7 @@ def test_a_write_that_was_cut_short_is_undone(path: Path) -> None:
     assert not list(path.parent.glob("*.aside*"))
 
 
-async def test_a_user_who_asks_all_the_time_keeps_nobody_from_asking(
+async def test_keeper_bounds_open_questions_of_a_single_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[tuple[Future[Found], Callable[[], Found]]] = []

@@ -55,7 +55,7 @@ def safe(kib: int) -> int:
     return int(0.8 * (kib * KIB))
 
 
-def test_the_host_is_asked_with_its_cgroups(machine: Host) -> None:
+def test_host_memory_is_bounded_by_the_daemons_cgroups(machine: Host) -> None:
     machine.has(1000, 800, 100)
     assert (host.total(), host.free()) == (1000 * KIB, 800 * KIB)
     assert host.safe_budget() == safe(800)
@@ -68,14 +68,14 @@ def test_the_host_is_asked_with_its_cgroups(machine: Host) -> None:
     assert (host.total(), host.free()) == (300 * KIB, 0)
 
 
-def test_what_programs_hold_is_part_of_what_may_be_taken(machine: Host) -> None:
+def test_safe_budget_includes_memory_that_clients_hold(machine: Host) -> None:
     machine.process(1, 200)
     machine.process(2, 200)
     assert host.safe_budget({1: 150 * KIB, 2: 100 * KIB}) == safe(550)
     assert host.safe_budget({}) == host.safe_budget() == safe(300)
 
 
-def test_a_process_has_no_more_than_the_kernel_says_it_has(machine: Host) -> None:
+def test_safe_budget_bounds_a_claim_by_the_kernels_figure(machine: Host) -> None:
     machine.process(1, 20)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
     # One that has ended, and one whose number is hidden from us.
@@ -91,7 +91,7 @@ def test_all_together_have_no_more_than_the_host_has_given_out(machine: Host) ->
 
 
 @pytest.mark.parametrize("name", ["9 kB", "\vRssAnon:9 kB", "kB kB", "\u00b2 kB", "RssAnon: 9 kB"])
-def test_a_process_may_call_itself_what_it_likes(machine: Host, name: str) -> None:
+def test_safe_budget_is_right_for_any_process_name(machine: Host, name: str) -> None:
     machine.process(1, 20, name=name)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
 
@@ -100,20 +100,22 @@ def test_a_process_may_call_itself_what_it_likes(machine: Host, name: str) -> No
     ("0::/a", True), ("0::/a/x", True), ("0::/", False), ("0::/ab", False), ("0::/a/../b", False),
     ("3:memory:/a", False),
 ])
-def test_in_a_container_what_is_in_there_counts(machine: Host, group: str, counts: bool) -> None:
+def test_safe_budget_in_a_container_counts_processes_of_the_container(
+    machine: Host, group: str, counts: bool
+) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     machine.process(1, 400, group)
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
 
 
-def test_in_a_container_there_is_no_more_than_it_may_have(machine: Host) -> None:
+def test_safe_budget_in_a_container_is_bounded_by_the_limit(machine: Host) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     for pid in (1, 2):
         machine.process(pid, 400, "0::/a/b")
     assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500)
 
 
-def test_what_moves_while_we_look_counts_once(
+def test_safe_budget_counts_memory_taken_during_the_reading_once(
     machine: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.process(1, 200)
@@ -136,7 +138,7 @@ def test_what_moves_while_we_look_counts_once(
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028"])
-def test_process_keeps_a_folders_name_in_one_line_whatever_is_in_it(
+def test_process_cgroup_path_with_line_breaks_stays_one_path(
     machine: Host, end: str
 ) -> None:
     path = f"/a/x{end}0::/b"

@@ -56,7 +56,7 @@ def image(tmp_path: Path) -> Image:
     return Image(archive)
 
 
-def test_each_architecture_has_its_files_and_the_command(image: Image) -> None:
+def test_image_has_files_and_command_for_each_architecture(image: Image) -> None:
     assert json.loads(image.files["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
     (top,) = json.loads(image.files["index.json"])["manifests"]
     assert top["annotations"]["io.containerd.image.name"] == NAME

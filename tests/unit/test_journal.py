@@ -83,7 +83,7 @@ class Heard(Notifier):
             self._stopped.set()
 
 
-async def test_systemd_hears_the_status_when_it_changes_and_a_ping_each_time(
+async def test_report_sends_the_status_at_changes_and_a_ping_each_interval(
     manager: Manager,
 ) -> None:
     joined(manager.gpus[0], 1, Noted())
@@ -124,7 +124,7 @@ class Idle(Notifier):
         return self.unkept < 0
 
 
-async def test_it_wakes_up_when_something_happens_and_not_all_the_time(
+async def test_report_wakes_up_at_events_only(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
@@ -152,7 +152,7 @@ async def test_it_wakes_up_when_something_happens_and_not_all_the_time(
     assert heard.pings == 4
 
 
-async def test_it_wakes_up_until_all_sockets_are_kept(
+async def test_report_wakes_up_until_systemd_keeps_all_sockets(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
@@ -269,7 +269,7 @@ def test_the_journal_follows_clients_and_turns(
     ]
 
 
-def test_journal_says_nothing_of_clients_that_go_on_after_a_stop(
+def test_journal_omits_clients_that_go_on_after_a_stop(
     manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -290,7 +290,7 @@ def test_journal_limits_lines_of_a_client_that_reconnects(
     assert len(caplog.messages) == 2 * BURST
 
 
-def test_faults_name_the_process_and_its_user(caplog: pytest.LogCaptureFixture) -> None:
+def test_journal_fault_names_process_and_user(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
     journal.complain(limited, peer(uid=0), "silent", "it said nothing")

@@ -111,7 +111,7 @@ SHARES = st.lists(
 
 
 @given(available=SHARES, data=st.data())
-def test_preferred_shares_are_spread(available: list[str], data: st.DataObject) -> None:
+def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.DataObject) -> None:
     size = data.draw(st.integers(1, len(available)))
     must = data.draw(st.lists(st.sampled_from(available), unique=True, max_size=size))
     chosen = preferred(available, must, size)
@@ -165,7 +165,7 @@ class DividedGPU(Daemon):
         ]
 
 
-def test_a_divided_card_and_a_lost_one_are_not_offered(tmp_path: Path) -> None:
+def test_divided_and_lost_cards_are_not_offered(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         divided, lost = _look(
@@ -174,7 +174,7 @@ def test_a_divided_card_and_a_lost_one_are_not_offered(tmp_path: Path) -> None:
     assert "GPU-1b fell off the bus" in lost.trouble
 
 
-def test_what_others_have_is_read_from_kubelets_file(tmp_path: Path) -> None:
+def test_elsewhere_reads_gpus_of_other_plugins_from_kubelets_checkpoint(tmp_path: Path) -> None:
     assert elsewhere(tmp_path, "nvshare.com/gpu") == {}
     file = tmp_path / CHECKPOINT
     file.parent.mkdir()
@@ -242,7 +242,7 @@ def test_conflict_takes_every_card_where_the_minor_numbers_are_unknown(tmp_path:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "-1", "1001", "=3", "0=", "0=x", "٣"])
-def test_wrong_replicas_are_named(wrong: str) -> None:
+def test_replicas_option_with_a_wrong_value_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidArgs, match="--replicas cannot be"):
         replicas([wrong])
 
@@ -260,7 +260,7 @@ def test_priority_of_a_class_is_that_of_the_last_option_that_fits() -> None:
     "", "high", "=high", "batch", "batch=low", "batch=", "Batch=high", "1...2=high", "a..b=high",
     "batch=3", "..x=high",
 ])
-def test_priority_class_option_that_means_nothing_is_refused(wrong: str) -> None:
+def test_priority_class_option_with_a_wrong_value_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidArgs, match="--priority-class cannot be"):
         priority_classes([wrong])
 
@@ -270,7 +270,7 @@ def test_wrong_options_lead_to_help() -> None:
         parse(["--replica", "3"])
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nvshare_kubelet_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
     assert ended.value.code == 0
@@ -339,7 +339,7 @@ def test_a_file_that_is_of_no_use_is_named(
         server(file)
 
 
-def test_a_static_pod_is_the_tenant_that_its_control_group_names() -> None:
+def test_static_pod_has_the_tenant_of_the_uid_in_the_cgroup_name() -> None:
     meta = {"namespace": "n", "name": "p", "uid": "of-its-mirror"}
     assert pod({"metadata": meta}).tenant == "pod:of-its-mirror"
     notes = dict.fromkeys((STATIC, MIRROR), "0a" * 16) | {"nvshare.com/weight": "2"}
@@ -351,7 +351,7 @@ def test_a_static_pod_is_the_tenant_that_its_control_group_names() -> None:
 @pytest.mark.parametrize("notes", [
     {STATIC: "0a" * 16}, dict.fromkeys((STATIC, MIRROR), "00000000-0000-4000-8000-000000000000"),
 ])
-def test_a_pod_cannot_name_another_as_its_tenant(notes: dict[str, str]) -> None:
+def test_pod_that_names_a_foreign_uid_keeps_the_own_tenant(notes: dict[str, str]) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "its-own", "annotations": notes}
     assert pod({"metadata": meta}).tenant == "pod:its-own"
 
@@ -367,7 +367,7 @@ def test_containers_are_known_by_their_ids() -> None:
 
 
 @pytest.mark.parametrize("kind", ["container", "initContainer"])
-def test_pod_wants_a_share_by_its_containers_init_containers_and_sidecars(kind: str) -> None:
+def test_pod_wants_shares_of_containers_init_containers_and_sidecars(kind: str) -> None:
     limits = {"a": {RESOURCE: "1"}, "b": {RESOURCE: "0"}, "c": None}
     listed = [{"name": name, "restartPolicy": "Always", "resources": {"limits": one}}
               for name, one in limits.items()]
@@ -375,7 +375,7 @@ def test_pod_wants_a_share_by_its_containers_init_containers_and_sidecars(kind: 
     assert pod({"metadata": meta, "spec": {f"{kind}s": listed}}).wanting == {"a"}
 
 
-def test_static_pod_whose_sidecar_started_without_its_share_is_reported(tmp_path: Path) -> None:
+def test_static_pod_with_a_sidecar_started_without_a_share_is_reported(tmp_path: Path) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "u",
             "annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)}
     static = pod({
@@ -391,7 +391,9 @@ def test_static_pod_whose_sidecar_started_without_its_share_is_reported(tmp_path
     assert StaticPods(tmp_path, lambda: holds).hear("ADDED", static) == []
 
 
-def test_static_pods_are_heard_while_kubelets_file_cannot_be_read(tmp_path: Path) -> None:
+def test_pod_event_is_accepted_and_nothing_reported_while_kubelets_checkpoint_is_unreadable(
+    tmp_path: Path
+) -> None:
     """Names and annotations of all pods pass the same way."""
     def broken() -> set[tuple[str, str]]:
         raise NvshareError("it is not as kubelet writes it")

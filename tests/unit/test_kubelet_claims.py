@@ -65,25 +65,25 @@ def test_quantities_are_read_as_kubernetes_writes_them(text: str, number: int) -
 
 
 @given(st.text())
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_quantity_of_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         assert quantity(text) >= 0
     except ValueError as wrong:
         assert "is no quantity" in str(wrong)   # noqa: PT017
 
 
-def test_what_a_claim_consumes_becomes_terms() -> None:
+def test_capacity_consumed_by_a_claim_becomes_terms() -> None:
     found = read(claim(result(memory="12Gi", compute="50")))
     assert found.uids == ["p1"]
     assert not found.is_shareable
     assert terms([found]) == {"memory-limit": 12 * GIB, "compute-limit": 50}
 
 
-def test_what_was_not_asked_for_is_not_limited() -> None:
+def test_claim_that_requests_zero_sets_no_limit() -> None:
     assert terms([read(claim(result(memory="0", compute="0")))]) == {}
 
 
-def test_the_claim_says_more_than_its_class_and_each_only_for_its_requests() -> None:
+def test_claim_parameters_override_the_class_for_their_requests() -> None:
     found = read(claim(result(request="gpu/large"), configs=(
         config(weight=50, priority="high"), config(("gpu",), weight="200"),
         config(("other",), weight=1), config(driver="gpu.nvidia.com", weight="?"),
@@ -99,12 +99,12 @@ def test_the_claim_says_more_than_its_class_and_each_only_for_its_requests() -> 
     ({"priority": "low"}, "give background, normal, high"), ([], "are no object"),
     (None, "are no object"),
 ])
-def test_nonsense_is_refused_with_what_would_be_right(said: object, why: str) -> None:
+def test_invalid_claim_parameters_are_refused_with_the_valid_values(said: object, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         parameters(said)
 
 
-def test_the_values_that_the_policy_is_tried_with_are_what_nvshare_kubelet_takes() -> None:
+def test_claim_parameters_of_the_policy_tests_are_those_nvshare_kubelet_accepts() -> None:
     good, bad = PARAMETERS
     assert all(len(parameters(said)) == len(said) for said in good)
     for said in bad:
@@ -121,7 +121,7 @@ def test_a_claim_that_is_refused_is_named() -> None:
         read(claim(result(memory="-1")))
 
 
-def test_claims_of_one_card_are_added_up_and_cards_must_agree() -> None:
+def test_claims_on_a_card_are_summed_and_must_agree_between_cards() -> None:
     two = claim(result(memory="8Gi"), result(memory="4Gi", request="b"))
     same = claim(result("gpu-1b", memory="12Gi"), uid="c2")
     assert terms([read(two)]) == {"memory-limit": 12 * GIB}
@@ -131,7 +131,7 @@ def test_claims_of_one_card_are_added_up_and_cards_must_agree() -> None:
         terms([read(two), read(other)])
 
 
-def test_a_pod_has_one_weight() -> None:
+def test_claims_with_different_weights_in_a_pod_are_refused() -> None:
     light = read(claim(result(), configs=(config(weight=1),)))
     heavy = read(claim(result(), configs=(config(weight=2),), uid="c2"))
     with pytest.raises(InvalidArgs, match="a weight of 1 and of 2"):
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path, content: str
     assert len(Prepared(tmp_path).claims()) == 1
 
 
-def test_a_device_says_what_there_is_of_a_card() -> None:
+def test_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
     device = described(CARD, 10, is_tainted=False)
     assert device["name"] == "gpu-0a"
     assert device["attributes"]["uuid"] == {"string": "GPU-0A"}
@@ -266,7 +266,9 @@ def test_the_cdi_file_is_valid_and_holds_a_device_for_each_card(tmp_path: Path) 
     '{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-0a"}]}',
     "kind: nvidia.com/gpu\ndevices:\n- name: GPU-0a\n",
 ])
-def test_the_gpu_comes_by_nvidias_device_where_there_is_one(tmp_path: Path, text: str) -> None:
+def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
+    tmp_path: Path, text: str
+) -> None:
     containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
     assert containers.answer(["GPU-0a"], by_cdi=True).cdi == ("nvshare.com/gpu=GPU-0a",)
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")

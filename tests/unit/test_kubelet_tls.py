@@ -120,7 +120,9 @@ def test_server_of_another_name_needs_tls_server_name(tmp_path: Path) -> None:
             Server(url, authority, name="another").send("GET", "/")
 
 
-def test_server_is_not_verified_where_the_kubeconfig_says_so(tmp_path: Path) -> None:
+def test_server_certificate_is_not_verified_when_the_kubeconfig_disables_verification(
+    tmp_path: Path
+) -> None:
     make(tmp_path, "kubeadm", "DNS:another")
     with serving(tmp_path) as url:
         assert Server(url, is_verified=False).send("GET", "/") == {}

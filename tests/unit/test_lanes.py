@@ -57,7 +57,7 @@ def test_calls_of_a_key_are_answered_in_their_order(loop: Loop, time: Time) -> N
     assert sorted(map(str, answers)) == sorted(map(str, range(100)))
 
 
-def test_call_that_blocks_holds_up_its_own_key_only(loop: Loop, time: Time) -> None:
+def test_call_that_blocks_delays_only_calls_with_the_same_key(loop: Loop, time: Time) -> None:
     made, gate = lanes(loop, time), threading.Event()
     try:
         made.run("a", gate.wait, loop.answers.append)
@@ -69,7 +69,7 @@ def test_call_that_blocks_holds_up_its_own_key_only(loop: Loop, time: Time) -> N
     assert loop.until(3) == ["other", True, "behind it"]
 
 
-def test_call_that_outlasts_the_patience_is_answered_by_nothing(loop: Loop, time: Time) -> None:
+def test_call_that_outlasts_the_patience_is_answered_with_none(loop: Loop, time: Time) -> None:
     made, gate, called = lanes(loop, time), threading.Event(), list[str]()
     try:
         made.run("a", gate.wait, loop.answers.append, PATIENCE)
@@ -107,7 +107,7 @@ def test_number_of_threads_is_bounded_and_those_without_work_end(
     assert loop.until(21)[-1] == "again"
 
 
-def test_call_that_fails_is_answered_by_nothing_and_logged(
+def test_call_that_fails_is_answered_with_none_and_logged(
     loop: Loop, time: Time, caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = lanes(loop, time)

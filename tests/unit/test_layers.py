@@ -117,7 +117,7 @@ def own(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
+def test_modules_import_only_lower_packages(path: Path) -> None:
     purpose = name_of(path).split(".")[0]
     for name in own(path):
         target = name.split(".")[0]
@@ -145,5 +145,5 @@ def test_foreign_libraries_stay_in_their_place(path: Path) -> None:
         assert library != "asyncio" or not here & WITHOUT_ASYNCIO, f"{path} imports asyncio"
 
 
-def test_every_purpose_is_here_and_has_its_place() -> None:
+def test_every_package_is_listed_with_a_purpose() -> None:
     assert {name.split(".")[0] for name in NAMES} - {""} == set(PURPOSES)

@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "sock"
 
 
-def test_listening_lets_every_user_connect_and_removes_its_socket(path: Path) -> None:
+def test_listening_socket_is_open_to_every_user_and_removed_at_close(path: Path) -> None:
     before = os.umask(0o077)
     try:
         listening = Listening(path)
@@ -41,7 +41,7 @@ def test_listening_keeps_a_folder_that_existed_or_is_in_use(path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["other"]
 
 
-def test_listening_twice_is_refused(path: Path) -> None:
+def test_listening_on_a_socket_in_use_is_refused(path: Path) -> None:
     first = Listening(path)
     with pytest.raises(AlreadyRunning, match="another nvshared listens on"):
         Listening(path)
@@ -71,7 +71,7 @@ def test_listening_replaces_a_dead_socket(path: Path, kind: socket.SocketKind) -
     listening.close()
 
 
-def test_listening_does_not_remove_a_file_that_replaced_its_socket(path: Path) -> None:
+def test_listening_close_keeps_a_file_that_replaced_the_socket(path: Path) -> None:
     listening = Listening(path)
     path.unlink()
     path.touch()
@@ -80,7 +80,7 @@ def test_listening_does_not_remove_a_file_that_replaced_its_socket(path: Path) -
     assert path.exists()
 
 
-def test_listening_closes_after_its_socket_was_removed(path: Path) -> None:
+def test_listening_close_accepts_a_removed_socket(path: Path) -> None:
     listening = Listening(path)
     path.unlink()
     listening.close()

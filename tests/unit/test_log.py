@@ -82,7 +82,7 @@ def limited(time: Time) -> Limited:
     return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
 
 
-def test_a_kind_is_silenced_for_a_while_and_then_what_was_left_out_is_counted(
+def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
     caplog: pytest.LogCaptureFixture, time: Time, limited: Limited
 ) -> None:
     for number in range(BURST + 5):
@@ -101,7 +101,7 @@ def test_a_kind_is_silenced_for_a_while_and_then_what_was_left_out_is_counted(
     assert not time.timers
 
 
-def test_nobodys_noise_hides_what_somebody_else_does(
+def test_limited_log_of_one_user_hides_no_lines_of_another(
     caplog: pytest.LogCaptureFixture, limited: Limited
 ) -> None:
     for _ in range(BURST * 2):

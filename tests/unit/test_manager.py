@@ -59,7 +59,7 @@ def test_gpus_stand_in_the_order_of_their_indices(manager: Manager) -> None:
     "1", OTHER.uuid, OTHER.uuid.upper(), OTHER.uuid[4:], "00000000:65:00.0", "0000:65:00.0",
     "65:00.0",
 ])
-def test_a_gpu_is_found_by_all_its_names(manager: Manager, name: str) -> None:
+def test_gpu_is_found_by_index_uuid_and_pci_address(manager: Manager, name: str) -> None:
     assert manager.gpu(name).facts is OTHER
     assert manager.gpu_by_uuid(OTHER.uuid_bytes).facts is OTHER
 
@@ -86,7 +86,7 @@ def test_clients_are_found_by_id_and_pid(manager: Manager) -> None:
         manager.client(3)
 
 
-def test_what_happens_on_a_gpu_is_told_by_the_manager_too(manager: Manager) -> None:
+def test_manager_repeats_client_signals_of_its_gpus(manager: Manager) -> None:
     heard: list[object] = []
     manager.client_new.connect(heard.append)
     manager.client_removed.connect(heard.append)
@@ -103,7 +103,7 @@ def quanta(manager: Manager) -> list[int]:
     return [manager.tq, *(gpu.tq for gpu in manager.gpus)]
 
 
-def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
+def test_set_quantum_changes_one_gpu_or_all_and_is_saved(manager: Manager, store: Kept) -> None:
     heard: list[frozenset[str]] = []
     manager.changed.connect(heard.append)
     assert quanta(manager) == [30, 30, 30]
@@ -123,7 +123,9 @@ def test_the_quantum_of_one_and_of_all(manager: Manager, store: Kept) -> None:
     assert heard == [frozenset({"tq", "anti_thrash"})] * 5
 
 
-def test_a_quantum_that_follows_from_what_hand_overs_cost(manager: Manager, store: Kept) -> None:
+def test_set_quantum_to_auto_changes_one_gpu_or_all_and_is_saved(
+    manager: Manager, store: Kept
+) -> None:
     manager.set_quantum(None, "1")
     assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [False, False, True]
@@ -143,7 +145,7 @@ def test_a_quantum_that_follows_from_what_hand_overs_cost(manager: Manager, stor
     assert quanta(manager) == [30, 30, 30]
 
 
-def test_what_cannot_be_kept_holds_all_the_same(
+def test_setting_that_cannot_be_saved_stays_in_force(
     manager: Manager, store: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Overrides) -> Future[None]:
@@ -189,7 +191,7 @@ def test_modes_and_gpus_that_are_none_are_refused(manager: Manager, store: Kept)
     assert store.saved is None
 
 
-def test_reload_takes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
     now = [DEFAULTS]
@@ -217,7 +219,7 @@ def test_reload_takes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quanta(manager) == [9, 9]
 
 
-def test_what_was_saved_holds_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_overrides_apply_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
     saved = Overrides(Override(tq=4_000_000), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})
@@ -229,7 +231,7 @@ def test_what_was_saved_holds_from_the_start(monkeypatch: pytest.MonkeyPatch) ->
     assert manager.add(FACTS, Sample(), gather=True).tq_auto
 
 
-def test_what_others_use_counts_from_the_start_unless_it_may_be_our_own(
+def test_outside_use_counts_at_the_start_unless_clients_may_hold_the_memory(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time()

@@ -94,7 +94,7 @@ def test_the_daemon_set_has_the_folders_that_nvshare_kubelet_uses() -> None:
     assert container["env"][0]["name"] == options.NODE_VARIABLE
 
 
-def test_it_may_do_what_it_does_and_no_more() -> None:
+def test_nvshare_kubelet_has_no_more_permissions_than_needed() -> None:
     found = base()
     security = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"]}
@@ -113,7 +113,7 @@ def test_it_may_do_what_it_does_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
-def test_an_example_asks_for_what_there_is(path: Path) -> None:
+def test_examples_request_only_offered_resources(path: Path) -> None:
     every = [one for one in documents(path) if not one["apiVersion"].startswith("kueue.")]
     templates = [one for one in every if one["kind"] == "ResourceClaimTemplate"]
     for one in (template["spec"]["spec"]["devices"] for template in templates):
@@ -168,7 +168,7 @@ def takes(key: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("key", MEANINGS)
-def test_the_values_that_the_policy_is_tried_with_are_what_nvshare_kubelet_takes(key: str) -> None:
+def test_annotation_values_of_the_policy_tests_are_those_nvshare_kubelet_accepts(key: str) -> None:
     good, bad = VALUES[key]
     assert [text for text in good if not takes(key, text)] == []
     assert [text for text in bad if takes(key, text)] == []
@@ -226,7 +226,7 @@ with_kustomize = pytest.mark.skipif(
     ("overlays/nvshared-daemonset", {"nvshare-kubelet"}),
     ("claims", {"nvshare-kubelet", "nvshare-kubelet-claims"}),
 ])
-def test_where_nvshare_kubelet_runs_it_has_the_account_that_the_roles_are_for(
+def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
     folder: str, roles: set[str]
 ) -> None:
     """And no others: what they allow is what it does, as tests/integration/apiserver.py checks."""
@@ -244,7 +244,7 @@ def test_where_nvshare_kubelet_runs_it_has_the_account_that_the_roles_are_for(
 
 
 @with_kustomize
-def test_all_strategies_have_the_same_objects_so_that_one_replaces_another() -> None:
+def test_strategies_have_the_same_objects_to_replace_each_other() -> None:
     found = {}
     for name in STRATEGIES:
         objects = built(MANIFESTS / "overlays" / name)
@@ -258,7 +258,7 @@ def test_all_strategies_have_the_same_objects_so_that_one_replaces_another() -> 
 
 @pytest.mark.parametrize("name", ["overlays/nvshared", "overlays/nvshared-daemonset", "claims"])
 @with_kustomize
-def test_images_are_named_in_one_place_for_all_overlays(name: str) -> None:
+def test_overlays_take_image_names_from_a_single_component(name: str) -> None:
     (component,) = documents(MANIFESTS / "images" / "kustomization.yaml")
     named = {f"{one['newName']}:{one['newTag']}" for one in component["images"]}
     assert named == {f"localhost/{one}:{__version__}" for one in ("nvshared", "nvshare-kubelet")}
@@ -268,7 +268,7 @@ def test_images_are_named_in_one_place_for_all_overlays(name: str) -> None:
         assert set(one["resources"]["limits"]) == {"memory"}
 
 
-def test_the_documentation_names_tests_that_there_are() -> None:
+def test_kubernetes_page_names_only_existing_tests() -> None:
     page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", page)
     assert len(named) > 10

@@ -58,7 +58,7 @@ async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], floa
     return found
 
 
-async def test_the_predecessors_names(time: Time) -> None:
+async def test_metrics_keep_the_predecessors_names(time: Time) -> None:
     made = manager(time)
     client = a_client(made)
     found = await scraped(made)
@@ -125,7 +125,7 @@ def test_the_page_about_monitoring_has_every_metric() -> None:
     assert not lines[start + len(expected)].startswith("|")
 
 
-async def test_what_nvml_does_not_say_is_left_out(time: Time) -> None:
+async def test_metrics_omit_figures_that_nvml_does_not_give(time: Time) -> None:
     made = manager(time)
     found = await scraped(made)
     assert found["nvshare_gpu_temperature_celsius"][0][1] == 61
@@ -136,7 +136,7 @@ async def test_what_nvml_does_not_say_is_left_out(time: Time) -> None:
                 "nvshare_gpu_utilization_ratio"} & found.keys()
 
 
-async def test_states_and_what_stays_are_series_of_their_own(time: Time) -> None:
+async def test_metrics_have_a_series_per_state_and_pinned_client(time: Time) -> None:
     made = manager(time)
     client = a_client(made)
     found = await scraped(made)
@@ -148,7 +148,7 @@ async def test_states_and_what_stays_are_series_of_their_own(time: Time) -> None
     assert (labels["client"], labels["reason"], value) == (str(client.id), "unseen", 1)
 
 
-async def test_a_program_that_ended_is_gone_and_its_tenants_totals_are_not(time: Time) -> None:
+async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time) -> None:
     made = manager(time)
     figures = Figures(made)
     gpu = made.gpus[0]
@@ -200,7 +200,7 @@ def test_of_very_many_tenants_the_oldest_without_programs_are_forgotten(
     assert sorted(known.of(gpu)) == sorted(names)
 
 
-async def test_decisions_are_counted_by_what_they_take(time: Time) -> None:
+async def test_metrics_count_decisions_by_duration(time: Time) -> None:
     made = manager(time)
     scheduler = Scripted.latest
 
@@ -219,7 +219,7 @@ async def test_decisions_are_counted_by_what_they_take(time: Time) -> None:
     assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
 
 
-async def test_times_go_on_while_nothing_happens(
+async def test_metrics_of_time_grow_without_events(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = manager(time)

@@ -47,7 +47,7 @@ def queries() -> Iterator[str]:
     yield from (str(variable["query"]) for variable in DASHBOARD["templating"]["list"])
 
 
-def test_alerts_and_dashboard_name_metrics_that_there_are() -> None:
+def test_alerts_and_dashboard_name_only_existing_metrics() -> None:
     named = {name for query in queries() for name in METRIC.findall(query)}
     assert len(named) > 25
     assert not named - known()
@@ -55,7 +55,7 @@ def test_alerts_and_dashboard_name_metrics_that_there_are() -> None:
     assert not asked - known()
 
 
-def test_each_alert_is_tested_and_says_what_to_do() -> None:
+def test_each_alert_has_a_test_and_advice() -> None:
     tests = yaml.safe_load((ROOT / "tests" / "integration" / "alerts.yml").read_text())["tests"]
     assert [one["name"] for one in tests] == [rule["alert"] for rule in rules()]
     page = (ROOT / "docs" / "monitoring.md").read_text()
@@ -68,7 +68,7 @@ def test_each_alert_is_tested_and_says_what_to_do() -> None:
         assert set(re.findall(r"\bnvsharectl (?!\(|\))([a-z-]+)", said)) <= verbs
 
 
-def test_the_dashboard_asks_whom_it_is_told_to_and_nothing_covers_anything() -> None:
+def test_dashboard_uses_its_variables_and_panels_do_not_overlap() -> None:
     numbers = [panel["id"] for panel in PANELS]
     assert len(set(numbers)) == len(numbers)
     names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
@@ -86,7 +86,7 @@ def test_the_dashboard_asks_whom_it_is_told_to_and_nothing_covers_anything() -> 
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
-def test_packages_bring_them_all() -> None:
+def test_packages_install_all_alerts_and_dashboards() -> None:
     done = subprocess.run(
         ["make", "--dry-run", "--file=packaging/install.mk", "install-system", "DESTDIR=/there"],
         cwd=ROOT, check=True, capture_output=True, text=True,

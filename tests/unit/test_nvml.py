@@ -94,7 +94,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     return fake
 
 
-def test_cards_are_found(library: FakeLibrary) -> None:
+def test_nvml_finds_cards_with_their_facts(library: FakeLibrary) -> None:
     assert NVML().find() == (FACTS,)
 
 
@@ -128,7 +128,7 @@ def test_a_sample_has_all_figures(library: FakeLibrary) -> None:
     )
 
 
-def test_what_a_card_cannot_say_is_unknown(library: FakeLibrary) -> None:
+def test_sample_is_unknown_for_queries_that_a_card_does_not_support(library: FakeLibrary) -> None:
     for name in ("Temperature", "PowerUsage", "UtilizationRates", "ComputeRunningProcesses"):
         library.failing[f"nvmlDeviceGet{name}"] = 3
     assert NVML().sample(FACTS.uuid) == Sample(memory_used=3 * GIB)
@@ -147,7 +147,7 @@ def test_what_a_card_cannot_say_is_unknown(library: FakeLibrary) -> None:
     (999, True, ExitCode.FAILURE,
      "the NVIDIA driver does not answer: NVML says 999; see what nvidia-smi says"),
 ])
-def test_without_a_driver_there_is_a_sentence(
+def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
     library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: int,
     loaded: bool, code: ExitCode, sentence: str,
 ) -> None:
@@ -169,13 +169,15 @@ def test_a_card_that_does_not_answer_is_left_out(
 
 
 @pytest.mark.parametrize("value", [6, 15])
-def test_a_card_that_is_gone_is_lost(library: FakeLibrary, value: int) -> None:
+def test_sample_raises_gpu_lost_when_nvml_no_longer_finds_the_card(
+    library: FakeLibrary, value: int
+) -> None:
     library.failing["nvmlDeviceGetHandleByUUID"] = value
     with pytest.raises(GPULost):
         NVML().sample(FACTS.uuid)
 
 
-def test_a_card_is_looked_for_once_as_that_may_ask_others_too(library: FakeLibrary) -> None:
+def test_sample_reuses_the_handle_of_a_card_until_a_query_fails(library: FakeLibrary) -> None:
     nvml = NVML()
     nvml.find()
     library.failing["nvmlDeviceGetHandleByUUID"] = 15
@@ -199,7 +201,7 @@ CODES: tuple[int | Exception, ...] = (*range(1, 30), 999, *NO_NVML_ERRORS)
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("code", CODES, ids=str)
-def test_failure_of_any_question_costs_no_other_card_its_figures(
+def test_failure_of_any_query_affects_no_other_card(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, code: int | Exception,
 ) -> None:
     """At the start, and later."""
@@ -232,7 +234,7 @@ def test_failure_of_any_question_costs_no_other_card_its_figures(
 FIGURES = ("memory_used", "utilisation", "temperature", "power", "processes")
 
 
-def test_card_without_memory_of_its_own_is_left_out_with_the_reason(
+def test_card_without_own_memory_is_left_out_with_the_reason(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
     library.failing["nvmlDeviceGetMemoryInfo"] = library.NVML_ERROR_NOT_SUPPORTED
@@ -241,7 +243,9 @@ def test_card_without_memory_of_its_own_is_left_out_with_the_reason(
     assert "GPU 0 is left out: it has no memory of its own, but the host's" in caplog.text
 
 
-def test_name_that_is_no_text_is_shown_as_far_as_it_can_be_read(library: FakeLibrary) -> None:
+def test_card_name_with_invalid_utf_8_is_shown_with_replacement_characters(
+    library: FakeLibrary
+) -> None:
     library.failing["nvmlDeviceGetName"] = NO_NVML_ERRORS[0]
     (facts,) = NVML().find()
     assert facts.name == "NVIDIA \N{REPLACEMENT CHARACTER}?"

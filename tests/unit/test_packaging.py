@@ -68,11 +68,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_is_for_any_python_and_one_kind_of_machine(wheel: Path) -> None:
+def test_wheel_is_for_any_python_3_and_one_architecture(wheel: Path) -> None:
     assert re.fullmatch(r"nvshared-[\w.]+-py3-none-linux_\w+\.whl", wheel.name)
 
 
-def test_the_wheel_has_every_module_and_what_was_compiled(wheel: Path) -> None:
+def test_wheel_has_every_module_and_compiled_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "nvshared").rglob("*.py")}
     assert names >= modules | COMPILED
@@ -80,7 +80,7 @@ def test_the_wheel_has_every_module_and_what_was_compiled(wheel: Path) -> None:
     assert not strays
 
 
-def test_the_installed_package_finds_its_library(installed: Path) -> None:
+def test_installed_package_finds_the_packaged_library(installed: Path) -> None:
     script = "from nvshared import library; print(library.hook(), library.workload())"
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(installed)},
@@ -91,7 +91,7 @@ def test_the_installed_package_finds_its_library(installed: Path) -> None:
     assert os.access(workload, os.X_OK)
 
 
-def test_both_commands_start(installed: Path) -> None:
+def test_installed_commands_print_their_version(installed: Path) -> None:
     for command in PROJECT["project"]["scripts"]:
         done = subprocess.run(
             [installed / "bin" / command, "--version"],
@@ -113,7 +113,7 @@ def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedPro
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
 @pytest.mark.parametrize("shell", SCRIPTS)
-def test_packages_bring_completions(shell: str, tmp_path: Path) -> None:
+def test_packages_install_completions_for_each_shell(shell: str, tmp_path: Path) -> None:
     done = made(shell, tmp_path, PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
     printed = subprocess.run(
@@ -152,7 +152,9 @@ def put_tool(path: Path, script: str) -> None:
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
 @pytest.mark.parametrize("uid", [0, 1000])
-def test_what_a_package_needs_to_be_built_is_installed_or_said(tmp_path: Path, uid: int) -> None:
+def test_missing_build_dependencies_are_installed_by_root_or_named(
+    tmp_path: Path, uid: int
+) -> None:
     put_tool(tmp_path / "dpkg-checkbuilddeps", "#!/bin/sh\necho missing: dh-python >&2; exit 1\n")
     put_tool(tmp_path / "id", f"#!/bin/sh\necho {uid}\n")
     put_tool(tmp_path / "apt-get", "#!/bin/sh\necho apt-get $*\n")
@@ -171,7 +173,7 @@ def test_what_a_package_needs_to_be_built_is_installed_or_said(tmp_path: Path, u
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
-def test_nothing_but_the_two_packages_waits_to_be_installed(tmp_path: Path) -> None:
+def test_package_build_leaves_only_the_two_packages(tmp_path: Path) -> None:
     """Neither those with debugging symbols, nor what was built before."""
     wheels, dist, tools = tmp_path / "wheels", tmp_path / "dist", tmp_path / "tools"
     for folder in (wheels, dist, tools, tmp_path / "deb"):

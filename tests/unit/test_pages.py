@@ -21,7 +21,7 @@ def test_page_block_is_run_by_a_test_or_listed_with_a_reason(page: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "beginning"), sorted({*pages.requests(), *pages.NOT_RUN}))
-def test_claimed_block_is_in_its_page(page: str, beginning: str) -> None:
+def test_block_named_by_a_test_is_in_the_page(page: str, beginning: str) -> None:
     assert pages.block(page, beginning)
 
 

@@ -16,7 +16,7 @@ from nvshared.machine import peer
 from nvshared.machine.tenant import Kind, Tenant
 
 
-def test_a_peer_is_what_the_kernel_says() -> None:
+def test_peer_has_the_kernels_pid_uid_and_name() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         who = peer.identify(*peer.credentials(ours))
@@ -26,7 +26,7 @@ def test_a_peer_is_what_the_kernel_says() -> None:
     assert who.started is not None
 
 
-def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "comm": "python\n", "environ": "SLURM_JOB_ID=42\0",
         "cgroup": "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n",
@@ -40,7 +40,7 @@ def test_a_peer_belongs_to_what_it_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(who.tenant) == "job:42"
 
 
-def test_what_users_start_for_themselves_is_their_share_of_the_time() -> None:
+def test_peer_started_by_a_user_shares_within_that_user() -> None:
     def sharers(*names: str) -> list[str]:
         tenants = tuple(Tenant(Kind(kind), name) for kind, name in (n.split(":") for n in names))
         return [str(one) for one in peer.Peer(1, 1000, 1000, "", tenants).sharers]
@@ -68,7 +68,7 @@ def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
-def test_contained_process_stays_so_whatever_it_calls_itself(
+def test_contained_process_is_recognised_whatever_the_process_name(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     # The kernel replaces an end of a line in a name, and nothing else at which Python splits.
@@ -113,7 +113,7 @@ def test_watch_tells_of_the_death_of_the_process_that_connected(tmp_path: Path) 
     ("train_large_mod", "/usr/bin/python3 -u ./train_large_model.py", "train_large_model.py"),
     ("a-name-it-chose", "/usr/bin/python3 train.py", "a-name-it-chose"),
 ])
-def test_whole_name_adds_what_the_kernel_cut_off(
+def test_whole_name_completes_a_truncated_name(
     monkeypatch: pytest.MonkeyPatch, called: str, command: str, whole: str
 ) -> None:
     files = {"cmdline": command.replace(" ", "\0")}

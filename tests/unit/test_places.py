@@ -25,7 +25,7 @@ def test_places_are_left_for_root_and_new_users(greedy: int) -> None:
     assert fill(places, ROOT) >= 4096 // 16
 
 
-def test_places_of_one_user_are_bounded() -> None:
+def test_places_of_a_user_are_bounded_except_of_root() -> None:
     assert fill(Places(4096, 1024), "user:1000") == 1024
     assert fill(Places(4096, 1024), ROOT) == 4096
     assert fill(Places(1, 1024), "user:1000") == 1
