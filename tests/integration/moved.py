@@ -2,6 +2,7 @@
 """A program that shares a GPU and does what it is told: it prints what each line comes to."""
 
 import ctypes
+import os
 import sys
 import threading
 
@@ -44,6 +45,14 @@ def in_thread(function: str) -> bool:
     thread.start()
     thread.join()
     return bool(done)
+
+
+def ask_in_child() -> int:
+    """What the driver answers a forked child."""
+    child = os.fork()
+    if child == 0:
+        os._exit(cuda.cuCtxSynchronize())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 threads: list[threading.Thread] = []

@@ -380,3 +380,17 @@ def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
     for program, byte in zip(programs, bytes_, strict=True):
         assert program.ask("read()") == str({byte})
         program.end()
+
+
+def test_child_that_a_parked_program_forks_is_refused_by_the_driver(
+    own_site: Site, bus: str,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        assert program.ask("ask_in_child()") == "3"
+        control.park(only(control).id)
+        assert program.ask("ask_in_child()") == "3"
+        assert only(control).state == "parked"
+        assert program.ask("read()") == "{7}"
+    program.end()
