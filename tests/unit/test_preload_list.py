@@ -30,7 +30,7 @@ LINES = st.lists(st.sampled_from([
         (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
     ],
 )
-def test_what_is_loaded(data: bytes, found: list[str]) -> None:
+def test_entries_lists_libraries_as_the_loader_reads_them(data: bytes, found: list[str]) -> None:
     assert entries(data) == found
 
 
@@ -45,7 +45,7 @@ def test_what_is_loaded(data: bytes, found: list[str]) -> None:
         ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
     ],
 )
-def test_putting_in(before: str, after: str) -> None:
+def test_with_library_adds_the_library_once(before: str, after: str) -> None:
     assert with_library(before.encode(), OURS).decode() == after
 
 
@@ -62,7 +62,7 @@ def test_putting_in(before: str, after: str) -> None:
         ("/a.so  /b.so\n", "/a.so  /b.so\n"),
     ],
 )
-def test_taking_out(before: str, after: str) -> None:
+def test_without_library_removes_every_mention(before: str, after: str) -> None:
     assert without_library(before.encode()).decode() == after
 
 
@@ -79,7 +79,7 @@ def test_others_stay_whatever_the_list_is(lines: list[str], ends: bool) -> None:
     assert data.count(b"#") == put.count(b"#")
 
 
-def test_a_list_that_is_replaced_keeps_its_mode_and_one_that_would_be_empty_goes(
+def test_preload_list_keeps_the_mode_and_is_removed_when_empty(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "etc").mkdir()
@@ -104,7 +104,7 @@ def test_a_list_that_need_not_change_is_not_touched(tmp_path: Path) -> None:
     assert place.stat().st_ino == inode
 
 
-def test_what_goes_wrong_while_it_is_written_leaves_the_old_one(
+def test_preload_list_is_unchanged_when_writing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "etc").mkdir()
@@ -142,7 +142,7 @@ def test_links_are_followed_as_the_system_would(tmp_path: Path) -> None:
         ("/", "/"), ("/rel/file", "/b/file"), ("/b/../../b/file", "/b/file"),
     ],
 )
-def test_paths_without_links(tmp_path: Path, path: str, resolved: str) -> None:
+def test_resolve_follows_links_within_the_tree(tmp_path: Path, path: str, resolved: str) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "file").touch()
     (tmp_path / "a").symlink_to("/b")

@@ -35,27 +35,27 @@ def states(folder: Path, *options: str, wanted: str = "1") -> list[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_it_is_python_3_8(path: Path) -> None:
+def test_program_modules_parse_as_python_3_8(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("wanted", ["0", "1"])
-def test_nothing_runs_without_the_library(tmp_path: Path, wanted: str) -> None:
+def test_program_modules_start_nothing_without_the_library(tmp_path: Path, wanted: str) -> None:
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
-def test_another_sitecustomize_is_loaded_too(tmp_path: Path) -> None:
+def test_other_sitecustomize_is_loaded_after_ours(tmp_path: Path) -> None:
     theirs = tmp_path / "sitecustomize.py"
     theirs.write_text("print('theirs')")
     assert states(tmp_path) == ["theirs", "True 1 False", str(theirs)]
 
 
-def test_without_another_one_ours_stays(tmp_path: Path) -> None:
+def test_our_sitecustomize_stays_loaded_where_there_is_no_other(tmp_path: Path) -> None:
     (tmp_path / "usercustomize.py").write_text("")
     assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")
 
 
-def test_another_sitecustomize_fails_as_it_would_alone(tmp_path: Path) -> None:
+def test_other_sitecustomize_fails_with_the_same_error_as_alone(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import no_such_module")
 
     def said(*folders: Path) -> str:
@@ -68,7 +68,7 @@ def test_another_sitecustomize_fails_as_it_would_alone(tmp_path: Path) -> None:
     assert said(library.program(), tmp_path) == said(tmp_path)
 
 
-def test_the_magic_says_what_a_notebook_has_and_who_holds_the_gpu(
+def test_notebook_magic_reports_own_memory_and_the_holder(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(library.program())
     report = importlib.import_module("nvshare").report

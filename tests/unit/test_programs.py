@@ -50,25 +50,25 @@ def nothing_remembered() -> None:
     command.cache_clear()
 
 
-def test_its_user_sees_the_command_line_and_which_notebook(process: int, session: str) -> None:
+def test_command_is_shown_to_the_owner_with_the_notebooks_name(process: int, session: str) -> None:
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), NAME, TENANT) == (short if session else whole)
 
 
-def test_others_see_its_name(process: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_hidden_from_other_users(process: int, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     assert command(1, process, owner, NAME, TENANT) == NAME
 
 
-def test_a_process_of_another_namespace_is_not_taken_for_it(process: int) -> None:
+def test_command_is_hidden_for_a_process_of_another_namespace_or_user(process: int) -> None:
     assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME
     if os.geteuid() == 0:
         assert command(2, process, 1000, NAME, TENANT) == NAME
 
 
-def test_what_a_program_calls_itself_comes_first(process: int) -> None:
+def test_command_begins_with_the_programs_own_name(process: int) -> None:
     shown = f"my model: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), "my model", TENANT) == shown
     # Its pod's name is no name of its own.

@@ -85,7 +85,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return {name: int(value) for name, value in (line.split() for line in out.splitlines())}
 
 
-def test_values_are_the_headers(compiled: dict[str, int]) -> None:
+def test_protocol_constants_equal_those_of_the_header(compiled: dict[str, int]) -> None:
     assert {f"NVSHARE_{one.name}": one.value for one in Type} == {
         name: compiled[name] for name in enumerators("nvshare_type")
     }
@@ -105,7 +105,7 @@ def test_values_are_the_headers(compiled: dict[str, int]) -> None:
     assert f'NVSHARE_DEFAULT_SOCKET "{names.DEFAULT_SOCKET}"' in HEADER.read_text()
 
 
-def test_sizes_are_the_headers(compiled: dict[str, int]) -> None:
+def test_protocol_record_sizes_equal_those_of_the_header(compiled: dict[str, int]) -> None:
     assert compiled["nvshare_order"] == protocol.ORDER.size == protocol.SIZE
     assert compiled["nvshare_report"] == protocol.REPORT.size == protocol.SIZE
 
@@ -122,7 +122,7 @@ def compare(packet: bytes, compiled: dict[str, int], expected: list[tuple[str, i
     assert rest == bytes(protocol.SIZE)
 
 
-def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str, int]) -> None:
+def test_order_fields_have_the_headers_offsets(compiled: dict[str, int]) -> None:
     values: dict[str, Any] = {
         name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
     packet = encode_order(OrderRecord(Type.EVICT, 0x11121314, 2, **values))
@@ -151,7 +151,7 @@ def test_each_field_of_an_order_lies_where_the_header_has_it(compiled: dict[str,
     (Type.COMMIT, ("commit", "pins")), (Type.MOVED, ("moved", "took")),
     (Type.STOPPED, ("moved", "took")), (Type.HELLO, ("commit", "pins")),
 ])
-def test_each_field_of_a_report_lies_where_the_header_has_it(
+def test_report_fields_have_the_headers_offsets(
     compiled: dict[str, int], kind: Type, last: tuple[str, str]
 ) -> None:
     figures = {name: 10 + number for number, name in enumerate(FIGURES)}
@@ -229,7 +229,7 @@ def test_any_body_behind_a_right_head_is_a_report(packet: bytes, kind: Type) -> 
     (b"\x41\x00\x07\x00" + bytes(100), "a MEMORY of version 7 came, and we speak 2"),
     (b"\x03\x00\x02\x00" + bytes(100), "a RUN came, which only the daemon may send"),
 ])
-def test_the_sentence_says_what_came(packet: bytes, sentence: str) -> None:
+def test_invalid_report_is_refused_with_the_received_value(packet: bytes, sentence: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_report(packet)
     assert str(caught.value) == sentence
@@ -247,7 +247,9 @@ def test_a_hello_of_another_version_can_be_answered() -> None:
     assert decode_report(encode_report(ReportRecord(Type.HELLO, version=9))).version == 9
 
 
-def test_a_name_lies_where_the_header_has_it(compiled: dict[str, int]) -> None:
+def test_name_report_has_the_headers_offset_and_drops_partial_utf_8(
+    compiled: dict[str, int]
+) -> None:
     packet = encode_report(ReportRecord(Type.NAME, text="tr\u00e4in"))
     assert packet[compiled["nvshare_report.text"]:] == b"tr\xc3\xa4in".ljust(88, b"\0")
     assert decode_report(packet) == ReportRecord(Type.NAME, text="tr\u00e4in")

@@ -29,7 +29,7 @@ def test_the_longest_quantum_can_be_told(text: str) -> None:
 @pytest.mark.parametrize("text", [
     "1193047h", "4294967296s", "4294967295001ms", "9999999999h", "999999999999999h",
 ])
-def test_a_longer_time_is_refused_with_what_there_may_be(text: str) -> None:
+def test_duration_beyond_the_maximum_is_refused_with_the_maximum(text: str) -> None:
     for parse in (duration, positive_duration):
         with pytest.raises(ValueError, match="at most 4294967295 seconds"):
             parse(text)
@@ -62,5 +62,5 @@ def test_more_bytes_than_can_be_told_are_refused() -> None:
     "700MiB", "20GiB", "1536MiB", "1500MB", "3TiB", "1 byte", "4097 bytes", "12kB", "7KiB", "4GB",
     "1TB", "40GB", "1023MiB",
 ])
-def test_a_size_is_said_as_it_is_given(text: str) -> None:
+def test_size_is_printed_as_entered(text: str) -> None:
     assert sized(size(text.removesuffix("ytes").removesuffix("yte"))) == text

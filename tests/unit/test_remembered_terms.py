@@ -117,7 +117,7 @@ def test_many_changes_are_written_once(
     assert len(written) == 1
 
 
-def test_another_process_of_that_number_gets_nothing(
+def test_remembered_terms_are_dropped_for_a_new_process_with_the_same_pid(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Daemon(tmp_path, time)
@@ -135,7 +135,7 @@ def test_another_process_of_that_number_gets_nothing(
     assert one["started"] == now + 1        # of the one that is gone nothing is left
 
 
-def test_after_a_boot_nothing_counts(
+def test_remembered_terms_are_dropped_after_a_reboot(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Daemon(tmp_path, time)
@@ -162,7 +162,7 @@ def test_a_damaged_file_is_reported_and_not_used(
     ("memory_limit", -1), ("memory_limit", 1 << 64), ("suspended", 3), ("nonsense", 1),
     ("weight", 1.5), ("compute_limit", 50.0), ("memory_limit", 0.5), ("weight", True),
 ])
-def test_what_nobody_can_have_set_is_not_used(
+def test_remembered_terms_with_invalid_values_are_ignored(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, name: str, value: float
 ) -> None:
     first = Daemon(tmp_path, time)
@@ -189,7 +189,7 @@ def test_a_process_that_cannot_be_is_not_used(
     assert len(caplog.records) == 1
 
 
-def test_nowhere_to_write(
+def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwritable(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon = Daemon(tmp_path / "file" / "below", time)

@@ -25,7 +25,7 @@ def read(file: Path, text: str) -> Config:
     return load(file, {}, {})
 
 
-def test_every_setting_is_read_with_its_place(
+def test_rules_are_read_with_their_line(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "total", lambda: 80 * GIB)
@@ -164,7 +164,7 @@ def test_the_most_specific_rule_goes_first(
     assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
 
 
-def test_of_rules_that_are_alike_the_last_one_holds() -> None:
+def test_last_rule_holds_among_equally_specific_rules() -> None:
     rules = [Rule("user:a*", "weight", 1, "1"), Rule("user:*e", "weight", 2, "2")]
     assert [rule.value for rule in holding(rules, ("user:ae",), ())] == [2, 1]
 
@@ -185,6 +185,6 @@ def test_a_user_is_named_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     ("group:staff", r"a group has rules: \[tenant group:NAME\] in nvshared.conf"),
     ("user:*", r"a pattern is for rules: \[tenant PATTERN\] in nvshared.conf"),
 ])
-def test_what_is_no_tenant(text: str, hint: str) -> None:
+def test_invalid_tenant_name_is_refused_with_a_hint(text: str, hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
         tenant(text)

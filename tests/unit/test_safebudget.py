@@ -124,7 +124,7 @@ def test_safe_budget_is_recounted_for_late_clients_at_intervals(site: Site) -> N
     assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
 
 
-def test_safe_budget_never_shrinks(site: Site) -> None:
+def test_safe_budget_does_not_shrink_when_others_take_host_memory(site: Site) -> None:
     site.free = 0                       # somebody else has taken it
     site.comes(1, Memory(allocated=GIB, host=GIB))
     site.gathers()

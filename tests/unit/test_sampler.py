@@ -56,7 +56,7 @@ def test_sampler_does_not_query_an_idle_card(bench: Bench) -> None:
     assert bench.open == []
 
 
-def test_who_looks_at_an_idle_card_sees_it_as_it_is_now(bench: Bench) -> None:
+def test_look_at_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
     seen: list[int] = []
 
     def look(who: int) -> None:
@@ -81,7 +81,7 @@ def test_who_looks_at_an_idle_card_sees_it_as_it_is_now(bench: Bench) -> None:
     assert bench.open == []
 
 
-def test_nobody_waits_to_see_a_card_that_stalls_or_is_lost(bench: Bench) -> None:
+def test_look_at_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> None:
     seen: list[int] = []
     bench.gpu.look(lambda: seen.append(1))
     bench.time.pass_by(SECOND)
@@ -200,7 +200,7 @@ def test_a_failing_card_is_asked_on_and_complained_about_now_and_then(
     assert not bench.gpu.lost
 
 
-def test_the_worker_asks_in_its_own_thread_and_hands_over_answers_and_errors() -> None:
+def test_worker_queries_in_a_thread_and_posts_answers_and_errors() -> None:
     here = threading.current_thread()
     asked_in: list[threading.Thread] = []
     posted: list[Callable[[], None]] = []
@@ -287,7 +287,9 @@ def test_figures_of_a_card_that_does_not_answer_any_more_are_absent(bench: Bench
     assert bench.gpu.sample.memory_used == 7 * GIB
 
 
-def test_fault_in_a_question_costs_its_answer_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_goes_on_after_an_unexpected_exception_in_a_query(
+    caplog: pytest.LogCaptureFixture
+) -> None:
     posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
     answers: list[Sample | NvshareError] = []
     faults = [ValueError("a fault of pynvml")]
@@ -307,7 +309,7 @@ def test_fault_in_a_question_costs_its_answer_alone(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
-def test_card_of_which_nvml_says_nothing_three_times_is_at_fault_until_it_does(
+def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
     bench: Bench, answer: Sample | NvshareError
 ) -> None:
     for number in range(3):
@@ -321,7 +323,9 @@ def test_card_of_which_nvml_says_nothing_three_times_is_at_fault_until_it_does(
     assert bench.gpu.fault == ""
 
 
-def test_card_about_which_nvml_does_not_answer_is_at_fault_until_it_does(bench: Bench) -> None:
+def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
+    bench: Bench
+) -> None:
     bench.gpu.look(lambda: None)
     bench.time.pass_by(9 * SECOND)
     assert bench.gpu.fault == ""

@@ -118,7 +118,7 @@ def test_busy_turns_begin_when_both_clients_are_busy_for_long() -> None:
     assert pair.tick() == []
 
 
-def test_busy_turns_end_at_a_gap_within_a_turn() -> None:
+def test_turns_of_busy_programs_that_fit_end_when_one_pauses_within_its_turn() -> None:
     pair = Pair(3)
     holder = pair.one_runs()
     pair.busy(holder, gaps=True)
@@ -173,7 +173,7 @@ def test_busy_report_after_a_turn_is_ignored() -> None:
     assert pair.takes_turns()
 
 
-def test_busy_turns_end_when_a_member_does_not_want_its_turn() -> None:
+def test_busy_turns_end_when_a_member_wants_no_turn() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += quantum.BUSY

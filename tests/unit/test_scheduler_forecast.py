@@ -55,7 +55,7 @@ def test_forecast_of_clients_that_fit_together_is_the_same() -> None:
     assert abs(seconds(talk, 2) - seconds(talk, 3)) <= COST
 
 
-def test_forecast_with_anti_thrash_on_counts_one_at_a_time() -> None:
+def test_forecast_with_anti_thrash_on_adds_a_turn_per_client() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 10)
     for client in (2, 3):
@@ -71,7 +71,7 @@ def test_forecast_of_a_client_that_never_fits_is_unknown() -> None:
     assert waits(talk)[3] == Wait(1, None)
 
 
-def test_forecast_of_a_limited_client_is_its_next_window() -> None:
+def test_forecast_of_a_limited_client_is_the_next_window() -> None:
     talk = Talk()
     talk.run(1, 10)
     talk.tell(TermsChanged(1, Terms(compute_limit=50)))

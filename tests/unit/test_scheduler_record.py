@@ -22,7 +22,7 @@ def test_record_holds_a_hundred_rows() -> None:
 
 
 @pytest.mark.parametrize("first", range(0, len(DIGESTS), AT_ONCE))
-def test_scheduler_in_recorded_rows_decides_as_before(first: int) -> None:
+def test_scheduler_decisions_for_recorded_event_sequences_are_unchanged(first: int) -> None:
     seeds = list(map(str, range(first, first + AT_ONCE)))
     decided = {seed: record(int(seed)) for seed in seeds}
     assert decided == {seed: DIGESTS[seed] for seed in seeds}

@@ -107,6 +107,6 @@ def test_load_for_the_head_orders_all_at_once_that_host_memory_allows() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, MANY, 20))
-def test_random_rows_keep_all_invariants(first: int) -> None:
+def test_random_event_sequences_keep_all_scheduler_invariants(first: int) -> None:
     for seed in range(first, first + 20):
         Row(seed).goes()

@@ -122,7 +122,7 @@ async def until(there: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_an_honest_scrape_goes_on_among_slow_ones(site: Site) -> None:
+async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -> None:
     """Each of a hundred sends a byte now and then, for ever, and comes again when it is cut."""
     ended = asyncio.Event()
     most = 0
@@ -153,7 +153,7 @@ async def test_an_honest_scrape_goes_on_among_slow_ones(site: Site) -> None:
 
 
 @pytest.mark.parametrize("sends", [b"", b"GET /met", ASK[:-2], b"\r\n" * 3])
-async def test_nobody_stays_for_long(
+async def test_metrics_connection_is_closed_after_the_limit(
     site: Site, sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "LONGEST", LIMIT)
@@ -165,7 +165,7 @@ async def test_nobody_stays_for_long(
     await until(lambda: site.count == 0)
 
 
-async def test_who_never_reads_the_answer_does_not_stay_either(
+async def test_metrics_connection_that_never_reads_is_closed_after_the_limit(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def note(figures: Figures) -> None:
@@ -185,7 +185,7 @@ async def test_who_never_reads_the_answer_does_not_stay_either(
     assert len(deaf) == 2 * SCRAPES_AT_MOST
 
 
-async def test_it_stops_though_people_are_there(site: Site) -> None:
+async def test_metrics_server_stops_with_open_connections(site: Site) -> None:
     for _ in range(SCRAPES_AT_MOST):
         site.connect(ASK[:-2])
     await until(lambda: site.count == SCRAPES_AT_MOST)
@@ -193,7 +193,7 @@ async def test_it_stops_though_people_are_there(site: Site) -> None:
     assert site.count == 0
 
 
-async def test_it_stops_though_figures_are_waited_for(
+async def test_metrics_server_stops_while_figures_are_collected(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = asyncio.Event()
@@ -211,7 +211,7 @@ async def test_it_stops_though_figures_are_waited_for(
     assert site.count == 0
 
 
-async def test_a_loop_that_notes_nothing_is_said_in_a_line(
+async def test_scrape_is_answered_503_when_the_loop_is_stalled(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def note(_figures: Figures) -> None:
@@ -267,7 +267,9 @@ async def test_whatever_is_asked_an_answer_is_written_once_for_each_form(
     b"GET /" + b"x" * 70_000, b"GET /metrics HTTP/1.0\r\n" + b"A: b\r\n" * 200 + b"\r\n",
     b"GET /metrics HTTP/1.0\r\nA: " + b"x" * 70_000 + b"\r\n\r\n",
 ])
-async def test_what_is_no_question_is_refused_without_a_word(site: Site, sends: bytes) -> None:
+async def test_invalid_http_request_is_refused_and_the_next_answered(
+    site: Site, sends: bytes
+) -> None:
     with contextlib.suppress(OSError):
         assert "200" not in (await site.ask(sends)).partition("\n")[0]
     assert "nvshare_gpu_capacity_bytes" in await site.ask()

@@ -140,7 +140,7 @@ def test_name_is_sent_again_after_a_takeover(manager: Manager) -> None:
     assert made.session.client.name == "train"
 
 
-def test_name_of_another_version_leaves_its_hello_to_be_refused(manager: Manager) -> None:
+def test_hello_of_another_version_is_refused_after_an_ignored_name(manager: Manager) -> None:
     made = Hook(manager)
     made.says(ReportRecord(Type.NAME, text="train", version=9))
     made.says(replace(HELLO, version=9))
@@ -159,7 +159,7 @@ def test_hello_is_answered_by_limits_first(manager: Manager) -> None:
         Type.LIMITS, commit=GIB, most=2 * GIB, total=FACTS.memory_total, host_slab=128 << 20)
 
 
-def test_orders_become_records(hook: Hook) -> None:
+def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     for order in (
         Run(1, 9, True, True, False, 6), Run(1), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
         Limits(1, 7, 1, 2, GIB, 3), Run(1, 9, True, True, True, 6),
@@ -197,7 +197,9 @@ def test_orders_become_records(hook: Hook) -> None:
     (ReportRecord(Type.COPIES, flags=Flag.OUTWARD), events.Copies(1, FIGURES, False, True)),
     (ReportRecord(Type.COPIES), events.Copies(1, FIGURES, False, False)),
 ])
-def test_records_become_events(hook: Hook, record: ReportRecord, event: events.Event) -> None:
+def test_session_passes_each_record_on_as_an_event(
+    hook: Hook, record: ReportRecord, event: events.Event
+) -> None:
     hook.says(replace(record, memory=FIGURES))
     assert Scripted.latest.events == [event]
 
@@ -209,7 +211,7 @@ def test_records_become_events(hook: Hook, record: ReportRecord, event: events.E
     (ClientState.LIMITED, 0, (Wait.SHARE, 0)),
     (ClientState.SUSPENDED, 0, (Wait.RESUME, 0)),
 ])
-def test_waiting_is_answered_by_what_the_client_waits_for(
+def test_waiting_report_is_answered_with_reason_and_queue_position(
     hook: Hook, state: ClientState, place: int, waits: tuple[Wait, int]
 ) -> None:
     scheduler = Scripted.latest
@@ -437,7 +439,7 @@ def test_session_that_ends_twice_leaves_once(hook: Hook, manager: Manager) -> No
         st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
     ),
 )))
-def test_session_with_random_packets_ends_only_its_connection(
+def test_session_with_random_packets_closes_no_other_connection(
     manager: Manager, packets: list[bytes]
 ) -> None:
     hook = Hook(manager)
@@ -452,7 +454,7 @@ def test_session_with_random_packets_ends_only_its_connection(
     assert not list(manager.clients)
 
 
-def test_hello_and_commit_wait_for_what_is_looked_up_about_the_process(manager: Manager) -> None:
+def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -> None:
     looks: list[tuple[int, Callable[[], None]]] = []
 
     def look(_peer: Peer, more: int, then: Callable[[], None]) -> bool:

@@ -69,7 +69,9 @@ def test_terms_are_those_of_the_bus(parse: Parse) -> None:
     ),
     unit=st.sampled_from([*UNITS, "%", "GIB", "Kb", "x"]),
 )
-def test_numbers_mean_the_same(parse: Parse, name: str, text: str, unit: str) -> None:
+def test_slurm_terms_parse_numbers_like_the_daemon(
+    parse: Parse, name: str, text: str, unit: str
+) -> None:
     term, python = PARSED[name]
     try:
         expected: dict[str, int] | None = {term: python(text + unit)}
@@ -80,6 +82,6 @@ def test_numbers_mean_the_same(parse: Parse, name: str, text: str, unit: str) ->
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=300))
-def test_any_text_is_answered(parse: Parse, text: str) -> None:
+def test_slurm_terms_parse_any_text_without_a_crash(parse: Parse, text: str) -> None:
     found = parse(text)
     assert isinstance(found, str) or text == "" or "=" in text

@@ -21,7 +21,7 @@ CHANGED = Overrides(
 )
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     StateFile(folder).save(CHANGED).result()
     assert StateFile(folder).load() == CHANGED
@@ -53,7 +53,7 @@ def test_a_broken_file_counts_as_empty_and_is_named(
     assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
 
 
-def test_a_disk_that_takes_nothing_costs_a_line_and_keeps_the_old_file(
+def test_save_on_a_full_disk_keeps_the_old_file_and_logs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = StateFile(tmp_path)
@@ -97,7 +97,7 @@ def test_save_while_the_disk_hangs_returns_and_writes_changes_in_their_order(
     assert state.load() == CHANGED
 
 
-def test_the_file_is_for_people_too(tmp_path: Path) -> None:
+def test_state_file_is_json_with_the_settings_names(tmp_path: Path) -> None:
     StateFile(tmp_path).save(CHANGED).result()
     assert json.loads((tmp_path / FILE_NAME).read_text()) == {
         "version": 1,

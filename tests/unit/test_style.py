@@ -52,7 +52,7 @@ def test_mypy() -> None:
     run("mypy")
 
 
-def test_every_source_file_names_its_licence() -> None:
+def test_source_files_name_the_licence() -> None:
     files = source_files()
     assert len(files) > 50
     without = []
@@ -64,7 +64,7 @@ def test_every_source_file_names_its_licence() -> None:
     assert not without, f"no '{LICENCE}' in the first line of {', '.join(without)}"
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_source_files_have_no_unfinished_marks() -> None:
     marked = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in source_files()

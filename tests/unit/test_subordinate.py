@@ -23,20 +23,22 @@ def lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_whoever_has_none_is_nobody_else(lent: Path) -> None:
+def test_owner_of_a_uid_without_subuids_is_that_uid(lent: Path) -> None:
     assert subordinate.owner(ALICE) == ALICE
     lent.write_text("")
     assert subordinate.owner(ALICE) == ALICE
 
 
-def test_a_lent_id_is_its_users(lent: Path) -> None:
+def test_owner_of_a_subuid_is_the_user_of_the_range(lent: Path) -> None:
     lent.write_text(f"{ALICE}:100000:65536\n1001:165536:65536\n{ALICE}:300000:10\n")
     found = [subordinate.owner(uid) for uid in (
         99999, 100000, 165535, 165536, 231071, 231072, 300009, 300010)]
     assert found == [99999, ALICE, ALICE, 1001, 1001, 231072, ALICE, 300010]
 
 
-def test_users_are_named(lent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_is_found_for_ranges_given_by_user_name(
+    lent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = pwd.struct_passwd(("alice", "x", ALICE, ALICE, "", "/", "/bin/sh"))
     users = {"alice": entry}
     monkeypatch.setattr(pwd, "getpwnam", lambda name: users[name])
@@ -49,7 +51,7 @@ def test_users_are_named(lent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("who", ["0", "root", "998"])
-def test_what_is_lent_to_the_system_is_somebody_each(lent: Path, who: str) -> None:
+def test_subuids_of_root_and_system_accounts_count_as_separate_users(lent: Path, who: str) -> None:
     lent.write_text(f"{who}:100000:65536\n")
     assert subordinate.owner(100001) == 100001
 
@@ -74,7 +76,7 @@ def test_the_file_may_change_and_be_wrong(lent: Path) -> None:
     assert subordinate.owner(100001) == 100001
 
 
-def test_who_connects_with_one_is_that_user(lent: Path) -> None:
+def test_peer_with_a_subuid_belongs_to_the_owner(lent: Path) -> None:
     lent.write_text(f"{ALICE}:{os.getuid()}:1\n")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

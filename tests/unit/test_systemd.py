@@ -18,7 +18,7 @@ from nvshared.report.systemd import Notifier, inherited
     {}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"},
     {"LISTEN_FDS": "0", "LISTEN_PID": str(os.getpid())},
 ])
-def test_sockets_for_others_are_not_ours(environment: dict[str, str]) -> None:
+def test_inherited_ignores_sockets_passed_to_another_process(environment: dict[str, str]) -> None:
     assert inherited(environment).listening is None
     assert not inherited(environment).kept
 
@@ -43,7 +43,7 @@ def test_only_a_socket_of_the_right_kind_is_taken(
 
 @pytest.mark.parametrize("names", [["nvshared.socket", "client-a"], ["client-a", "nvshared.socket"],
                                    ["client-a", "client-b"], ["client-a", "nvshared.socket", "x"]])
-def test_what_an_earlier_daemon_left_is_told_from_the_listening_socket(
+def test_inherited_separates_kept_connections_from_the_listening_socket(
     monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     first, sockets = 300, [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
@@ -69,7 +69,7 @@ def test_what_an_earlier_daemon_left_is_told_from_the_listening_socket(
         one.close()
 
 
-def test_descriptors_are_kept_and_forgotten_also_when_the_queue_was_full(
+def test_notifier_stores_and_removes_descriptors_after_a_full_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "notify")
@@ -101,7 +101,7 @@ def test_descriptors_are_kept_and_forgotten_also_when_the_queue_was_full(
     notifier.catch_up()
 
 
-def test_without_systemd_nothing_is_told() -> None:
+def test_notifier_without_systemd_sends_nothing() -> None:
     notifier = Notifier({})
     notifier.ready()
     assert not notifier.listened
@@ -125,7 +125,7 @@ def test_systemd_hears_how_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert told == [b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
 
 
-def test_who_does_not_listen_any_more_holds_up_nobody(
+def test_notifier_does_not_block_when_systemd_stops_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "notify")

@@ -77,7 +77,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
     return Daemon(tmp_path)
 
 
-def test_what_is_set_is_told_before_the_first_program_comes(daemon: Daemon) -> None:
+def test_tenant_terms_reach_the_scheduler_before_the_first_client(daemon: Daemon) -> None:
     daemon.set("user:alice", memory_limit=40 * GIB, compute_limit=50, weight=200)
     daemon.set("pod:lab/train", weight=7)
     assert not daemon.told()
@@ -117,7 +117,7 @@ def test_a_change_is_told_where_the_tenant_is(daemon: Daemon) -> None:
     assert daemon.told(1) == []
 
 
-def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon) -> None:
+def test_tenant_terms_override_rules_until_taken_back(daemon: Daemon) -> None:
     daemon.rules = RULES
     daemon.joins(ALICE, POD)
     daemon.manager.reload()
@@ -140,7 +140,7 @@ def test_what_is_set_goes_before_the_rules_until_it_is_taken_back(daemon: Daemon
     }
 
 
-def test_a_rule_file_that_goes_bad_while_programs_run_changes_nothing(
+def test_rules_stay_in_force_when_the_file_becomes_invalid(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.rules = RULES
@@ -182,7 +182,7 @@ def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.Monkey
     assert daemon.told() == [TenantChanged("user:bob", TenantTerms(weight=9))]
 
 
-def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
+def test_tenant_terms_are_restored_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
     daemon.set("user:alice", memory_limit=40 * GIB, compute_limit=50)
     daemon.set("pod:lab/train", weight=7)
     daemon.set("pod:lab/train", weight=0)
@@ -192,7 +192,7 @@ def test_what_is_set_is_set_again_by_the_next_daemon(daemon: Daemon, tmp_path: P
         TenantChanged("user:alice", TenantTerms(memory_limit=40 * GIB, compute_limit=50))]
 
 
-def test_term_set_over_bus_keeps_its_source_through_a_restart(
+def test_tenant_term_keeps_the_named_source_over_a_restart(
     daemon: Daemon, tmp_path: Path
 ) -> None:
     def sources(which: Daemon) -> dict[str, str]:
@@ -265,7 +265,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
      "the memory-limit of user:a cannot be '40GiB'; give a number of bytes, "
      "or 0 to take back what was set"),
 ])
-def test_what_cannot_be_set_is_refused_whole(
+def test_invalid_tenant_terms_are_refused_as_a_whole(
     daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InvalidArgs) as raised:
@@ -348,7 +348,9 @@ def test_take_back_succeeds_where_rules_contradict_each_other(daemon: Daemon) ->
     assert daemon.manager.tenancy.terms("job:7") == TenantTerms(compute_request=60)
 
 
-def test_nor_can_one_request_more_than_who_it_is_within_may_have(daemon: Daemon) -> None:
+def test_compute_request_beyond_the_limit_of_the_enclosing_tenant_is_refused(
+    daemon: Daemon
+) -> None:
     pod = daemon.joins(ALICE, POD)
     daemon.set("user:alice", compute_limit=50)
     daemon.set("pod:lab/train", compute_request=50)
@@ -394,7 +396,7 @@ def test_schedulers_forget_only_the_oldest_of_very_many_that_are_gone(
     assert forgotten == ["job:2", "job:1"]
 
 
-def test_a_pod_goes_by_its_uid_until_its_name_is_known(daemon: Daemon) -> None:
+def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     daemon.rules = RULES
     daemon.manager.reload()
     daemon.manager.tenancy.name({})

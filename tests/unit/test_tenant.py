@@ -236,7 +236,7 @@ def roots(_controllers: str, _folder: str) -> int:
 
 @pytest.mark.parametrize(("cgroup", "name"), PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("owner_of", [roots, unseen])
-def test_tenants_are_those_of_the_process_wherever_a_system_puts_it(
+def test_tenants_are_recognised_in_cgroups_of_all_systems(
     cgroup: str, name: str, owner_of: OwnerOf
 ) -> None:
     own = "0::/system.slice/nvshared.service\n"
@@ -246,7 +246,7 @@ def test_tenants_are_those_of_the_process_wherever_a_system_puts_it(
 
 
 @pytest.mark.parametrize(("cgroup", "name"), GIVEN.values(), ids=GIVEN)
-def test_tenants_are_not_what_somebody_else_could_have_named(cgroup: str, name: str) -> None:
+def test_tenants_are_not_taken_from_names_a_user_can_choose(cgroup: str, name: str) -> None:
     found = [str(one) for one in tenants(cgroup + "\n", 0)]
     assert found == ["user:root", *([name] if name else [])]
 
@@ -270,7 +270,7 @@ def test_tenants_are_a_pods_below_any_unit_where_all_folders_are_roots() -> None
 @pytest.mark.parametrize("cgroup", [
     f"0::/lab/pod{UID}", "0::/batch/4711", "0::/lab.slice/thing", "0::/batch/x\r0::/y",
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
-def test_locate_names_paths_that_tell_nothing(cgroup: str) -> None:
+def test_locate_reports_paths_that_name_no_tenant(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
     assert locate(f"{cgroup}\n", 0)[1] == (cgroup[3:],)
     # In folders of its own a user may have anything.
@@ -295,11 +295,11 @@ def test_tenants_are_no_pods_from_inside_a_pod_where_others_may_have_named_them(
 
 @pytest.mark.parametrize("cgroup", [
     cgroup for cgroup, name in PLACES.values() if name == POD and CONTAINER in cgroup])
-def test_a_pods_container_is_known_by_its_id(cgroup: str) -> None:
+def test_pod_tenant_has_the_container_id_of_the_cgroup(cgroup: str) -> None:
     assert tenants(cgroup + "\n", 0)[-1].container == CONTAINER
 
 
-def test_a_daemon_in_a_container_tells_apart_what_is_beside_it() -> None:
+def test_daemon_in_a_container_recognises_pods_of_the_same_node() -> None:
     node = f"0::/docker/{CONTAINER}/kubelet.slice/kubelet-kubepods.slice"
     own = f"{node}/kubelet-kubepods-pod{STATIC}.slice/cri-containerd-{CONTAINER}.scope"
     cgroup = f"{node}/kubelet-kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER[::-1]}.scope"
@@ -312,7 +312,7 @@ def test_a_daemon_in_a_container_tells_apart_what_is_beside_it() -> None:
 SLUID = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n"
 
 
-def test_tenants_of_a_job_with_a_sluid_are_what_slurmstepd_says() -> None:
+def test_tenant_of_a_job_with_a_sluid_is_the_job_slurmstepd_names() -> None:
     asked = []
 
     def job_of(controllers: str, path: str) -> str:
@@ -382,7 +382,7 @@ folder_names = st.one_of(
     owners=st.lists(st.sampled_from([ALICE, ALICE, 0, 1001]), min_size=8, max_size=8),
     environment=st.sampled_from(["", "SLURM_JOB_ID=42\0"]),
 )
-def test_tenant_of_a_users_cgroup_stays_the_users_whatever_its_name(
+def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
     base: str, names: list[str], line: str, owners: list[int], environment: str
 ) -> None:
     path = "/".join([base, *names])
@@ -421,7 +421,7 @@ def test_tenants_in_a_folder_that_several_may_write_in_are_the_processes_own_use
         assert str(found[-1]) == f"unit:{user(uid)}/x.service"
 
 
-def test_tenants_of_a_slice_named_after_another_user_are_its_owners() -> None:
+def test_tenant_of_a_slice_named_after_another_user_is_the_owner() -> None:
     base = "/user.slice/user-1000.slice/user@1000.service"
     path = f"0::{base}/user.slice/user-1001.slice/train.service\n"
     for owner_of in (unseen, lambda _, folder: ALICE if folder.startswith(base) else 0):

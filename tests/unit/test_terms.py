@@ -12,7 +12,7 @@ from nvshared.sharing.terms import ClientTerms
 from nvshared.units import GIB
 
 
-def test_at_first_nothing_is_set() -> None:
+def test_client_terms_are_unset_at_first() -> None:
     assert ClientTerms().in_force == Terms()
 
 
@@ -25,7 +25,7 @@ def test_the_stricter_of_the_two_holds() -> None:
     assert made.in_force.suspended
 
 
-def test_what_the_administrator_sets_holds_as_it_was_said() -> None:
+def test_terms_of_the_administrator_override_the_owners() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
     made = made.having("suspended", True, by_owner=True)
@@ -41,14 +41,16 @@ def test_what_the_administrator_sets_holds_as_it_was_said() -> None:
     ("weight", DEFAULT_WEIGHT, True), ("weight", 1, True), ("weight", DEFAULT_WEIGHT + 1, False),
     ("suspended", True, True), ("suspended", False, False),
 ])
-def test_what_an_owner_may(setting: str, value: int, allowed: bool) -> None:
+def test_owner_may_tighten_and_not_exceed_terms_of_the_administrator(
+    setting: str, value: int, allowed: bool
+) -> None:
     made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
     made = made.having("suspended", True, by_owner=False)
     made = made.having("compute_limit", 50, by_owner=False)
     assert made.allows(setting, value) is allowed
 
 
-def test_an_owner_whom_nobody_limits_may_lift_what_it_has_set() -> None:
+def test_owner_may_lift_own_terms_without_terms_of_the_administrator() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("suspended", True, by_owner=True)
     assert made.allows("memory_limit", 0)
@@ -57,7 +59,7 @@ def test_an_owner_whom_nobody_limits_may_lift_what_it_has_set() -> None:
 
 @pytest.mark.parametrize("weight", [0, HEAVIEST + 1])
 @pytest.mark.parametrize("by_owner", [False, True])
-def test_a_weight_is_from_one_to_a_thousand(weight: int, by_owner: bool) -> None:
+def test_weight_outside_1_to_1000_is_refused(weight: int, by_owner: bool) -> None:
     with pytest.raises(InvalidArgs, match=f"the weight cannot be {weight}"):
         ClientTerms().having("weight", weight, by_owner=by_owner)
 
@@ -70,7 +72,7 @@ def test_a_compute_limit_is_a_percentage(percent: int, by_owner: bool) -> None:
 
 
 @given(st.data())
-def test_an_owner_never_gets_beyond_what_the_administrator_has_set(data: st.DataObject) -> None:
+def test_owner_never_exceeds_terms_of_the_administrator(data: st.DataObject) -> None:
     limits, weights = st.integers(0, 9), st.integers(1, HEAVIEST)
     percents = st.integers(1, 100)
     made = ClientTerms()

@@ -26,11 +26,11 @@ def selected(state: State) -> int:
     (["up"], 4711), (["end", "down"], 99), (["G", "g"], 4711), (["pgdn"], 99),
     (["end", "pgup"], 4711), (["end", "home"], 4711), (["k", "k", "j"], 123456),
 ])
-def test_selection(keys: list[str], pid: int) -> None:
+def test_top_keys_move_the_selection(keys: list[str], pid: int) -> None:
     assert selected(strike(seen(), *keys)[0]) == pid
 
 
-def test_a_page_is_what_is_seen_of_the_list() -> None:
+def test_top_page_keys_move_by_the_visible_rows() -> None:
     state = seen(scene(1, [100]))
     down, _ = strike(state, "pgdn", width=80, height=24)
     page = draw(state, 80, 24).page
@@ -39,7 +39,7 @@ def test_a_page_is_what_is_seen_of_the_list() -> None:
     assert strike(down, "pgup", width=80, height=24)[0].at == 0
 
 
-def test_the_selection_stays_with_its_program_and_closes_up_behind_one_that_ends() -> None:
+def test_top_selection_follows_the_program_and_moves_up_at_the_end() -> None:
     state, _ = strike(seen(), "down")
     turned = looked(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
     assert selected(turned) == 123456
@@ -51,7 +51,7 @@ def test_the_selection_stays_with_its_program_and_closes_up_behind_one_that_ends
     assert struck.words == "No program is selected."
 
 
-def test_a_daemon_that_is_started_again_loses_nothing() -> None:
+def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
     gone = failed(state, "nvshared is not running")
     assert "nvshared is not running" in text(gone)
@@ -67,7 +67,7 @@ def test_a_daemon_that_is_started_again_loses_nothing() -> None:
     ("user:root", [4711, 123456, 77, 99]), ("unit:lab", [77]), ("unshared", [99]),
     ("[4711]", [4711]), ("train.py running", [4711]),
 ])
-def test_filter(words: str, pids: list[int]) -> None:
+def test_top_filter_shows_matching_programs_while_typing(words: str, pids: list[int]) -> None:
     state, _ = strike(seen(), "/", *words)
     assert [one.pid for one in rows(state)] == pids     # as it is typed
     state, _ = strike(state, "enter")
@@ -77,14 +77,14 @@ def test_filter(words: str, pids: list[int]) -> None:
     assert len(rows(strike(seen(), "/", *words, "escape")[0])) == 4
 
 
-def test_what_is_typed_can_be_corrected() -> None:
+def test_top_typed_text_can_be_corrected() -> None:
     state, _ = strike(seen(), "/", *"waitq", "backspace", "up", "f1")
     assert state.filter == "wait"
     assert strike(state, "clear")[0].filter == ""
 
 
 @pytest.mark.parametrize("column", SORTS)
-def test_sort(column: str) -> None:
+def test_top_sorts_rows_by_each_column(column: str) -> None:
     state = seen()
     hit = replace(state, sort=column)
     order = [who(one) for one in rows(hit)]
@@ -96,7 +96,7 @@ def test_sort(column: str) -> None:
     assert [who(one) for one in rows(strike(around, "i")[0])] == order
 
 
-def test_the_largest_comes_first_and_columns_are_chosen_one_after_the_other() -> None:
+def test_top_sorts_descending_and_steps_through_columns() -> None:
     assert [one.pid for one in rows(replace(seen(), sort="MEM"))] == [4711, 123456, 77, 99]
     state, _ = strike(seen(), ">")
     assert state.sort == list(SORTS)[1]
@@ -105,7 +105,7 @@ def test_the_largest_comes_first_and_columns_are_chosen_one_after_the_other() ->
     assert strike(replace(state, reverse=True), ">")[0].reverse is False
 
 
-def test_mouse() -> None:
+def test_top_click_does_the_same_as_the_key() -> None:
     state = seen()
     frame = draw(state, 130, 40)
     for hit in frame.hits:
@@ -138,7 +138,7 @@ def test_help_and_details_scroll_and_go_back_to_where_they_came_from() -> None:
     assert strike(seen(), "?", "?")[0].screen is Screen.MAIN
 
 
-def test_quit_and_redraw() -> None:
+def test_top_quits_and_redraws_by_key() -> None:
     assert strike(seen(), "q")[1] == [Wish.QUIT]
     assert strike(State(), "q")[1] == [Wish.QUIT]
     assert strike(seen(), "redraw")[1] == [Wish.REDRAW]
@@ -183,7 +183,7 @@ def test_changes_are_asked_for_first(
     ("w", "200", "weight", 200, "Give unit:lab.service the weight 200 on each GPU? y/n"),
     ("s", "", "suspend", 0, "Suspend all programs of unit:lab.service?"),
 ])
-def test_tab_makes_it_about_the_tenant(
+def test_top_tab_applies_the_command_to_the_tenant(
     key: str, typing: str, verb: str, value: int, asked: str
 ) -> None:
     state, _ = strike(seen(), "down", "down", key, "tab")
@@ -199,7 +199,7 @@ def test_tab_makes_it_about_the_tenant(
     assert strike(strike(seen(), key, "tab", "tab")[0], "tab")[0] == strike(seen(), key, "tab")[0]
 
 
-def test_tenants_around_a_program_can_be_meant_where_its_details_are_seen() -> None:
+def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
     own = Tenant("unit:lab.service", 1, 0, 0, 0, 0, ("user:alice",), ())
     around = Tenant("user:alice", 1, 0, 0, 0, 0, (), (Term("suspended", 1, "", ""),))
     stopped = SCENE._replace(clients=(IDLE._replace(state="suspended"),))
@@ -222,7 +222,7 @@ def test_tenants_around_a_program_can_be_meant_where_its_details_are_seen() -> N
     ("c", "101", "'101' will not do: give a percentage"), ("w", "0", "'0' will not do: give"),
     ("w", "5000", "'5000' will not do"),
 ])
-def test_nonsense_is_one_sentence_and_can_be_corrected(key: str, typing: str, words: str) -> None:
+def test_top_refuses_invalid_input_and_keeps_the_text(key: str, typing: str, words: str) -> None:
     state, wishes = typed(strike(seen(), key)[0], typing)
     assert state.words.startswith(words)
     assert wishes == []
@@ -232,7 +232,7 @@ def test_nonsense_is_one_sentence_and_can_be_corrected(key: str, typing: str, wo
     assert typed(strike(seen(), key)[0], "")[0].words == "Nothing was changed."
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_top_says_why_a_command_does_not_apply() -> None:
     assert strike(seen(), "r")[0].words == "python3[4711] is not suspended."
     suspended = seen(SCENE._replace(clients=(HOLDER._replace(suspended=True),)))
     assert strike(suspended, "s")[0].words == "python3[4711] is suspended already: r resumes it."
@@ -242,7 +242,7 @@ def test_what_cannot_be_done_is_said() -> None:
         assert "blender[99] does not share the GPU" in strike(outsider, key)[0].words
 
 
-def test_a_program_that_ends_while_somebody_looks_at_it_or_types() -> None:
+def test_top_shows_an_ended_program_and_refuses_commands() -> None:
     without = SCENE._replace(clients=(WAITS, IDLE))
     opened, _ = strike(seen(), "enter")
     gone = looked(opened, without, 1001.0)
@@ -258,7 +258,7 @@ def test_a_program_that_ends_while_somebody_looks_at_it_or_types() -> None:
     assert (state.words, wishes) == ("python3[4711] has ended.", [])
 
 
-def test_a_command_goes_to_the_program_that_was_meant_also_in_another_daemon() -> None:
+def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
     asked, _ = strike(seen(), "s")
     others = (WAITS._replace(id=1), HOLDER._replace(id=2))
     _, (wish,) = strike(looked(asked, SCENE._replace(clients=others), 1001.0), "y")

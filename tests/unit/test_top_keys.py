@@ -25,7 +25,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1b[<0;M", []), (b"\x1b[<0;0;0M", []),     # nowhere
     (b"\x1b[<" + b"9" * 5000 + b";1;1Mq", [Key("q")]),
 ])
-def test_keys_and_mouse(data: bytes, events: list[Event]) -> None:
+def test_keys_are_decoded_whole_and_bytewise(data: bytes, events: list[Event]) -> None:
     keys = Keys()
     assert keys.feed(data) == events
     assert not keys.unfinished
@@ -34,7 +34,7 @@ def test_keys_and_mouse(data: bytes, events: list[Event]) -> None:
     assert found == events
 
 
-def test_escape_alone_is_a_key_once_nothing_follows() -> None:
+def test_escape_is_a_key_after_a_pause() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
     assert (keys.unfinished, keys.pause()) == (True, [Key("escape")])
@@ -42,7 +42,7 @@ def test_escape_alone_is_a_key_once_nothing_follows() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_do_harm(data: bytes) -> None:
+def test_keys_decode_any_bytes_and_recover(data: bytes) -> None:
     keys = Keys()
     keys.feed(data)
     keys.pause()

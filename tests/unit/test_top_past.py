@@ -37,7 +37,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert long.rates(0) == Rates(1, GIB, 0)
 
 
-def test_another_daemon_counts_anew() -> None:
+def test_rates_after_a_daemon_restart_start_from_zero() -> None:
     restarted = past((1, at(50, 50)), (2, at(0)), (3, at(3, 3)))
     assert restarted.rates(0) == Rates(3, 3 * GIB, 0)
     assert past((1, at(50)), (2, at(0))).rates(0) is None
@@ -64,7 +64,7 @@ def test_no_more_is_kept_than_is_shown() -> None:
     assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
 
 
-def test_a_graph() -> None:
+def test_graph_draws_a_series_in_block_characters() -> None:
     assert graph([None, 0, 0.001, 0.5, 1, 2], 1) == [" ▁▂▄██"]
     assert graph([0, 0.5, 0.75, 1], 1, 2) == ["  ▄█", "▁███"]
     assert graph([], 1, 3) == ["", "", ""]

@@ -69,14 +69,14 @@ def test_every_screen_fits_every_terminal(name: str, all_of_them: bool) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 24), (39, 80), (200, 7), (1, 1), (12, 3)])
-def test_a_terminal_that_is_too_small_gets_a_sentence(width: int, height: int) -> None:
+def test_top_on_a_too_small_terminal_says_the_needed_size(width: int, height: int) -> None:
     shown = " ".join(text(seen(), width, height).split())
     if width * height > 200:
         assert shown == f"top needs 40 columns and 8 lines; here are {width} and {height}. q quits."
 
 
 @pytest.mark.parametrize("width", [80, 140, 250])
-def test_what_is_so_is_seen(width: int) -> None:
+def test_top_shows_gpu_holder_and_waiting_programs(width: int) -> None:
     shown = text(seen(looks=3), width)
     for words in (
         "GPU 0 H100 80GB HBM3", "79.0 of 80.0 GiB", "97%", "61C", "412W", "turns · auto · TQ 30s",
@@ -94,7 +94,7 @@ def test_what_is_so_is_seen(width: int) -> None:
         assert words in outsider
 
 
-def test_what_nobody_knows_is_not_made_up() -> None:
+def test_top_omits_unknown_figures() -> None:
     unknown = CARD._replace(memory_used=None, utilization=None, temperature=None, power=None)
     waits = WAITER._replace(waiting_usec=SECOND, expected_usec=None, state="crowded", position=0)
     shown = text(seen(SHARED._replace(gpus=(unknown,), clients=(HOLDER, waits))))
@@ -108,7 +108,7 @@ def test_what_nobody_knows_is_not_made_up() -> None:
     (100_000, "auto (100ms)"), (123_456, "auto (123ms)"), (994_999, "auto (994ms)"),
     (1_234_567, "auto (1.2s)"), (9_500_000, "auto (9.5s)"), (29_800_000, "auto (29s)"),
 ])
-def test_a_quantum_that_is_auto_is_shown_with_what_it_comes_to(
+def test_top_shows_an_automatic_quantum_with_the_present_length(
     microseconds: int, words: str
 ) -> None:
     card = CARD._replace(tq=-(-microseconds // SECOND), tq_usec=microseconds, tq_auto=True)
@@ -117,7 +117,7 @@ def test_a_quantum_that_is_auto_is_shown_with_what_it_comes_to(
     assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
-def test_no_gpu_no_program_nothing_found() -> None:
+def test_top_says_when_no_gpu_program_or_match_exists() -> None:
     assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
     nobody = SHARED._replace(clients=())
     assert "No program uses a GPU through nvshare." in text(seen(nobody))
@@ -162,7 +162,7 @@ def test_where_something_goes_on_comes_first() -> None:
     assert any(line.startswith("and ") for line in low)
 
 
-def test_details_say_whose_it_is_what_holds_for_it_and_what_it_had() -> None:
+def test_top_details_show_tenants_terms_and_turns() -> None:
     state, _ = strike(seen(), "down", "down", "enter")
     state = looked(state, SCENE, 1002.0, (ALICE,), TURNS)
     assert state.screen is Screen.DETAILS
@@ -188,7 +188,7 @@ def test_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
     assert words in shown
 
 
-def test_details_of_what_waits_and_of_what_does_not_share() -> None:
+def test_top_details_describe_waiting_and_unshared_programs() -> None:
     state, _ = strike(seen(), "down", "enter")
     shown = prose(state)
     assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in shown
@@ -201,13 +201,13 @@ def test_details_of_what_waits_and_of_what_does_not_share() -> None:
     ({"state": "crowded"}, "memory that is not shared (blender[99] has 3.0G)"),
     ({"state": "suspended"}, "to be resumed"),
 ])
-def test_what_a_program_waits_for(changes: dict[str, str], words: str) -> None:
+def test_top_details_say_the_reason_of_waiting(changes: dict[str, str], words: str) -> None:
     now = SCENE._replace(clients=(HOLDER, WAITS._replace(**changes), IDLE))    # type: ignore[arg-type]
     state, _ = strike(seen(now), "down", "enter")
     assert words in prose(state)
 
 
-def test_what_is_now_is_within_the_scale() -> None:
+def test_top_graph_scale_includes_the_present_value() -> None:
     small = SCENE._replace(clients=(HOLDER._replace(resident=4 * GIB),))
     state = seen(small, looks=20)
     state = looked(state, SCENE._replace(clients=(HOLDER._replace(resident=90 * GIB),)), 1020.0)
@@ -216,7 +216,7 @@ def test_what_is_now_is_within_the_scale() -> None:
     assert shown[here].split()[-2] == shown[here + 1].split()[-2]
 
 
-def test_the_bar_of_what_is_selected_is_as_full_as_others() -> None:
+def test_top_bar_of_the_selected_row_is_drawn_like_others() -> None:
     frame = draw(seen(), 130, 40)
     (row,) = [line for line in frame.lines if line.plain.startswith("›")]
     console = Console()
@@ -249,7 +249,7 @@ def test_screen_of_60_lines_is_full() -> None:
     assert sum(not line for line in shown) < 60 / 5
 
 
-def test_columns_do_not_depend_on_what_programs_do() -> None:
+def test_top_columns_are_constant_for_any_programs() -> None:
     quiet = SCENE._replace(clients=(HOLDER._replace(tenant="user:root"),))
     busy = SCENE._replace(clients=(
         HOLDER._replace(memory_limit=GIB, compute_limit=50, idle_usec=SECOND), WAITS, IDLE))

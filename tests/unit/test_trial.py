@@ -53,7 +53,7 @@ def run(systemctl: Path) -> Run:
     return act
 
 
-def test_it_begins_and_leaves_nothing_behind(run: Run, systemctl: Path) -> None:
+def test_trial_start_writes_settings_and_stop_removes_them(run: Run, systemctl: Path) -> None:
     run("start", "--gpus", "2", "--memory", "2GiB")
     state = trial.FOLDER / "gpus"
     assert state.stat().st_mode & 0o777 == 0o666        # for all users
@@ -74,7 +74,7 @@ def test_it_begins_and_leaves_nothing_behind(run: Run, systemctl: Path) -> None:
         run("stop")
 
 
-def test_a_service_that_does_not_start_leaves_nothing_either(run: Run, systemctl: Path) -> None:
+def test_trial_whose_service_fails_to_start_leaves_no_files(run: Run, systemctl: Path) -> None:
     Path(f"{systemctl}.fails").touch()
     with pytest.raises(NvshareError, match=r"restart nvshared\.service failed"):
         run("start")
@@ -86,26 +86,26 @@ def test_a_service_that_does_not_start_leaves_nothing_either(run: Run, systemctl
     (("--gpus", "0"), "cannot be 0 GPUs"), (("--gpus", "17"), "cannot be 17 GPUs"),
     (("--memory", "much"), "'much'"), (("--memory", "1MiB"), "1MiB is too little"),
 ])
-def test_wrong_values_are_named(run: Run, words: tuple[str, ...], match: str) -> None:
+def test_trial_with_wrong_values_is_refused(run: Run, words: tuple[str, ...], match: str) -> None:
     with pytest.raises(InvalidArgs, match=match):
         run("start", *words)
     assert not trial.FOLDER.exists()
 
 
-def test_only_root_may(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_start_without_root_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotPermitted):
         run("start")
 
 
-def test_trial_starts_over_what_an_interrupted_start_left(run: Run) -> None:
+def test_trial_start_replaces_files_of_an_interrupted_start(run: Run) -> None:
     trial.FOLDER.mkdir()
     (trial.FOLDER / trial.RAN).touch()
     run("start")
     assert not (trial.FOLDER / trial.RAN).exists()
 
 
-def test_trial_stops_without_its_folder(run: Run) -> None:
+def test_trial_stop_works_when_the_folder_is_missing(run: Run) -> None:
     run("start")
     shutil.rmtree(trial.FOLDER)
     run("stop")

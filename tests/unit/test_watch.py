@@ -104,7 +104,7 @@ async def test_all_folders_may_be_missing(
     await watched.noticed()
 
 
-async def test_a_file_behind_links_as_kubernetes_mounts_it(
+async def test_watch_notices_a_change_behind_links_as_of_kubernetes(
     changes: Callable[[Path], Changes], tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
@@ -123,7 +123,7 @@ async def test_a_file_behind_links_as_kubernetes_mounts_it(
     await watched.noticed()
 
 
-async def test_what_changed_before_the_start_is_told_at_once(file: Path) -> None:
+async def test_watch_reports_a_change_made_before_the_start(file: Path) -> None:
     made = Changes(file)
     put(file, "[gpu]\ntq = 3\n")
     made.start()
@@ -131,7 +131,7 @@ async def test_what_changed_before_the_start_is_told_at_once(file: Path) -> None
     made.watch.close()
 
 
-async def test_what_was_read_for_another_reason_is_no_news(
+async def test_watch_does_not_report_a_change_already_noted(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
@@ -144,7 +144,7 @@ async def test_what_was_read_for_another_reason_is_no_news(
     assert watched.told.locked()
 
 
-async def test_other_files_of_the_folder_are_nothing_to_us(
+async def test_watch_ignores_other_files_of_the_folder(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
@@ -154,7 +154,7 @@ async def test_other_files_of_the_folder_are_nothing_to_us(
     assert watched.told.locked()
 
 
-async def test_where_nothing_can_be_watched_a_line_says_so(
+async def test_watch_without_inotify_logs_that_sighup_is_needed(
     changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
