@@ -173,9 +173,12 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     enum real_index hook = hook_named(name);
     if (hook != HOOK_COUNT)
         return lookup_hook(hook, handle, caller);
-    if (handle == RTLD_NEXT || !real_driver_present())
+    /* The driver's names go on with a capital letter, curl_easy_init does not. */
+    if (handle == RTLD_NEXT || name[2] < 'A' || name[2] > 'Z' || !real_driver_present())
         return not_ours;
-    return answer(stub_of(real(handle, name)));
+    void *there = real(handle, name);
+    /* A caller's own libraries may have what a search from here does not find. */
+    return there == NULL ? not_ours : answer(stub_of(there));
 }
 
 static struct lookup_answer lookup_known(void *handle, const char *name, const char *version,
@@ -188,11 +191,10 @@ static struct lookup_answer lookup_known(void *handle, const char *name, const c
         return stands_behind_us(caller) || real(handle, name, version) == NULL ? not_ours
                                                                                : answer(ours);
     enum real_index hook = hook_named(name);
-    if (handle == RTLD_NEXT || !real_driver_present())
+    if (hook == HOOK_COUNT || handle == RTLD_NEXT || !real_driver_present())
         return not_ours;
     void *there = real(handle, name, version);
-    return answer(there != NULL && hook != HOOK_COUNT && hook_of_real(there) == hook
-                      ? hook_wrapper(hook) : stub_of(there));
+    return answer(there != NULL && hook_of_real(there) == hook ? hook_wrapper(hook) : there);
 }
 
 EARLY struct lookup_answer lookup_version(void *handle, const char *name, const char *version,

@@ -104,6 +104,37 @@ def test_dlsym_without_a_driver_finds_nothing_and_sets_dlerror(
     assert run(program, library, tmp_path) == ["1 1", "nobody 1", "nobody"]
 
 
+def test_dlsym_finds_what_only_the_library_that_asks_is_linked_with(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """As Python's modules ask, which are opened with RTLD_LOCAL."""
+    own = compile_c(
+        "int curl_own(void) { return 7; } int cuOwn(void) { return 8; }", tmp_path / "libown.so",
+        "-shared")
+    plugin = compile_c(
+        """
+        void plugin(void)
+        {
+            int (*first)(void) = dlsym(RTLD_DEFAULT, "curl_own");
+            int (*second)(void) = dlsym(RTLD_DEFAULT, "cuOwn");
+            printf("%d %d\\n", first == NULL ? 0 : first(), second == NULL ? 0 : second());
+        }
+        """,
+        tmp_path / "libplugin.so", "-shared", "-Wl,--no-as-needed", own,
+        f"-Wl,-rpath,{tmp_path}")
+    program = compile_c(
+        f"""
+        int main(void)
+        {{
+            dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+            ((void (*)(void))dlsym(dlopen("{plugin}", RTLD_NOW | RTLD_LOCAL), "plugin"))();
+        }}
+        """,
+        tmp_path / "program",
+    )
+    assert run(program, library, driver) == ["7 8"]
+
+
 def test_dlsym_sets_dlerror_only_when_it_fails(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
