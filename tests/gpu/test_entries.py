@@ -88,7 +88,7 @@ print(json.dumps([got, file.value >= 0]))
 '''
 
 
-def test_a_file_for_network_cards_is_had_where_the_driver_gives_one() -> None:
+def test_dma_buf_export_returns_the_drivers_result() -> None:
     alone = json.loads(said(HANDLE))
     with sharing() as daemon:
         assert json.loads(said(HANDLE, **daemon.environment)) == alone

@@ -8,5 +8,5 @@ from tests.gpu.test_sharing import Record, compare
 
 
 @pytest.mark.parametrize("kind", ["amp", "triton", "numba", "libraries"])
-def test_a_framework_shares(kind: str, record: Record) -> None:
+def test_framework_computes_the_same_beside_a_rival(kind: str, record: Record) -> None:
     compare(record, f"framework {kind}", program("framework", kind), 14)

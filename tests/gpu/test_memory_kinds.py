@@ -5,7 +5,7 @@ from bench.harness import program, run, sharing
 from tests.gpu.test_sharing import BUDGET, Record, compare, digests
 
 
-def test_expandable_segments(record: Record) -> None:
+def test_pytorch_with_expandable_segments_computes_the_same_beside_a_rival(record: Record) -> None:
     """PyTorch maps its memory itself."""
     compare(
         record, "expandable segments", program("torch_train", "--gib", "12", "--steps", "300"), 12,
@@ -21,7 +21,7 @@ def test_jax_that_takes_three_quarters_of_the_card(record: Record) -> None:
     )
 
 
-def test_jax_with_its_stream_ordered_allocator(record: Record) -> None:
+def test_jax_with_cuda_async_allocator_computes_the_same_beside_a_rival(record: Record) -> None:
     """It holds what it uses and no more, so the rival has to be larger."""
     compare(
         record, "JAX cuda_async", program("jax_train", "--gib", "5", "--steps", "500"), 17,
@@ -36,14 +36,14 @@ def test_a_tensor_shared_by_two_processes(record: Record) -> None:
     )
 
 
-def test_stream_ordered_pools(record: Record) -> None:
+def test_pytorch_with_cuda_malloc_async_computes_the_same_beside_a_rival(record: Record) -> None:
     compare(
         record, "cudaMallocAsync", program("torch_train", "--gib", "12", "--steps", "300"), 12,
         {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
     )
 
 
-def test_managed_memory(record: Record) -> None:
+def test_managed_memory_program_computes_the_same_beside_a_rival(record: Record) -> None:
     """12 GiB of it, far less than the card has: it is sent away, never left to faults."""
     compare(
         record, "managed memory", program("managed", "--gib", "12", "--steps", "400"), 12,

@@ -100,7 +100,7 @@ def test_a_graph_captured_before_is_right_after_many_hand_overs(record: Record) 
     compare(record, "a graph between hand-overs", program("torch_graph", "--gib", "12"), 12)
 
 
-def test_a_compiled_model_shares(record: Record) -> None:
+def test_compiled_model_computes_the_same_beside_a_rival(record: Record) -> None:
     compare(
         record, "torch.compile between hand-overs",
         program("torch_train", "--gib", "12", "--steps", "400", "--compile"), 12,
@@ -123,7 +123,7 @@ except torch.OutOfMemoryError as error:
     assert result.output["free"] <= result.output["total"]
 
 
-def test_who_waits_says_for_what_where_asked() -> None:
+def test_waiting_program_with_nvshare_verbose_logs_the_reason() -> None:
     verbose = {"NVSHARE_VERBOSE": "1"}
     commands = [competitor(12, "--steps", "1500") for _ in range(2)]
     with sharing("--tq", "4", "--capacity", "20GiB", *BUDGET, environment=verbose) as daemon:

@@ -55,7 +55,7 @@ def lines(result: Result, output: Path) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_frameworks_own_tests_come_to_the_same(
+def test_framework_test_suite_has_the_same_outcomes_shared_as_alone(
     name: str, tmp_path: Path, record: Record
 ) -> None:
     if importlib.util.find_spec(NEEDS[name]) is None:

@@ -27,7 +27,9 @@ def cards() -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["cupy_peers", "nccl_reduce"])
-def test_both_cards_are_shared(name: str, record: Record) -> None:
+def test_program_on_two_gpus_computes_the_same_while_each_gpu_is_shared(
+    name: str, record: Record
+) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     alone = run([program(name)])

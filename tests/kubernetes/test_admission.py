@@ -63,17 +63,21 @@ def asked(cluster: Cluster, resource: str, labels: Mapping[str, str] | None = No
 
 
 @pytest.mark.parametrize("key", VALUES)
-def test_the_policy_takes_what_nvshare_kubelet_takes(policies: Cluster, key: str) -> None:
+def test_policy_accepts_the_annotation_values_nvshare_kubelet_accepts(
+    policies: Cluster, key: str
+) -> None:
     good, bad = ([(key, text) for text in texts] for texts in VALUES[key])
     assert taken(policies, [*bad, *good]) == good
 
 
-def test_an_annotation_that_there_is_not_is_refused(policies: Cluster) -> None:
+def test_unknown_annotation_of_nvshare_is_refused(policies: Cluster) -> None:
     assert not taken(policies, [("nvshare.com/gpu-memory", "4Gi"), ("nvshare.com/", "1")])
     assert len(taken(policies, [("example.com/weight", "x"), ("nvshare.company/x", "x")])) == 2
 
 
-def test_nonsense_on_a_running_pod_is_refused_and_the_old_value_holds(policies: Cluster) -> None:
+def test_invalid_annotation_on_a_running_pod_is_refused_and_the_old_value_holds(
+    policies: Cluster
+) -> None:
     policies.start_pods(pod("it", annotations={LIMIT: "35"}))
     policies.until(lambda: policies.terms("it") == {"compute-limit": 35}, "it is heeded")
     with pytest.raises(Failed, match=f"{LIMIT}: give a whole number from 1 to 100"):
@@ -83,7 +87,7 @@ def test_nonsense_on_a_running_pod_is_refused_and_the_old_value_holds(policies: 
     policies.finish("it")
 
 
-def test_what_was_wrong_before_does_not_keep_a_pod_from_being_changed(
+def test_pod_with_an_older_invalid_annotation_can_be_changed(
     policies: Cluster, manifests: str
 ) -> None:
     policies.kubectl("delete", f"--kustomize={manifests}/annotations")
@@ -99,7 +103,7 @@ def test_what_was_wrong_before_does_not_keep_a_pod_from_being_changed(
     policies.finish("it")
 
 
-def test_nvidias_resource_means_a_shared_gpu_where_the_namespace_says_so(policies: Cluster) -> None:
+def test_nvidia_com_gpu_becomes_a_share_in_a_labelled_namespace(policies: Cluster) -> None:
     assert asked(policies, WHOLE) == {RESOURCE: "1"}
     assert asked(policies, WHOLE, {SHARE: "false"}) == {WHOLE: "1"}
     assert asked(policies, RESOURCE) == {RESOURCE: "1"}
@@ -113,7 +117,7 @@ def test_nvidias_resource_means_a_shared_gpu_where_the_namespace_says_so(policie
     ({"gpu-memory": "64", "gpu-fraction-container-name": "it"}, "it"),
     ({"nvidia.com/container.it.gpu-memory.request": "64Mi"}, "it"),
 ])
-def test_pod_for_kais_scheduler_asks_for_a_share_where_the_namespace_says_so(
+def test_pod_of_kai_scheduler_gets_a_share_in_a_labelled_namespace(
     policies: Cluster, annotations: dict[str, str], chosen: str
 ) -> None:
     one = pod("it", annotations=annotations)
@@ -135,7 +139,7 @@ def test_pod_for_kais_scheduler_asks_for_a_share_where_the_namespace_says_so(
     assert made(**{SHARE: "false"}) == ("kai-scheduler", {})
 
 
-def test_a_pod_that_asked_nvidias_plugin_shares(policies: Cluster) -> None:
+def test_pod_that_requests_nvidia_com_gpu_runs_with_a_share_instead(policies: Cluster) -> None:
     one = pod("it")
     one["spec"]["containers"][0]["resources"] = {"limits": {WHOLE: 1}}
     policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")

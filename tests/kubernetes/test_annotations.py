@@ -8,7 +8,7 @@ from nvshared.units import MIB
 from tests.kubernetes.cluster import Cluster, pod
 
 
-def test_annotations_of_a_running_pod_are_its_tenants_terms(
+def test_annotations_of_a_running_pod_become_terms_of_the_tenant(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
@@ -27,7 +27,7 @@ def test_annotations_of_a_running_pod_are_its_tenants_terms(
     cluster.finish("it")
 
 
-def test_nonsense_is_an_event_and_changes_nothing(cluster: Cluster) -> None:
+def test_invalid_annotation_is_an_event_and_keeps_the_terms(cluster: Cluster) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/gpu-core-limit": "35"}))
     cluster.until(lambda: cluster.terms("it") == {"compute-limit": 35}, "it is heeded")
     cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/gpu-core-limit=x")

@@ -104,7 +104,7 @@ def test_the_device_plugin_gives_cdi_devices_where_they_are_heeded(cluster: Clus
 class TestClaims:
     """With --dra."""
 
-    def test_the_node_offers_one_device_that_claims_share(self, cluster: Cluster) -> None:
+    def test_node_offers_a_single_device_for_all_claims(self, cluster: Cluster) -> None:
         (device,) = devices(cluster)
         assert device["allowMultipleAllocations"]
         assert set(device["capacity"]) == {"memory", "compute", "clients"}
@@ -131,7 +131,7 @@ class TestClaims:
         assert cluster.terms("c") == {"compute-limit": 40}
         cluster.finish("a", "c")
 
-    def test_a_claims_memory_is_the_limit_of_its_program(self, cluster: Cluster) -> None:
+    def test_claim_memory_is_the_memory_limit_of_the_program(self, cluster: Cluster) -> None:
         cluster.apply(claim("small", {"memory": "32Mi"}), pod("large", 64, claimed="small"))
         cluster.until(lambda: cluster.has_ended("large"), "it has ended")
         assert "out of memory" in cluster.kubectl("logs", "large")
@@ -149,7 +149,7 @@ class TestClaims:
             lambda: "there is no parameter 'wieght'" in events(cluster, "it"), "kubelet says why")
         assert cluster.phase("it") == "Pending"
 
-    def test_the_api_server_refuses_it_by_a_policy(self, cluster: Cluster) -> None:
+    def test_policy_refuses_invalid_claim_parameters(self, cluster: Cluster) -> None:
         good, bad = PARAMETERS
         policy = (CLAIMS / "policy.yaml").read_text()
         cluster.kubectl("apply", "--filename=-", given=policy)
@@ -183,7 +183,7 @@ class TestClaims:
         assert cluster.terms("one") == {}       # what was not claimed is not limited
         cluster.finish("one", "two")
 
-    def test_while_nvshared_is_away_no_pod_starts_and_then_it_does(self, cluster: Cluster) -> None:
+    def test_pod_with_a_claim_starts_only_when_nvshared_runs(self, cluster: Cluster) -> None:
         cluster.run("systemctl", "stop", "nvshared")
         cluster.until(lambda: "taints" in devices(cluster)[0], "the device is tainted")
         cluster.apply(claim("it", {"compute": "50"}), pod("it", claimed="it"))
@@ -237,7 +237,7 @@ class TestClaims:
         (one,) = [one for name, one in cluster.tenants().items() if name.startswith("pod:")]
         assert ("compute-limit", 40) in {(term["name"], term["value"]) for term in one["terms"]}
 
-    def test_it_is_small(
+    def test_nvshare_kubelet_uses_at_most_45_mib(
         self, cluster: Cluster, record_property: Callable[[str, object], None]
     ) -> None:
         status = cluster.output("cat", f"/proc/{main_process(cluster, 'nvshare-kubelet')}/status")

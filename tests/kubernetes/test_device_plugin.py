@@ -60,7 +60,7 @@ def test_pods_that_do_not_fit_together_take_turns_and_are_right(cluster: Cluster
     cluster.finish("a", "b")
 
 
-def test_a_restricted_pod_shares_too(cluster: Cluster) -> None:
+def test_pod_with_restricted_security_shares_the_gpu(cluster: Cluster) -> None:
     cluster.start_pods(pod("free"), pod("restricted", security=RESTRICTED))
     cluster.finish("free", "restricted")
 
@@ -76,7 +76,7 @@ def test_the_eleventh_pod_waits_for_a_share(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.phase(last) == "Running", "it has its share")
 
 
-def test_while_nvshared_is_away_no_pod_starts_and_then_it_does(cluster: Cluster) -> None:
+def test_pod_with_a_share_starts_only_when_nvshared_runs(cluster: Cluster) -> None:
     cluster.run("systemctl", "stop", "nvshared")
     cluster.until(lambda: cluster.allocatable() == 0, "nothing is offered")
     cluster.apply(pod("early"))
@@ -87,7 +87,7 @@ def test_while_nvshared_is_away_no_pod_starts_and_then_it_does(cluster: Cluster)
     cluster.finish("early")
 
 
-def test_a_static_pod_that_starts_before_the_plugin_is_known_is_told_so(cluster: Cluster) -> None:
+def test_static_pod_started_before_the_plugin_is_reported(cluster: Cluster) -> None:
     """As on a node's first day."""
     one = pod("early")
     one["spec"]["containers"][0]["command"] = ["/bin/sleep", "infinity"]
@@ -108,7 +108,7 @@ def test_a_static_pod_that_starts_before_the_plugin_is_known_is_told_so(cluster:
     cluster.until(lambda: cluster.allocatable() == 10, "the shares are there")
 
 
-def test_a_program_that_starts_while_nvshared_is_away_waits_and_says_so(cluster: Cluster) -> None:
+def test_program_started_without_nvshared_waits_and_logs_the_reason(cluster: Cluster) -> None:
     """Its pod has its share already."""
     one = pod("late")
     (main,) = one["spec"]["containers"]

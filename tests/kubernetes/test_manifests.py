@@ -107,7 +107,9 @@ def test_the_api_server_takes_an_example(cluster: Cluster, manifests: str, examp
     cluster.kubectl("create", "--dry-run=server", f"--filename={manifests}/examples/{example}")
 
 
-def test_switching_leaves_nothing_of_the_strategy_before(cluster: Cluster, manifests: str) -> None:
+def test_switch_of_strategy_leaves_no_field_of_the_one_before(
+    cluster: Cluster, manifests: str
+) -> None:
     """Nothing runs: no node has the label."""
     cluster.kubectl("create", "namespace", "nvshare")
     fresh = {}
@@ -250,7 +252,7 @@ def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
         cluster.kubectl("delete", f"--kustomize={manifests}/mine")
 
 
-def test_a_daemon_set_does_all_on_a_node_with_nothing_and_is_switched_off(
+def test_daemon_set_shares_the_gpu_of_a_bare_node_until_switched_off(
     cluster: Cluster, manifests: str, imported: None
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
@@ -306,7 +308,7 @@ def test_an_init_container_brings_the_library_alone(cluster: Cluster, imported: 
 
 
 @pytest.mark.parametrize("cards", [1, 2])
-def test_without_sharing_as_many_replicas_run_as_there_are_gpus(
+def test_as_many_replicas_as_gpus_run_without_sharing(
     cluster: Cluster, manifests: str, cards: int
 ) -> None:
     """The node says that it has them, as NVIDIA's device plugin would have it say."""

@@ -25,7 +25,7 @@ def _metrics(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_metrics")
-def test_a_pod_is_called_by_its_names_from_its_start(
+def test_pod_is_shown_by_namespace_and_name_from_the_start(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     cluster.apply(pod("it"))

@@ -65,7 +65,7 @@ def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str
     return done.stdout + done.stderr
 
 
-def test_node_offers_shares_when_its_units_run(there: Cluster) -> None:
+def test_node_set_up_with_units_offers_shares(there: Cluster) -> None:
     page, heading = "kubernetes.md", "Setting a node up"
     first, policy = sections(page)[heading]
     run(there, page, first)
@@ -110,14 +110,14 @@ def test_no_pod_is_lost_that_comes_during_an_update(there: Cluster) -> None:
     there.kubectl("delete", "pod", "--all")
 
 
-def test_node_says_why_it_offers_no_gpu(there: Cluster) -> None:
+def test_node_without_nvshared_has_an_event_with_the_reason(there: Cluster) -> None:
     there.run("systemctl", "stop", "nvshared.socket", "nvshared")
     there.until(lambda: "GPUsNotShared" in there.kubectl("describe", "node", NAME), "it is said")
     there.run("systemctl", "start", "nvshared")
     there.until(lambda: there.allocatable() == 10, "ten shares are offered again")
 
 
-def test_pod_that_wants_two_shares_of_one_gpu_is_kept_with_the_reason(there: Cluster) -> None:
+def test_pod_that_wants_two_shares_of_a_gpu_is_refused_with_the_reason(there: Cluster) -> None:
     """Without the policy: there is one pod, not hundreds."""
     there.kubectl("delete", f"--kustomize={WORK}/packaging/kubernetes/shares")
     one = deployment("many")
@@ -135,7 +135,7 @@ def test_pod_that_wants_two_shares_of_one_gpu_is_kept_with_the_reason(there: Clu
     there.until(lambda: not there.get("pods")["items"], "it is gone")
 
 
-def test_daemon_set_takes_the_units_place_and_another_strategy_its_own(there: Cluster) -> None:
+def test_daemon_set_replaces_the_units_and_another_strategy_the_daemon_set(there: Cluster) -> None:
     follow(there, "kubernetes.md", "As a DaemonSet")
     there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is there")
     there.until(lambda: there.allocatable() == 10, "it offers shares")

@@ -54,7 +54,7 @@ def machine(running: Container) -> Iterator[Container]:
         print(running.story())
 
 
-def test_a_program_that_starts_first_starts_it_and_waits(
+def test_first_program_starts_the_daemon_and_waits(
     machine: Container, launch: Launch
 ) -> None:
     program = launch(machine, "alice", memory=card.MEMORY // 2, cpu_ms=50)
@@ -63,7 +63,7 @@ def test_a_program_that_starts_first_starts_it_and_waits(
     program.finish()
 
 
-def test_a_program_waits_for_one_that_cannot_start_only_if_it_requires_it(
+def test_program_waits_for_a_daemon_that_cannot_start_only_if_required(
     machine: Container, launch: Launch
 ) -> None:
     machine.write(BROKEN, "[gpu]\ntq = soon\n")
@@ -80,7 +80,7 @@ def test_a_program_waits_for_one_that_cannot_start_only_if_it_requires_it(
     launch(machine, "alice", memory=card.MEMORY // 2, steps=2).finish()
 
 
-def test_a_wrong_configuration_stops_nothing_and_loses_nobody(
+def test_restart_with_a_wrong_configuration_loses_no_client(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("systemctl", "start", "nvshared")
@@ -131,7 +131,7 @@ def test_a_start_limit_is_told_with_the_way_out(machine: Container) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
-def test_whoever_asks_for_it_on_the_bus_starts_it(machine: Container, user: str) -> None:
+def test_bus_call_starts_the_daemon(machine: Container, user: str) -> None:
     said = machine.output(
         "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ",
         user=user,

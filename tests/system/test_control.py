@@ -26,12 +26,12 @@ def set_tq(
     )
 
 
-def test_root_may(running: Container) -> None:
+def test_root_may_set_the_quantum(running: Container) -> None:
     assert set_tq(running, 17).returncode == 0
     assert card.tq(running) == 17
 
 
-def test_a_user_may_not(running: Container) -> None:
+def test_user_without_privileges_may_not_set_the_quantum(running: Container) -> None:
     set_tq(running, 17)
     done = set_tq(running, 5, user="alice")
     assert done.returncode != 0
@@ -55,13 +55,13 @@ def test_a_user_whom_a_polkit_rule_permits_may(running: Container) -> None:
     assert len(denied.stderr.splitlines()) == 1
 
 
-def test_nonsense_is_refused_in_one_sentence(running: Container) -> None:
+def test_invalid_quantum_is_refused_in_one_sentence(running: Container) -> None:
     done = set_tq(running, 0)
     assert done.returncode != 0
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_change_outlives_a_restart_until_it_is_reset(running: Container) -> None:
+def test_changed_quantum_outlives_restart_and_reboot_until_reset(running: Container) -> None:
     set_tq(running, 23)
     running.run("systemctl", "restart", "nvshared")
     assert card.tq(running) == 23
@@ -87,7 +87,9 @@ def complaints(container: Container, place: str) -> int:
 
 
 @pytest.mark.parametrize("wrong", ["tq = soon", "speed = 9", "gpu tq 3"])
-def test_a_broken_file_is_named_and_changes_nothing(running: Container, wrong: str) -> None:
+def test_reload_of_a_broken_file_names_the_line_and_keeps_settings(
+    running: Container, wrong: str
+) -> None:
     set_tq(running, 19)
     path = "/etc/nvshare/nvshared.conf.d/broken.conf"
     running.write(path, f"[gpu]\ncapacity = 50%\n{wrong}\n")

@@ -100,7 +100,7 @@ def ten(container: Container, launch: Launch) -> list[Program]:
     return programs
 
 
-def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(
+def test_daemon_killed_during_hand_overs_keeps_all_clients(
     machine: Container, launch: Launch
 ) -> None:
     card.drop_in(machine, "trace", f"ExecStart=\nExecStart=/usr/bin/nvshared --trace {TRACE}\n")
@@ -120,7 +120,9 @@ def test_killed_in_the_middle_of_hand_overs_it_drops_nobody(
     machine.run("systemctl", "daemon-reload")
 
 
-def test_a_restart_drops_nobody_and_lets_nobody_slip_by(machine: Container, launch: Launch) -> None:
+def test_restart_keeps_all_clients_and_shares_with_a_new_program(
+    machine: Container, launch: Launch
+) -> None:
     programs = ten(machine, launch)
     everybody = pids(machine)
     before = main_pid(machine)
@@ -155,7 +157,7 @@ def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch)
     machine.run("systemctl", "daemon-reload")
 
 
-def test_stopped_it_leaves_holders_running_and_the_others_waiting(
+def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("nvsharectl", "set-tq", "300")

@@ -26,7 +26,7 @@ def said(bare: Container, built: Packages) -> str:
     return install(bare, built)
 
 
-def test_apt_brings_what_is_needed(bare: Container, said: str) -> None:
+def test_apt_installs_package_and_dependencies(bare: Container, said: str) -> None:
     assert "Setting up nvshared" in said
     assert bare.output("dpkg", "--audit") == ""
     asked = ("dpkg-query", "--show", "-f", "${Version}", "nvshared")
@@ -35,7 +35,7 @@ def test_apt_brings_what_is_needed(bare: Container, said: str) -> None:
     assert bare.output("nvshared", "--version", user="alice") == f"nvshared {__version__}"
 
 
-def test_what_is_built_is_what_is_installed(built: Packages) -> None:
+def test_build_leaves_exactly_the_two_packages(built: Packages) -> None:
     """README: apt install ./dist/*.deb"""
     folder = built.nvshared.parent
     assert set(folder.glob("*.deb")) == {built.nvshared, built.libnvshare}
@@ -43,19 +43,19 @@ def test_what_is_built_is_what_is_installed(built: Packages) -> None:
 
 @pytest.mark.usefixtures("said")
 @pytest.mark.parametrize("name", ["README.md", "changelog"])
-def test_there_is_something_to_read(bare: Container, name: str) -> None:
+def test_package_installs_its_documentation(bare: Container, name: str) -> None:
     assert bare.output("sh", "-c", f"zcat --force /usr/share/doc/nvshared/{name}*")
 
 
 @pytest.mark.usefixtures("said")
-def test_nothing_starts_by_itself(bare: Container) -> None:
+def test_installed_units_are_disabled_and_inactive(bare: Container) -> None:
     for unit in ("nvshared.service", "nvshared.socket"):
         assert bare.run("systemctl", "is-enabled", unit, check=False).stdout == "disabled\n"
         assert bare.run("systemctl", "is-active", unit, check=False).stdout == "inactive\n"
 
 
 @pytest.mark.usefixtures("said")
-def test_one_who_looks_before_it_runs_is_told_what_to_do(bare: Container) -> None:
+def test_status_before_the_start_says_how_to_start_nvshared(bare: Container) -> None:
     done = bare.run("nvsharectl", "status", user="alice", check=False)
     assert done.returncode == 7
     assert "systemctl start nvshared" in done.stderr
@@ -63,7 +63,7 @@ def test_one_who_looks_before_it_runs_is_told_what_to_do(bare: Container) -> Non
 
 
 @pytest.mark.usefixtures("said")
-def test_anybody_can_see_a_demonstration(bare: Container) -> None:
+def test_demo_runs_for_a_user_without_gpu_and_daemon(bare: Container) -> None:
     """Without a GPU, and before there is a daemon."""
     demo = bare.start("nvsharectl", "demo", user="alice")
     said, _ = demo.communicate()
@@ -73,7 +73,7 @@ def test_anybody_can_see_a_demonstration(bare: Container) -> None:
 
 
 @pytest.mark.usefixtures("said")
-def test_without_a_driver_it_says_so_and_gives_up(bare: Container) -> None:
+def test_daemon_without_a_driver_fails_once_with_the_reason(bare: Container) -> None:
     done = bare.run("systemctl", "start", "nvshared", check=False)
     assert done.returncode != 0
     bare.until(
@@ -95,7 +95,7 @@ def test_without_a_driver_it_says_so_and_gives_up(bare: Container) -> None:
 
 
 @pytest.mark.usefixtures("said")
-def test_enable_now_is_all_it_takes(bare: Container) -> None:
+def test_enable_now_starts_service_and_socket(bare: Container) -> None:
     card.plug_in(bare)
     bare.run("systemctl", "enable", "--now", "nvshared")
     for unit in ("nvshared.service", "nvshared.socket"):
@@ -128,7 +128,7 @@ def test_a_restart_leaves_no_complaint_in_the_journal(bare: Container) -> None:
 
 
 @pytest.mark.usefixtures("said")
-def test_it_is_there_after_a_reboot(bare: Container) -> None:
+def test_enabled_service_is_active_after_a_reboot(bare: Container) -> None:
     bare.reboot()
     assert bare.output("systemctl", "is-system-running") == "running"
     assert bare.output("systemctl", "is-active", "nvshared") == "active"
@@ -136,7 +136,7 @@ def test_it_is_there_after_a_reboot(bare: Container) -> None:
 
 @pytest.mark.usefixtures("said")
 @pytest.mark.parametrize("page", PAGES)
-def test_manual_pages_are_there_and_sound(bare: Container, page: str) -> None:
+def test_manual_pages_are_installed_without_warnings(bare: Container, page: str) -> None:
     path = bare.output("man", "--where", page)
     done = bare.run(
         "man", "--warnings", "--local-file", path, environment={"MANWIDTH": "100"}

@@ -115,7 +115,7 @@ def test_out_of_memory_is_an_exception_in_that_cell_alone(lab: Lab) -> None:
     check(lab)
 
 
-def test_idle_notebooks_give_way_to_one_that_needs_nearly_all(lab: Lab) -> None:
+def test_idle_notebooks_are_evicted_for_a_notebook_that_needs_most_memory(lab: Lab) -> None:
     *others, one = PEOPLE
     context = 8
     assert lab.run({one: f"{FREE}\nfill({MUCH}, 5)\n{WORK}"}) == {one: "True"}
@@ -126,7 +126,7 @@ def test_idle_notebooks_give_way_to_one_that_needs_nearly_all(lab: Lab) -> None:
     check(lab)
 
 
-def test_a_cell_that_waits_says_so_beneath(lab: Lab) -> None:
+def test_waiting_cell_shows_that_the_notebook_waits(lab: Lab) -> None:
     waits, *_, holds = PEOPLE
     lab.container.run("nvsharectl", "set-tq", "600")
     lab.run({holds: f"{FREE}\nfill({MUCH}, 7)\n{LASTING}"})
@@ -185,7 +185,7 @@ def test_notebooks_go_on_when_hub_and_daemon_are_restarted(lab: Lab) -> None:
         user: one["pid"] for user, one in before.items()}
 
 
-def test_a_notebook_says_what_it_has_of_the_gpu(lab: Lab) -> None:
+def test_notebook_magic_shows_resident_and_swapped_memory(lab: Lab) -> None:
     said = lab.run({"ada": "%nvshare"})["ada"]
     found = re.fullmatch(
         r"gpu0: held by .+, \d+ waiting\n"

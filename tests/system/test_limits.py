@@ -64,7 +64,7 @@ def killed(running: Container, box: Box) -> str:
     return running.output("sh", "-c", KILLED.format(box.folder))
 
 
-def test_more_than_the_limit_is_out_of_memory_and_says_so(
+def test_allocation_beyond_the_cgroup_limit_fails_and_names_the_limit(
     running: Container, launch: Launch, boxes: Boxes
 ) -> None:
     box = boxes("little", 160)

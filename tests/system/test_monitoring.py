@@ -33,7 +33,7 @@ def fetched(container: Container, address: str) -> str:
     return container.output("python3", "-c", FETCH, address)    # without its last line's end
 
 
-def test_within_its_bounds_the_daemon_knows_all_of_itself_and_the_card(
+def test_sandboxed_daemon_exports_process_and_card_metrics(
     monitored: Container, launch: Launch
 ) -> None:
     """The unit hides much of the system from it."""

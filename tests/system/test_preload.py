@@ -52,7 +52,7 @@ def quiet(container: Container, *command: str, user: str = "") -> str:
     return done.stdout
 
 
-def test_it_boots_and_nothing_failed(machine: Container) -> None:
+def test_preloaded_system_boots_without_failed_units(machine: Container) -> None:
     assert machine.output("systemctl", "is-system-running") == "running"
     assert "ld.so" not in machine.output("journalctl", "--boot", "--no-pager")
     assert LIBRARY in machine.output("cat", "/proc/1/maps")
@@ -60,16 +60,20 @@ def test_it_boots_and_nothing_failed(machine: Container) -> None:
 
 @PEOPLE
 @pytest.mark.parametrize("name", COMMANDS)
-def test_programs_work(machine: Container, name: str, user: str) -> None:
+def test_preloaded_system_runs_programs_of_users_without_messages(
+    machine: Container, name: str, user: str
+) -> None:
     assert quiet(machine, *COMMANDS[name], user=user)
 
 
 @pytest.mark.parametrize("name", AS_ROOT)
-def test_programs_of_root_work(machine: Container, name: str) -> None:
+def test_preloaded_system_runs_programs_of_root_without_messages(
+    machine: Container, name: str
+) -> None:
     quiet(machine, *AS_ROOT[name])
 
 
-def test_apt_works(machine: Container) -> None:
+def test_preloaded_system_installs_and_purges_by_apt(machine: Container) -> None:
     """A package of those that are in apt's cache comes, and goes again."""
     for verb in ("install", "purge"):
         done = machine.run(
@@ -81,7 +85,7 @@ def test_apt_works(machine: Container) -> None:
 
 
 @PEOPLE
-def test_ssh_works(machine: Container, user: str) -> None:
+def test_preloaded_system_accepts_ssh_logins(machine: Container, user: str) -> None:
     machine.run(
         "sh", "-c",
         "rm -rf ~/.ssh && mkdir -m 700 ~/.ssh && "
@@ -97,7 +101,7 @@ def test_ssh_works(machine: Container, user: str) -> None:
     assert "ld.so" not in done.stderr
 
 
-def test_cron_works(machine: Container) -> None:
+def test_preloaded_system_runs_cron_jobs_at_reboot(machine: Container) -> None:
     homes = {"": "/root", "alice": "/home/alice"}
     for user, home in homes.items():
         machine.run("rm", "-f", f"{home}/cron")
@@ -143,7 +147,7 @@ def test_a_setuid_program_is_not_led_astray(machine: Container, tool: str) -> No
     assert daemon or program.returncode == 0, said
 
 
-def test_the_list_keeps_what_others_have_in_it(machine: Container) -> None:
+def test_preload_disable_keeps_other_entries_of_the_list(machine: Container) -> None:
     machine.write(LIST, f"{OTHER}\n", mode=0o644)
     machine.run("nvsharectl", "preload", "enable")
     assert machine.output("cat", LIST).split() == [OTHER, LIBRARY]

@@ -94,7 +94,7 @@ def files_of_deb(package: Path) -> set[str]:
     return found
 
 
-def test_what_is_built_has_in_it_what_debians_has(rpms: list[Path], built: Packages) -> None:
+def test_rpm_has_the_same_files_as_the_debian_package(rpms: list[Path], built: Packages) -> None:
     assert [package.name.split("-")[0] for package in rpms] == ["libnvshare", "nvshared"]
     for rpm, deb in zip(rpms, (built.libnvshare, built.nvshared), strict=True):
         modes = asked("--queryformat=[%{FILEMODES:perms} %{FILENAMES}\n]", rpm)
@@ -116,7 +116,7 @@ def test_python_need_not_be_compiled_each_time(rpms: list[Path]) -> None:
     assert compiled == sources
 
 
-def test_it_is_of_this_version(spec: str) -> None:
+def test_rpm_spec_has_the_present_version(spec: str) -> None:
     assert re.search(rf"^Version:\s+{re.escape(__version__)}$", spec, re.M)
 
 
@@ -146,7 +146,7 @@ def test_the_line_is_gone_before_the_library_is(
     assert [path.name for path in tmp_path.iterdir()] == (["ld.so.preload"] if left else [])
 
 
-def test_it_is_not_removed_while_programs_would_stand_still(spec: str, tmp_path: Path) -> None:
+def test_rpm_removal_is_refused_while_programs_are_swapped(spec: str, tmp_path: Path) -> None:
     preload = tmp_path / "ld.so.preload"
     preload.write_text(LIBRARY)
     assert removed(spec, "", preload, drained=False) == 1

@@ -46,7 +46,9 @@ def used(container: Container, *arguments: str, user: str = "") -> dict[str, int
     return {row["name"]: row["gpu_usec"] for row in told["rows"]}
 
 
-def test_each_sees_what_they_used_and_root_all(running: Container, launch: Launch) -> None:
+def test_history_shows_users_their_own_usage_and_root_all(
+    running: Container, launch: Launch
+) -> None:
     card.finish([
         launch(running, user, memory=MOST_OF_IT, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
@@ -88,7 +90,7 @@ def test_without_sharing_the_second_finds_no_memory(running: Container, launch: 
     assert "out of memory" in second.stderr
 
 
-def test_a_unit_is_shown_by_its_name(running: Container) -> None:
+def test_program_of_a_unit_is_shown_under_the_units_name(running: Container) -> None:
     settings = [f"--setenv={name}={value}" for name, value in card.ENVIRONMENT.items()]
     running.run(
         "systemd-run", "--unit=training", "--collect", *settings,

@@ -191,7 +191,7 @@ def terms(container: Container, tenant: str) -> dict[str, int]:
     return {one["name"]: one["value"] for one in found["terms"]}
 
 
-def test_two_jobs_that_fill_the_card_share_it_and_are_right(cluster: Container) -> None:
+def test_two_jobs_that_fill_the_card_take_turns_with_right_results(cluster: Container) -> None:
     cluster.run("nvsharectl", "set-tq", "1")
     jobs = [
         Job(cluster, user, "--nvshare=memory=none", memory=MOST_OF_IT, seed=seed)
@@ -212,7 +212,7 @@ def test_two_jobs_that_fill_the_card_share_it_and_are_right(cluster: Container) 
     assert [terms(cluster, job.tenant) for job in jobs] == [{}, {}]
 
 
-def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Container) -> None:
+def test_job_has_the_memory_limit_of_the_shards_unless_given_another(cluster: Container) -> None:
     usual = Job(cluster, "alice", memory=16, shards=3, seed=1)
     asked = Job(
         cluster, "bob", "--nvshare=memory=100M,compute=50,priority=background",
@@ -232,7 +232,7 @@ def test_a_job_has_its_share_of_the_shards_unless_it_says_otherwise(cluster: Con
         job.finish()
 
 
-def test_job_with_a_shard_of_no_number_has_one(cluster: Container) -> None:
+def test_job_with_a_shard_without_a_number_has_a_single_shard(cluster: Container) -> None:
     job = Job(cluster, "alice", "--gres=shard", memory=16)
     job.await_memory()
     assert terms(cluster, job.tenant)["memory-limit"] == card.MEMORY // SHARDS << 20
@@ -267,7 +267,7 @@ def test_a_job_without_shards_is_left_alone(cluster: Container) -> None:
     assert "LD_PRELOAD=libnvshare.so" in asked
 
 
-def test_a_job_is_out_of_memory_at_its_limit(cluster: Container) -> None:
+def test_job_is_out_of_memory_at_the_limit_with_the_reason(cluster: Container) -> None:
     job = Job(cluster, "alice", "--nvshare=memory=40MiB", memory=64)
     cluster.until(lambda: job.state == "FAILED", "it has failed")
     assert f"all programs of {job.tenant} together are limited to 40MiB" in job.said
@@ -311,7 +311,7 @@ def test_each_job_of_an_array_is_accounted_by_itself(cluster: Container) -> None
     assert used()[0] != used()[1]
 
 
-def test_the_option_is_explained(cluster: Container) -> None:
+def test_sbatch_help_explains_the_option_nvshare(cluster: Container) -> None:
     said = cluster.output("sbatch", "--help")
     assert "--nvshare=TERM=VALUE" in said
     assert "weight=NUMBER" in said
@@ -319,7 +319,7 @@ def test_the_option_is_explained(cluster: Container) -> None:
     assert max(map(len, said.splitlines())) <= 100
 
 
-def test_a_suspended_job_leaves_its_memory_to_another_and_loses_nothing(
+def test_suspended_job_is_evicted_for_another_and_resumes_with_right_results(
     cluster: Container
 ) -> None:
     whole = "--nvshare=memory=none"
@@ -345,7 +345,7 @@ def test_a_suspended_job_leaves_its_memory_to_another_and_loses_nothing(
     one.finish()
 
 
-def test_a_job_that_is_killed_leaves_nothing(cluster: Container) -> None:
+def test_killed_job_leaves_no_terms_and_has_usage_in_the_history(cluster: Container) -> None:
     job = Job(cluster, "alice", "--nvshare=weight=7", memory=16)
     job.await_memory()
     cluster.run("nvsharectl", "limit", job.tenant, "--request", "30")
@@ -374,7 +374,7 @@ def accounting(cluster: Container) -> Container:
 
 
 @pytest.mark.parametrize(("option", "state"), [("--nice", "CANCELLED"), ("--time=1", "TIMEOUT")])
-def test_what_a_job_had_that_was_ended_is_in_the_accounting(
+def test_ended_job_has_gpu_time_in_the_accounting(
     accounting: Container, option: str, state: str
 ) -> None:
     job = Job(accounting, "alice", option, memory=16)
@@ -402,7 +402,7 @@ def gone(job: Job) -> None:
     assert card.clients(job.container) == []
 
 
-def test_a_job_that_the_controller_has_lost_leaves_nothing(cluster: Container) -> None:
+def test_job_lost_by_the_controller_leaves_no_terms(cluster: Container) -> None:
     job = Job(cluster, "alice", memory=16)
     job.await_memory()
     cluster.run("systemctl", "stop", "slurmctld")
@@ -534,7 +534,7 @@ def test_epilog_leaves_terms_for_later_while_nvshared_does_not_answer(cluster: C
     cluster.until(lambda: not terms(cluster, job.tenant), "the next job has given them back")
 
 
-def test_prolog_drains_the_node_where_the_administrator_asked_for_it(cluster: Container) -> None:
+def test_prolog_with_drain_on_failure_drains_the_node(cluster: Container) -> None:
     line = "required spank_nvshare.so drain-on-failure\n"
     before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
     cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", line)
@@ -551,7 +551,7 @@ def test_prolog_drains_the_node_where_the_administrator_asked_for_it(cluster: Co
     cluster.until(lambda: node(cluster) == "idle", "the node is back")
 
 
-def test_plugin_ignores_wrong_terms_in_plugstack_and_says_so(cluster: Container) -> None:
+def test_plugin_ignores_and_logs_wrong_terms_in_plugstack(cluster: Container) -> None:
     before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
     cluster.write(
         "/etc/slurm/plugstack.conf.d/nvshare.conf", "required spank_nvshare.so nonsense weight=7\n")

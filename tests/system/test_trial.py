@@ -84,7 +84,7 @@ def test_restart_without_programs_keeps_the_gpus(machine: Container) -> None:
                 user="alice", environment=ENVIRONMENT)
 
 
-def test_users_and_containers_share_it(machine: Container, launch: Launch) -> None:
+def test_trial_gpu_is_shared_by_users_and_containers(machine: Container, launch: Launch) -> None:
     with trial(machine, "nvsharectl trial start --memory 256MiB && nvsharectl set-tq 1"):
         programs = [
             launch(machine, user, memory=180, seed=seed, before=before, environment=ENVIRONMENT)

@@ -46,7 +46,7 @@ def machine(before: list[str], running: Container) -> Container:
     return running
 
 
-def test_an_upgrade_over_wrong_settings_stops_nothing(
+def test_upgrade_with_wrong_settings_keeps_the_daemon_running(
     machine: Container, built: Packages, tmp_path: Path
 ) -> None:
     wrong = "/etc/nvshare/nvshared.conf.d/wrong.conf"
@@ -89,7 +89,7 @@ def states(container: Container) -> list[str]:
     return sorted(one["state"] for one in card.clients(container))
 
 
-def test_it_is_not_removed_while_programs_would_stand_still(
+def test_removal_is_refused_while_a_program_is_swapped(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("nvsharectl", "set-tq", "300")
@@ -111,7 +111,7 @@ def test_it_is_not_removed_while_programs_would_stand_still(
     card.finish(programs)
 
 
-def test_programs_go_on_when_it_is_removed(machine: Container, launch: Launch) -> None:
+def test_programs_go_on_after_the_removal(machine: Container, launch: Launch) -> None:
     program = launch(machine, "alice", memory=64, cpu_ms=50)
     machine.until(lambda: states(machine) == ["running"], "it runs")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")
