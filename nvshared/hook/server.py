@@ -31,7 +31,8 @@ from nvshared.units import MILLISECOND
 
 logger = logging.getLogger(__name__)
 
-ACCEPTS_AT_A_TIME = 16
+ACCEPTS_AT_A_TIME = 256                 # connections in one pass of the event loop, and
+ACCEPTING_AT_A_TIME = 0.005             # seconds
 PATIENCE = 200 * MILLISECOND            # with a program that keeps us from reading its name
 REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
 STRANGE_MOST = 64                       # kinds of paths that people are told of
@@ -106,7 +107,11 @@ class Server:
         self._release(connection.peer.account, admitted=connection.admitted)
 
     def _acceptable(self) -> None:
+        """Empties the kernel's queue, in which users have no turns, as far as a moment allows."""
+        end = self._loop.time() + ACCEPTING_AT_A_TIME
         for _ in range(ACCEPTS_AT_A_TIME):
+            if self._loop.time() >= end:
+                return
             try:
                 connected, _ = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
