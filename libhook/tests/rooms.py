@@ -16,7 +16,7 @@ How a test uses it:
     def test_every_file_has_a_room() -> None:
         assert not ROOMS.homeless()
 
-    def test_nothing_goes_up() -> None:
+    def test_no_file_uses_a_higher_folder() -> None:
         assert not ROOMS.upward()
 
     def test_no_files_are_in_a_circle() -> None:

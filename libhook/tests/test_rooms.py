@@ -30,7 +30,7 @@ def made(folder: Path, exceptions: dict[str, str] | None = None, **changed: str)
     return Rooms(["above", "below"], sources=source, objects=build, exceptions=exceptions)
 
 
-def test_what_goes_down_may(tmp_path: Path) -> None:
+def test_use_of_a_lower_folder_is_allowed(tmp_path: Path) -> None:
     rooms = made(tmp_path)
     assert rooms.uses == {"above/a": {"below/b": {"b", "below/b.h"}}, "below/b": {}}
     assert not rooms.upward()
@@ -47,14 +47,16 @@ def test_what_goes_down_may(tmp_path: Path) -> None:
         ("extern int shown;\nint b(void) { return shown; }\n", "shown"),
     ],
 )
-def test_what_goes_up_is_named(tmp_path: Path, text: str, how: str) -> None:
+def test_upward_reports_a_file_that_uses_a_higher_folder(
+    tmp_path: Path, text: str, how: str
+) -> None:
     rooms = made(tmp_path, b_c=text)
     assert rooms.upward() == [f"below/b -> above/a: {how}"]
     assert rooms.circles() == [["above/a", "below/b"]]
 
 
 @pytest.mark.parametrize("excused", ["below/b", "below/b -> above/a"])
-def test_an_exception_excuses_what_it_names(tmp_path: Path, excused: str) -> None:
+def test_exception_excuses_the_named_file_or_use(tmp_path: Path, excused: str) -> None:
     rooms = made(tmp_path, {excused: "why"}, b_c="void a(void);\nvoid b(void) { a(); }\n")
     assert not rooms.upward()
     assert not rooms.circles()
@@ -64,7 +66,7 @@ def test_an_exception_must_excuse_something(tmp_path: Path) -> None:
     assert made(tmp_path, {"below/b": "why"}).upward() == ["below/b: an exception of nothing"]
 
 
-def test_a_circle_within_a_room_is_one(tmp_path: Path) -> None:
+def test_circles_reports_a_circle_within_a_folder(tmp_path: Path) -> None:
     rooms = made(
         tmp_path, b_c="void c(void);\nvoid b(void) { c(); }\n",
         c_c="void b(void);\nvoid c(void) { b(); }\n",

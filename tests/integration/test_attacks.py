@@ -197,7 +197,7 @@ def test_daemon_survives_ten_thousand_connections(
 
 @another_user
 @pytest.mark.other_user
-def test_program_beyond_the_connections_of_its_user_runs_unshared_and_says_so(
+def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
     daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
@@ -385,7 +385,7 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
 
 
 @pytest.mark.long                       # ten seconds until those who ask nothing have to go
-def test_who_connects_to_the_metrics_and_asks_nothing_takes_nothing_from_programs(
+def test_silent_metrics_connections_take_no_descriptors_from_programs(
     site: Site, start: Callable[..., Daemon], eventually: Eventually
 ) -> None:
     port = free_port()
@@ -420,7 +420,7 @@ def bus() -> Iterator[PrivateBus]:
 @another_user
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 @pytest.mark.parametrize("name", some_long(BUS_ATTACKS))
-def test_others_hand_over_and_nvsharectl_answers_while_one_floods_the_bus(
+def test_hand_overs_and_nvsharectl_work_while_a_caller_floods_the_bus(
     site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually,
 ) -> None:

@@ -42,7 +42,7 @@ def test_doctor_without_a_daemon_names_socket_and_bus(site: Site) -> None:
     assert grades["library"] == "ok"
 
 
-def test_without_a_driver(site: Site) -> None:
+def test_doctor_without_a_driver_names_the_missing_library(site: Site) -> None:
     site.environment = {**site.environment, "LD_LIBRARY_PATH": ""}
     code, grades, words = examine(site)
     assert code == 1
@@ -96,7 +96,9 @@ def test_a_daemon_without_a_bus(site: Site) -> None:
     assert "programs need no bus" in words["bus"]
 
 
-def test_text_for_people(site: Site, tmp_path: Path) -> None:
+def test_doctor_without_json_prints_faults_and_their_consequence_and_exits_with_1(
+    site: Site, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "--bus", "unix:path=/no/such", "doctor"],
         env={**site.environment, "NVSHARE_SOCKET": str(tmp_path / "none")}, cwd=ROOT, text=True,

@@ -159,7 +159,7 @@ def test_garbage_closes_its_own_connection_alone(site: Site) -> None:
 
 
 @pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.long)])
-def test_many_clients(site: Site, number: int) -> None:
+def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
     site.start("--hello-timeout", "1h")         # so many take a while on a busy machine
     hooks = [site.hook() for _ in range(number)]
     for hook in hooks:
@@ -290,7 +290,7 @@ def test_journal_names_the_unshared_program_that_a_client_waits_for(
     assert "waits: it needs 6" in site.log.read_text()
 
 
-def test_program_waits_for_a_silent_daemon_and_says_so(site: Site) -> None:
+def test_program_waits_for_a_silent_daemon_and_logs_the_reason(site: Site) -> None:
     daemon = site.start()
     daemon.send_signal(signal.SIGSTOP)
     program = site.program(

@@ -68,7 +68,7 @@ def beside(site: Site, name: str, steps: int) -> Gang:
     return Gang(site, name, cards=["1"], steps=steps)
 
 
-def test_program_on_one_card_of_a_gang_takes_turns_with_it(tiny_site: Site) -> None:
+def test_program_beside_a_rank_takes_turns_with_the_gang(tiny_site: Site) -> None:
     tiny_site.start("--tq", "1")
     programs = [Gang(tiny_site, "a", cards=["0", "1"]), beside(tiny_site, "b", 500)]
     for program in programs:
@@ -91,7 +91,7 @@ def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
     other.ends_well()
 
 
-def test_gangs_survive_the_daemon(tiny_site: Site) -> None:
+def test_gangs_finish_though_the_daemon_is_killed(tiny_site: Site) -> None:
     daemon = tiny_site.start("--tq", "1")
     gangs = [Gang(tiny_site, name, cards=["0", "1"], steps=1000) for name in ("a", "b")]
     for gang in gangs:
@@ -107,7 +107,7 @@ def test_gangs_survive_the_daemon(tiny_site: Site) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
-def test_gangs_at_random_end(small_site: Site, seed: int) -> None:
+def test_gangs_of_random_shapes_all_finish(small_site: Site, seed: int) -> None:
     dice = Random(seed)
     small_site.start("--tq", str(dice.choice([1, 2])))
     doomed = [

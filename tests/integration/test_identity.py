@@ -251,7 +251,7 @@ def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
     assert '"right": true' in said
 
 
-def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_places(
+def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_client_slots(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     daemon = site.start(*SMALL, "--max-clients", "120", "--trace", str(site.folder / "trace"))

@@ -9,7 +9,7 @@ from tests.integration.test_own_memory import Program
 IDLE = Flag.PACE | Flag.REPORT_IDLE
 
 
-def test_client_reports_idle_again_to_daemon_that_knows_nothing_of_it(site: Site) -> None:
+def test_client_reports_idle_again_to_a_restarted_daemon(site: Site) -> None:
     daemon = Daemon(site)
     program = Program(site, "os.read(0, 1)")
     daemon.accept(IDLE)

@@ -239,7 +239,7 @@ def test_ipc_leaves_a_file_that_is_no_socket(site: Site) -> None:
         assert Path(file.name).exists()
 
 
-def test_what_does_not_listen_yet_is_removed_only_when_it_is_old(site: Site) -> None:
+def test_ipc_socket_without_a_listener_is_removed_only_when_old(site: Site) -> None:
     """Its process may be about to, or may have been killed before."""
     site.start()
     young, old = (Path(f"/dev/shm/nvshare-{name:016x}{os.getpid():016x}") for name in (0, 1))

@@ -105,7 +105,7 @@ def test_killed_and_restarted_daemon_leaves_all_results_right(site: Site, state:
     finish(programs)
 
 
-def test_programs_go_on_while_there_is_no_daemon_and_share_again_after(site: Site) -> None:
+def test_programs_go_on_without_a_daemon_and_share_after_the_restart(site: Site) -> None:
     trace = site.folder / "trace"
     daemon = site.start(*SETTINGS, "--trace", str(trace))
     programs = [program(site, seed, 48) for seed in range(1, PROGRAMS + 1)]

@@ -202,7 +202,7 @@ def test_a_thread_that_ends_takes_the_process_along(node: Node, api: ApiServer) 
     ("priority", "3", "nvshare.com/priority cannot be '3'; give background, normal, high"),
     ("speed", "9", "nvshare.com/speed cannot be '9'; it means nothing"),
 ])
-def test_nonsense_is_refused_and_what_held_goes_on(
+def test_invalid_annotation_is_refused_and_the_terms_stay(
     lab: Lab, key: str, text: str, said: str
 ) -> None:
     old = lab.api.tenant("old")
@@ -235,7 +235,9 @@ def test_a_pods_status_is_right_again_after_a_restart(lab: Lab) -> None:
     lab.says("old", "False", "")
 
 
-def test_its_account_may_do_what_it_does_and_no_more(lab: Lab, eventually: Eventually) -> None:
+def test_annotations_need_exactly_the_rights_of_the_account(
+    lab: Lab, eventually: Eventually
+) -> None:
     lab.api.annotate("old", weight="x")
     lab.says("old", "True")
     eventually(lambda: lab.api.used == lab.api.rights)
@@ -272,7 +274,7 @@ def test_foreign_annotations_limit_memory_where_they_are_heeded(lab: Lab) -> Non
      "nvidia.com/container.it.gpu-memory.limit cannot be 'much'; give a size of at least 1Mi"),
     (f"{CONTAINER}it.gpu-memory.request", "4", "give a size of at least 1Mi, such as 4Gi"),
 ])
-def test_foreign_annotation_that_means_nothing_leaves_the_pod_its_other_terms(
+def test_invalid_foreign_annotation_leaves_the_pod_other_terms(
     lab: Lab, key: str, text: str, said: str
 ) -> None:
     lab.restart("--foreign-annotations")
@@ -292,7 +294,7 @@ def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -
     assert lab.api.events == []
 
 
-def test_priority_class_gives_the_priority_that_nothing_else_does(lab: Lab) -> None:
+def test_priority_class_gives_the_priority_without_an_annotation(lab: Lab) -> None:
     lab.restart("--priority-class", "..-1=background", "--priority-class", "urgent=high")
     for name, value in (("urgent", 1), ("batch", -5), ("usual", 0)):
         lab.api.write(name, {}, priorityClassName=name, priority=value)
@@ -329,7 +331,7 @@ def test_terms_go_with_their_pod_and_no_others_do(lab: Lab) -> None:
     lab.has(lab.api.tenant("plain"), weight=700)
 
 
-def test_what_changes_while_the_daemon_is_away_is_set_when_it_is_back(lab: Lab) -> None:
+def test_annotations_changed_without_a_daemon_apply_after_the_restart(lab: Lab) -> None:
     old = lab.api.tenant("old")
     lab.has(old, weight=300)
     lab.daemon.kill()
@@ -351,7 +353,7 @@ def test_the_api_server_may_go_and_come_and_forget(lab: Lab) -> None:
     lab.has(old, weight=30)
 
 
-def test_a_node_without_pods_is_watched_too(
+def test_node_without_pods_is_watched_for_new_pods(
     node: Node, api: ApiServer, eventually: Eventually
 ) -> None:
     lab = Lab(node, api, eventually)
@@ -360,13 +362,15 @@ def test_a_node_without_pods_is_watched_too(
     lab.has(api.tenant("first"), weight=5)
 
 
-def test_who_may_not_look_is_told_why(node: Node, eventually: Eventually) -> None:
+def test_unreadable_kubeconfig_is_logged_with_the_reason(
+    node: Node, eventually: Eventually
+) -> None:
     node.start("--kubeconfig", "/nowhere/conf", "--node", NODE)
     eventually(lambda: "annotations of pods are not heeded: cannot read /nowhere/conf" in (
         node.log.read_text()))
 
 
-def test_another_nodes_pods_are_not_ours(
+def test_watch_of_another_nodes_pods_is_refused_and_logged(
     node: Node, api: ApiServer, eventually: Eventually
 ) -> None:
     node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
@@ -374,7 +378,7 @@ def test_another_nodes_pods_are_not_ours(
         node.log.read_text()))
 
 
-def test_a_static_pod_that_started_without_its_share_is_told_so(
+def test_static_pod_started_without_a_share_is_reported(
     lab: Lab, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one has what it asks for, and the second one did not start yet."""

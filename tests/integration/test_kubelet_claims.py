@@ -198,7 +198,7 @@ def test_claims_of_a_pod_are_added_up(lab: ClaimLab) -> None:
     lab.has(lab.api.tenant("old"), compute_limit=20, memory_limit=64 * MIB)
 
 
-def test_parameters_that_mean_nothing_are_refused(lab: ClaimLab) -> None:
+def test_invalid_claim_parameters_are_refused_with_the_reason(lab: ClaimLab) -> None:
     for said, why in (
         ({"weight": 5000}, "its weight cannot be 5000; give a whole number from 1 to 1000"),
         ({"speed": 1}, "there is no parameter 'speed'; there are weight, priority"),
@@ -208,7 +208,7 @@ def test_parameters_that_mean_nothing_are_refused(lab: ClaimLab) -> None:
         assert why in lab.refused()
 
 
-def test_garbage_disturbs_nobody_and_nothing_is_guessed(lab: ClaimLab) -> None:
+def test_driver_refuses_garbage_from_kubelet_and_the_api_server(lab: ClaimLab) -> None:
     (path,) = (lab.node.kubelet.folder / "plugins_registry").iterdir()
     for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b""):
         with socket.socket(socket.AF_UNIX) as client:
@@ -231,7 +231,7 @@ def test_garbage_disturbs_nobody_and_nothing_is_guessed(lab: ClaimLab) -> None:
     assert lab.prepare().devices
 
 
-def test_while_the_daemon_is_away_nothing_is_prepared_and_all_is_tainted(lab: ClaimLab) -> None:
+def test_claims_without_a_daemon_are_refused_and_devices_tainted(lab: ClaimLab) -> None:
     lab.daemon.kill()
     lab.daemon.wait()
     lab.claim()
@@ -245,7 +245,7 @@ def test_while_the_daemon_is_away_nothing_is_prepared_and_all_is_tainted(lab: Cl
     assert lab.prepare().devices
 
 
-def test_its_account_may_do_what_it_does_and_no_more(lab: ClaimLab) -> None:
+def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
     lab.claim()
     assert lab.prepare().devices
     lab.api.annotate("old", weight="x")
@@ -288,7 +288,9 @@ def test_claims_outlive_us_and_the_daemon(lab: ClaimLab) -> None:
     lab.has(old)
 
 
-def test_it_may_be_killed_in_the_middle(lab: ClaimLab) -> None:
+def test_driver_killed_while_preparing_a_claim_prepares_again_after_the_restart(
+    lab: ClaimLab
+) -> None:
     lab.claim(compute="50")
     with ThreadPoolExecutor(1) as kubelet, lab.api.gate:
         asking = kubelet.submit(lab.prepare)
@@ -317,7 +319,7 @@ def test_pods_may_come_and_go_all_at_once(lab: ClaimLab) -> None:
     assert json.loads((lab.node.state / "claims.json").read_text()) == []
 
 
-def test_a_kubelet_that_restarts_finds_it_and_the_slice_is_made_anew(lab: ClaimLab) -> None:
+def test_driver_registers_and_rewrites_the_slice_after_a_kubelet_restart(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     before = lab.prepare()
     lab.node.kubelet.stop()
@@ -329,7 +331,7 @@ def test_a_kubelet_that_restarts_finds_it_and_the_slice_is_made_anew(lab: ClaimL
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
 
 
-def test_a_claim_that_vanished_while_nobody_looked_is_forgotten(lab: ClaimLab) -> None:
+def test_claim_deleted_while_the_driver_was_down_is_forgotten(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
     old = lab.api.tenant("old")
@@ -373,7 +375,7 @@ def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
     lab.has(old, compute_limit=20)
 
 
-def test_what_nvshared_refuses_is_no_way_out_of_a_claim(lab: ClaimLab) -> None:
+def test_annotation_refused_by_nvshared_leaves_claim_terms_in_force(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", weight="5000")
     assert "weight" in lab.api.event(0)["message"]
@@ -388,7 +390,7 @@ def test_what_nvshared_refuses_is_no_way_out_of_a_claim(lab: ClaimLab) -> None:
     lab.has(old, compute_limit=50)
 
 
-def test_pods_that_use_one_claim_have_equal_parts_of_it(lab: ClaimLab) -> None:
+def test_pods_sharing_a_claim_get_equal_parts(lab: ClaimLab) -> None:
     """Kubelet has it prepared once, for the first of them."""
     lab.claim(compute="60", owner="")
     assert lab.prepare().devices
@@ -408,7 +410,7 @@ def test_pods_that_use_one_claim_have_equal_parts_of_it(lab: ClaimLab) -> None:
         lab.has(lab.api.tenant(name))
 
 
-def test_a_pod_that_is_deleted_by_force_is_bound_until_kubelet_has_ended_it(lab: ClaimLab) -> None:
+def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares(lab: ClaimLab) -> None:
     lab.api.annotate("new")
     lab.claim(compute="50")
     assert lab.prepare().devices
@@ -438,7 +440,7 @@ def test_a_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: C
     lab.are_tainted(True, False)
 
 
-def test_a_slice_that_somebody_changed_meanwhile_is_written_again(lab: ClaimLab) -> None:
+def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None:
     lab.api.put_slice(json.loads(json.dumps(lab.api.slices[SLICE])), "MODIFIED")
     lab.restart()
     lab.are_tainted(False, False)
@@ -469,7 +471,7 @@ def test_shares_come_by_cdi_devices_where_they_are_heeded(node: Node, runtime: R
     assert answer.mounts
 
 
-def test_its_end_is_noticed_at_once(lab: ClaimLab) -> None:
+def test_driver_that_is_terminated_unregisters_and_keeps_terms(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
     lab.plugin.terminate()

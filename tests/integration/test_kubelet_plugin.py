@@ -77,7 +77,7 @@ def test_shares_are_spread_over_cards(node: Node) -> None:
     assert {card_of(share) for share in node.kubelet.prefers(free, 2)} == set(uuids(node))
 
 
-def test_container_is_never_given_two_shares_of_one_card(node: Node) -> None:
+def test_container_is_never_given_two_shares_of_a_card(node: Node) -> None:
     """Its pod is kept: it is not refused, and so not made anew many times in a second."""
     node.daemon()
     node.start()
@@ -187,7 +187,7 @@ def test_killed_plugin_offers_the_same_shares_when_restarted(node: Node) -> None
     assert line.stat().st_ino == inode                  # running containers have this very file
 
 
-def test_its_end_is_noticed_at_once(node: Node) -> None:
+def test_device_plugin_that_is_terminated_withdraws_all_devices(node: Node) -> None:
     node.daemon()
     plugin = node.start()
     node.allocatable(20)
@@ -231,7 +231,7 @@ def test_a_machine_without_kubelet_is_named(node: Node) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not")
 @pytest.mark.other_user
-def test_nvshare_kubelet_without_permission_exits_and_names_it(node: Node) -> None:
+def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node) -> None:
     node.kubelet.folder.parent.chmod(0o755)
     # The user may read all files but write none: the checkout may lie below /root.
     done = subprocess.run(

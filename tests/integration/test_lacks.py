@@ -63,7 +63,9 @@ def fill(folder: Path) -> Path:
 
 @needs_root
 @needs_bus
-def test_a_full_disk_costs_the_memory_of_a_change_and_says_so(site: Site, bus: PrivateBus) -> None:
+def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_kept(
+    site: Site, bus: PrivateBus
+) -> None:
     folder = site.folder / "small"
     folder.mkdir()
     site.before = ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(folder)]
@@ -90,7 +92,7 @@ def test_a_full_disk_costs_the_memory_of_a_change_and_says_so(site: Site, bus: P
 
 
 @needs_root
-def test_a_disk_that_fills_up_ends_the_trace_at_a_whole_line_and_nothing_else(
+def test_full_disk_ends_the_trace_at_a_whole_line(
     site: Site, eventually: Eventually
 ) -> None:
     folder = site.folder / "small"
@@ -114,7 +116,7 @@ def test_a_disk_that_fills_up_ends_the_trace_at_a_whole_line_and_nothing_else(
     assert daemon.wait(PATIENCE) == 0
 
 
-def test_a_journal_that_takes_nothing_costs_its_lines(site: Site) -> None:
+def test_daemon_serves_clients_when_the_journal_is_unwritable(site: Site) -> None:
     site.before = ["sh", "-c", 'exec "$@" 2>/dev/full', "sh"]
     daemon = site.start()
     hook = site.hook()
@@ -143,7 +145,7 @@ def test_a_folder_that_may_not_be_written_to_is_named(site: Site, bus: PrivateBu
         assert control.snapshot().gpus[0].anti_thrash == "auto"
 
 
-def test_daemon_without_a_bus_does_not_start_and_names_it(site: Site) -> None:
+def test_daemon_without_the_bus_does_not_start_and_names_the_address(site: Site) -> None:
     sentence = one_sentence(site.run("--bus", "unix:path=/no/such/bus"), ExitCode.FAILURE)
     assert sentence == (
         "cannot connect to the message bus at 'unix:path=/no/such/bus': "

@@ -101,7 +101,7 @@ def own_site(tmp_path: Path) -> Iterator[Site]:
     yield from _made(tmp_path, simulate(folder))
 
 
-def test_parked_program_leaves_nothing_on_the_card_and_wakes_by_itself(
+def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(
     own_site: Site, bus: str,
 ) -> None:
     own_site.start("--bus", bus)
@@ -204,7 +204,7 @@ def test_program_with_an_old_driver_is_not_parked(own_site: Site, bus: str) -> N
     program.end()
 
 
-def test_program_is_not_moved_to_a_card_that_is_too_small_for_it(
+def test_program_is_not_moved_to_a_card_without_enough_free_memory(
     own_site: Site, bus: str,
 ) -> None:
     own_site.start("--bus", bus)

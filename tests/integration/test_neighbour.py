@@ -76,7 +76,7 @@ def most_lent(trace: Path) -> int:
     return most
 
 
-def test_hand_over_with_an_idle_neighbour_moves_memory_there(site: Site) -> None:
+def test_hand_over_with_an_idle_neighbour_moves_memory_to_that_card(site: Site) -> None:
     _, trace = start(site)
     finish(borrow(site, trace, 24))
 
@@ -95,7 +95,7 @@ def test_hand_over_without_a_neighbour_moves_memory_to_the_host(
     assert not any(map(borrowed, lines))
 
 
-def test_neighbour_reached_over_the_bus_lends_where_it_is_wanted(site: Site) -> None:
+def test_neighbour_reached_over_pci_express_lends_when_switched_on(site: Site) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace), "--neighbour", "on")
     finish(borrow(site, trace, 24))
@@ -116,7 +116,7 @@ def test_client_of_the_lender_gets_back_what_was_lent(site: Site) -> None:
 
 
 @pytest.mark.parametrize("whom", ["borrower", "client of the lender", "daemon"])
-def test_kill_with_memory_lent_costs_the_others_nothing(site: Site, whom: str) -> None:
+def test_kill_with_memory_lent_loses_no_bytes_of_other_programs(site: Site, whom: str) -> None:
     daemon, trace = start(site)
     programs = borrow(site, trace)
     own = [on_second(site, 7, None)]
@@ -165,7 +165,7 @@ def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be other users one must be root")
-def test_loan_that_nvml_does_not_show_takes_nothing_of_the_lender(public_site: Site) -> None:
+def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lender(public_site: Site) -> None:
     """While a restarted daemon hears what clients have borrowed of the one before."""
     site = public_site
     daemon, _ = start(site)

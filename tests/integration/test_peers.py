@@ -40,7 +40,7 @@ put(first, data)
 '''
 
 
-def test_peer_access_survives_eviction(site: Site) -> None:
+def test_peer_access_stays_enabled_after_eviction(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)

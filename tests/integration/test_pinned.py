@@ -126,7 +126,7 @@ def test_grant_of_a_delayed_thread_counts_alone(
     hold_between(site, 1, 4, eventually)
 
 
-def test_more_threads_than_places_pin_memory_at_once(
+def test_forty_threads_pin_memory_though_only_sixteen_questions_can_be_open(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     hold_between(site, 40, 0, eventually)

@@ -112,7 +112,7 @@ assert (used(context), used(other)) == (before, first)
 '''
 
 
-def test_pool_of_an_unused_card_counts_there(site: Site) -> None:
+def test_pool_of_an_unused_card_counts_on_that_card(site: Site) -> None:
     """It counts as soon as it is taken from after the card is used."""
     site.start()
     program = Program(site, NOT_USED_YET)

@@ -98,7 +98,7 @@ def copy_libraries(program: str, top: Path) -> None:
             shutil.copy(word, top / word[1:])
 
 
-def test_in_and_out_again(system: System) -> None:
+def test_preload_enable_adds_and_disable_removes_the_library(system: System) -> None:
     done = system.enable()
     assert (done.returncode, done.stderr) == (0, "")
     assert "is preloaded into every program that starts from now on" in done.stdout
@@ -115,7 +115,7 @@ def test_in_and_out_again(system: System) -> None:
     assert "No libnvshare.so is in" in system.ctl("disable").stdout
 
 
-def test_as_json(system: System) -> None:
+def test_preload_enable_as_json_lists_entries_and_others(system: System) -> None:
     system.list.write_text(OTHERS + "/old/libnvshare.so\n")
     done = system.ctl("enable", "--library", INSIDE, json=True)
     found = json.loads(done.stdout)
@@ -140,7 +140,7 @@ def test_preload_enable_and_disable_keep_other_libraries_of_the_list(system: Sys
 
 
 @as_root
-def test_the_owner_stays(system: System) -> None:
+def test_preload_enable_keeps_owner_and_group_of_the_list(system: System) -> None:
     system.list.write_text(OTHERS)
     os.chown(system.list, 1234, 4321)
     assert system.enable().returncode == 0
@@ -157,7 +157,7 @@ def test_disabling_needs_no_library_and_takes_out_any(system: System) -> None:
     assert system.list.read_text() == OTHERS + "# ours\n"
 
 
-def test_a_missing_library(system: System) -> None:
+def test_preload_enable_of_a_missing_library_is_refused(system: System) -> None:
     (system.top / INSIDE[1:]).unlink()
     system.refused(ExitCode.FAILURE, f"there is no {system.top}{INSIDE}")
 
@@ -180,7 +180,7 @@ def test_preload_file_that_is_no_library_is_refused(system: System, data: bytes)
 
 
 @as_root
-def test_preload_system_whose_c_library_is_too_old_is_refused(system: System) -> None:
+def test_preload_enable_with_a_too_old_c_library_is_refused(system: System) -> None:
     """The version that the library needs is made one that the system has not, in a few bytes."""
     path = system.top / INSIDE[1:]
     data = path.read_bytes()
@@ -252,7 +252,7 @@ def test_preload_enable_of_a_library_of_another_user_is_refused(system: System) 
 
 
 @pytest.mark.parametrize("path", ["usr/lib/libnvshare.so", "/usr/my lib/libnvshare.so"])
-def test_preload_enable_of_a_relative_path_or_one_with_a_blank_is_refused(
+def test_preload_enable_of_a_relative_path_or_a_path_with_a_blank_is_refused(
     system: System, path: str
 ) -> None:
     (system.top / "usr" / "my lib").mkdir()
@@ -352,7 +352,7 @@ def private_etc(tmp_path: Path) -> list[str]:
 
 
 @own_mounts
-def test_on_a_running_system(private_etc: list[str]) -> None:
+def test_preload_enable_and_disable_take_effect_on_a_running_system(private_etc: list[str]) -> None:
     script = """
 set -e
 "$@" enable --library /opt/libnvshare.so

@@ -54,7 +54,7 @@ def silent(command: list[str], said: str = "") -> str:
     return done.stdout + done.stderr
 
 
-def test_promtool_finds_nothing_wrong_with_the_metrics(site: Site, promtool: str) -> None:
+def test_metrics_pass_promtool_for_any_program_name(site: Site, promtool: str) -> None:
     """Whatever a program calls itself."""
     port = free_port()
     site.start("--metrics", str(port))
@@ -70,7 +70,9 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(site: Site, promtool: str
     assert silent([promtool, "check", "metrics"], text) == ""
 
 
-def test_each_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path, promtool: str) -> None:
+def test_each_alert_fires_only_under_the_documented_condition(
+    tmp_path: Path, promtool: str
+) -> None:
     (tmp_path / "alerts-under-test.yml").write_text(ALERTS.read_text())
     tests = tmp_path / "test.yml"
     tests.write_text(ALERT_TESTS.read_text())

@@ -97,7 +97,7 @@ def compare(runner: Runner, seed: int, sequences: int) -> tuple[Run, int]:
 
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
-def test_what_was_wrong_once_stays_right(runner: Runner, seed: int) -> None:
+def test_random_calls_of_past_failures_have_equal_results(runner: Runner, seed: int) -> None:
     compare(runner, seed, 1)
 
 

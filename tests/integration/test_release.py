@@ -159,7 +159,7 @@ batches = given()
     program.ends_well()
 
 
-def test_release_in_a_fork_says_that_it_shares_no_gpu(site: Site, daemon: Daemon) -> None:
+def test_release_in_a_forked_child_returns_false(site: Site, daemon: Daemon) -> None:
     program = start(site, daemon, '''
 child = os.fork()
 if child == 0:
@@ -210,7 +210,7 @@ assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
     ("import nvshared.program as p\nassert not p.release()\nwith p.turn(): pass", ""),
     ("from torch_memory_saver import torch_memory_saver as saver\nsaver.pause()", "nvsharectl run"),
 ], ids=["release", "pause"])
-def test_release_without_the_library_does_nothing_and_pause_fails(body: str, error: str) -> None:
+def test_release_without_the_library_is_a_no_op_and_pause_fails(body: str, error: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", body], env={"PYTHONPATH": f"{ROOT}:{ADAPTERS}"}, text=True,
         capture_output=True, timeout=PATIENCE, check=False)

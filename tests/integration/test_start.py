@@ -54,7 +54,7 @@ def test_second_daemon_on_the_same_socket_is_refused(site: Site) -> None:
     assert site.hook().hello() is not None
 
 
-def test_daemon_without_permission_names_it(site: Site) -> None:
+def test_daemon_without_permission_names_the_path(site: Site) -> None:
     locked = site.folder / "locked"
     locked.mkdir(mode=0o555)
     powerless: list[str] = []
@@ -72,7 +72,7 @@ def test_daemon_without_permission_names_it(site: Site) -> None:
     )
 
 
-def test_daemon_without_a_driver_names_it(site: Site) -> None:
+def test_daemon_without_a_driver_names_the_missing_library(site: Site) -> None:
     sentence = one_sentence(site.run(LD_LIBRARY_PATH=""), ExitCode.NO_DRIVER)
     assert sentence.startswith("libnvidia-ml.so.1 is not installed, so no GPU can be managed")
 
@@ -98,7 +98,7 @@ def test_wrong_daemon_options_are_refused_in_one_sentence(
     assert not site.socket.exists()
 
 
-def test_reload_of_a_wrong_line_names_it_and_keeps_the_settings(
+def test_reload_of_a_wrong_line_names_the_line_and_keeps_the_settings(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     file = site.folder / "nvshared.conf"
@@ -215,7 +215,7 @@ def free_port() -> int:
         return port
 
 
-def test_metrics_are_there_for_any_number_of_clients(site: Site) -> None:
+def test_metrics_are_served_with_150_clients(site: Site) -> None:
     port = free_port()
     site.start("--metrics", str(port))
     hooks = [site.hook() for _ in range(150)]
@@ -232,7 +232,7 @@ def test_metrics_are_there_for_any_number_of_clients(site: Site) -> None:
         assert f"\n{name}{{" in text
 
 
-def test_metrics_on_one_address_are_on_no_other(site: Site) -> None:
+def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> None:
     port = free_port()
     site.start("--metrics", f"127.0.0.2:{port}")
     with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=PATIENCE) as answer:
@@ -243,7 +243,7 @@ def test_metrics_on_one_address_are_on_no_other(site: Site) -> None:
     assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
 
 
-def test_a_port_that_is_taken_is_one_sentence(site: Site) -> None:
+def test_metrics_port_in_use_is_refused_in_one_sentence(site: Site) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -252,7 +252,7 @@ def test_a_port_that_is_taken_is_one_sentence(site: Site) -> None:
     assert sentence.startswith(f"the metrics cannot be served on port {port}: Address already in")
 
 
-def test_no_file_of_the_daemon_is_in_the_way_of_a_later_one(site: Site) -> None:
+def test_daemon_starts_over_the_socket_of_a_killed_daemon(site: Site) -> None:
     first = site.start()
     first.kill()
     first.wait()
@@ -261,7 +261,7 @@ def test_no_file_of_the_daemon_is_in_the_way_of_a_later_one(site: Site) -> None:
     assert site.hook().hello() is not None
 
 
-def test_a_reload_says_what_waits_for_the_next_start(
+def test_reload_names_settings_that_need_a_restart(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     daemon = site.start()
@@ -275,7 +275,7 @@ def test_a_reload_says_what_waits_for_the_next_start(
     assert site.log.read_text().count("from the next start on") == 1
 
 
-def test_more_clients_than_there_can_be_descriptors_for(site: Site) -> None:
+def test_max_clients_beyond_the_open_files_is_logged_with_advice(site: Site) -> None:
     site.before = ["prlimit", "--nofile=1000:1000"]
     most = most_clients(1000)
     site.start("--max-clients", str(most + 1))
@@ -290,7 +290,7 @@ def test_more_clients_than_there_can_be_descriptors_for(site: Site) -> None:
     assert "max-clients" not in site.log.read_text()
 
 
-def test_the_page_says_what_the_unit_has() -> None:
+def test_man_page_names_the_limits_of_the_unit() -> None:
     unit = (ROOT / "systemd" / "nvshared.service").read_text()
     page = (ROOT / "packaging" / "man" / "nvshared.conf.5.in").read_text()
     files = re.findall(r"LimitNOFILE=(\d+)", unit + page)

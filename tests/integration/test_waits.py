@@ -48,7 +48,7 @@ class Program:
         assert self.popen.wait(PATIENCE) == 0, self.said
 
 
-def test_waiting_program_is_told_its_place_in_the_queue(site: Site, eventually: Eventually) -> None:
+def test_waiting_program_logs_the_place_in_the_queue(site: Site, eventually: Eventually) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
     holder = Program(site, LARGE, *HOLDS)
     eventually(lambda: "turn" in (site.folder / "trace").read_text())
@@ -129,7 +129,7 @@ sys.stdin.readline()
 '''
 
 
-def test_program_that_waits_for_a_commit_says_so(site: Site) -> None:
+def test_program_that_waits_for_a_commit_logs_the_reason(site: Site) -> None:
     daemon = Daemon(site)
     site.environment["NVSHARE_VERBOSE"] = "1"
     program = Own(site, ASKS)

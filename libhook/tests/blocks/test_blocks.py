@@ -138,7 +138,7 @@ CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program],
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_block_takes_as_many_steps_however_many_there_are(
+def test_allocation_takes_equal_steps_for_few_and_many_blocks(
         built: Path, tmp_path: Path, case: str) -> None:
     percent, before, counted = CASES[case]
     taken = []
@@ -166,7 +166,7 @@ def test_others_have_the_lock_while_blocks_move_without_a_copy(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_search_finds_what_looking_at_all_blocks_finds(
+def test_search_finds_the_same_as_a_scan_of_all_blocks(
         built: Path, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     program = Program(built, tmp_path, 60)

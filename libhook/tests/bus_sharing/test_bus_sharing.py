@@ -63,7 +63,7 @@ def make_fresh(built: Path, tmp_path: Path) -> Callable[[], Program]:
     return fresh
 
 
-def test_large_copy_is_reported_at_once_and_its_end_when_it_is_over(
+def test_large_copy_is_reported_at_begin_and_end(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     program.begins(64 * MIB, OUT, waits=True)
@@ -125,7 +125,7 @@ def test_frequent_copies_are_reported_at_bounded_rate(fresh: Callable[[], Progra
     assert program.figure("sent") >= seconds * 1_000_000 / SPACING
 
 
-def test_copies_are_neither_reported_nor_counted_unless_watched(
+def test_copies_are_reported_and_counted_only_while_watched(
     fresh: Callable[[], Program]
 ) -> None:
     program = fresh()

@@ -68,7 +68,7 @@ def checksum(seed: int, chunks: list[int], steps: int) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_workload_checksum_is_that_of_its_description(
+def test_workload_checksum_equals_the_documented_computation(
     environment: dict[str, str], threads: int
 ) -> None:
     done = workload(
@@ -97,7 +97,9 @@ def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds
     return total & MASK
 
 
-def test_workload_uses_and_changes_parts_of_its_memory(environment: dict[str, str]) -> None:
+def test_workload_with_used_and_change_has_the_computed_checksum(
+    environment: dict[str, str]
+) -> None:
     done = workload(
         environment, "--json", "--memory", "20000", "--chunk", "8000", "--used", "60%",
         "--change", "4008", "--steps", "3", "--rounds", "5", "--seed", "7",
@@ -159,7 +161,9 @@ def test_workload_out_of_memory_prints_one_line(environment: dict[str, str]) -> 
     assert done.stderr.count("\n") == 1
 
 
-def test_workload_without_a_driver_says_so(environment: dict[str, str], tmp_path: Path) -> None:
+def test_workload_without_a_driver_fails_with_the_reason(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     done = workload({**environment, "LD_LIBRARY_PATH": str(tmp_path)})
     if done.returncode == 0:
         pytest.skip("this machine has a driver of its own")
@@ -183,7 +187,7 @@ def test_workload_without_a_driver_says_so(environment: dict[str, str], tmp_path
         ("--seed", "7a", "is not a number"),
     ],
 )
-def test_workload_names_a_wrong_option_with_its_value(
+def test_workload_refuses_a_wrong_option_with_the_value(
     environment: dict[str, str], option: str, value: str, words: str
 ) -> None:
     done = workload(environment, option, value)
@@ -221,7 +225,7 @@ def compile_flipping(folder: Path) -> None:
     subprocess.run([*compiler, *libraries, *output], input=FLIPPING, text=True, check=True)
 
 
-def test_workload_finds_one_wrong_bit(environment: dict[str, str], tmp_path: Path) -> None:
+def test_workload_detects_a_single_wrong_bit(environment: dict[str, str], tmp_path: Path) -> None:
     compile_flipping(tmp_path)
     options = ("--memory", "3MiB", "--chunk", "1MiB", "--steps", "1")
     wrong = {**environment, "LD_LIBRARY_PATH": str(tmp_path)}
@@ -236,13 +240,13 @@ def test_workload_finds_one_wrong_bit(environment: dict[str, str], tmp_path: Pat
     }
 
 
-def test_workload_on_a_missing_gpu_says_so(environment: dict[str, str]) -> None:
+def test_workload_on_a_missing_gpu_is_refused(environment: dict[str, str]) -> None:
     done = workload(environment, "--device", "1")
     assert done.returncode == USAGE
     assert done.stderr == "nvshare-workload: --device 1: there is no such GPU\n"
 
 
-def test_workload_with_hold_keeps_its_memory_until_its_input_ends(
+def test_workload_with_hold_keeps_memory_until_the_input_ends(
     environment: dict[str, str]
 ) -> None:
     command = [str(library.workload()), "--json", "--hold", "--memory", "40MiB"]

@@ -20,7 +20,7 @@ def events(c: ctypes.CDLL) -> list[int]:
     return list((ctypes.c_int * 8).in_dll(c, "events"))[1:4]
 
 
-def test_drain_that_begins_again_has_one_event_in_each_context(c: ctypes.CDLL) -> None:
+def test_drain_that_begins_again_has_a_single_event_per_context(c: ctypes.CDLL) -> None:
     for number in (1, 2, 3):
         c.begins(number)
     c.drain_starts()
@@ -44,7 +44,7 @@ def test_drain_given_up_after_a_context_ended_leaves_no_event(
     assert events(c) == [0, 0, 0]
 
 
-def test_drain_destroys_no_event_of_a_new_context_at_an_ended_ones_address(
+def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(
         c: ctypes.CDLL) -> None:
     c.begins(1)
     c.drain_starts()

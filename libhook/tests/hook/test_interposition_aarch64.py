@@ -75,7 +75,7 @@ def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
     ]
 
 
-def test_program_finds_every_wrapper(
+def test_aarch64_program_finds_every_wrapper(
     arm_library: Path, arm_driver: Path, tmp_path: Path
 ) -> None:
     program = compiled(PROGRAM, tmp_path / "program", arm_driver, compiler=f"{ARM}-gcc")

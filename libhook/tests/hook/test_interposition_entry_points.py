@@ -67,7 +67,7 @@ def test_entry_point_that_the_driver_lacks_is_not_found(library: Path, driver: P
     ) == [None, None, None, False]
 
 
-def test_wrapper_passes_arguments_to_its_own_entry_point_and_returns_the_result(
+def test_wrapper_passes_arguments_to_the_same_entry_point_and_returns_the_result(
     library: Path, driver: Path
 ) -> None:
     """Each is called with distinct pointers to zeros, and with the entry point's own result the

@@ -27,7 +27,7 @@ def output(*command: object) -> str:
     ).stdout
 
 
-def test_nothing_is_exported_but_the_hooks_and_what_python_calls(library: Path) -> None:
+def test_library_exports_only_wrappers_and_functions_for_python(library: Path) -> None:
     exported = [
         line.split()[-1]
         for line in output("nm", "-D", "--defined-only", library).split("\n")
@@ -39,7 +39,7 @@ def test_nothing_is_exported_but_the_hooks_and_what_python_calls(library: Path) 
     ])
 
 
-def test_library_when_loaded_runs_one_constructor_only(library: Path) -> None:
+def test_library_when_loaded_runs_a_single_constructor(library: Path) -> None:
     """One constructor, beside that which the compiler puts into every object. It asks the kernel
     for what the process was started with (process_start.c), and changes nothing."""
     sections = output("readelf", "-SW", library)

@@ -53,7 +53,7 @@ def kinds(folder: Path, names: list[str], takes_stream: bool = False) -> dict[st
     return dict(zip(names, map(int, done.stdout.split()), strict=True))
 
 
-def test_kind_of_an_unknown_function_is_told_from_its_name(tmp_path: Path) -> None:
+def test_kind_of_an_unknown_function_is_derived_from_the_name(tmp_path: Path) -> None:
     expected = dict.fromkeys(SUBMIT, 1) | dict.fromkeys(KEEP, 2)
     expected |= dict.fromkeys(OTHER, 0)
     assert kinds(tmp_path, list(expected)) == expected
@@ -119,7 +119,7 @@ int main(void)
 """
 
 
-def test_unknown_function_that_submits_is_wrapped_and_gets_its_arguments(
+def test_unknown_submitting_function_is_wrapped_and_gets_all_arguments(
     library: Path, tomorrow: Path, tmp_path: Path
 ) -> None:
     assert run(compile_c(ASK, tmp_path / "program"), library, tomorrow) == [

@@ -83,7 +83,7 @@ def test_dlsym_with_every_handle_finds_the_wrapper(
     assert run(program, library, driver) == [f"libnvshare.so {LAUNCH}"] * 5
 
 
-def test_dlsym_without_a_driver_finds_nothing_and_sets_dlerror(
+def test_dlsym_without_a_driver_returns_null_and_sets_dlerror(
     library: Path, tmp_path: Path
 ) -> None:
     program = compile_c(
@@ -135,7 +135,7 @@ def test_dlsym_finds_what_only_the_library_that_asks_is_linked_with(
     assert run(program, library, driver) == ["7 8"]
 
 
-def test_dlsym_sets_dlerror_only_when_it_fails(
+def test_dlsym_sets_dlerror_only_on_failure(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     program = compile_c(

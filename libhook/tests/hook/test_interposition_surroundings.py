@@ -59,7 +59,7 @@ __attribute__((destructor)) static void report(void) { printf("asked %d\\n", ask
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_preload_with_its_own_dlsym_works_before_and_behind_the_library(
+def test_preload_with_another_dlsym_works_before_and_after_the_library(
     library: Path, driver: Path, tmp_path: Path, first: bool
 ) -> None:
     other = compile_c(OTHER, tmp_path / "libother.so", "-shared")

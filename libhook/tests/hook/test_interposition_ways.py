@@ -130,14 +130,14 @@ def _known(entry: str, stubs: bool) -> str | int:
 @pytest.mark.parametrize(
     "flags", [["-pie", "-Wl,-z,now"], ["-pie", "-Wl,-z,lazy"], ["-no-pie"]], ids=" ".join
 )
-def test_program_finds_every_wrapper(
+def test_program_linked_in_any_way_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     program = compiled(PROGRAM, tmp_path / "program", driver, *flags)
     assert run(program, library, driver) == expected("program")
 
 
-def test_constructors_before_ours_find_every_wrapper(
+def test_constructors_before_the_librarys_find_every_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """In a library preloaded before us, in one that the program needs, and before them all."""

@@ -73,7 +73,7 @@ def test_every_file_has_a_room() -> None:
     assert not ROOMS.homeless()
 
 
-def test_nothing_goes_up() -> None:
+def test_no_library_file_uses_a_higher_folder() -> None:
     assert not ROOMS.upward()
 
 
@@ -95,18 +95,18 @@ def test_few_files_of_a_room_use_each_other() -> None:
 
 
 @pytest.mark.parametrize("source", FILES, ids=named)
-def test_a_header_declares_what_its_file_defines(source: Path) -> None:
+def test_header_declares_exactly_the_functions_of_the_source_file(source: Path) -> None:
     header = source.with_suffix(".h")
     assert (declared(header) if header.exists() else set()) == defined(source)
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=named)
-def test_a_header_without_a_file_declares_nothing(header: Path) -> None:
+def test_header_without_a_source_file_declares_no_function(header: Path) -> None:
     assert header.with_suffix(".c").exists() or not declared(header)
 
 
 @pytest.mark.parametrize("path", [*FILES, *HEADERS], ids=named)
-def test_includes_are_sorted(path: Path) -> None:
+def test_includes_are_sorted_own_header_first(path: Path) -> None:
     """Its own header first, then the system's, then the project's."""
     block = re.search(r"(?:^#include .*\n\n?)+", path.read_text(), re.MULTILINE)
     included = [] if block is None else re.findall(r'#include ([<"].*[>"])', block[0])

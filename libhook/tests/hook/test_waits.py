@@ -43,7 +43,7 @@ def waits() -> set[tuple[str, str, str]]:
     return found
 
 
-def test_every_wait_is_listed_with_its_bound() -> None:
+def test_waits_def_lists_every_wait_with_a_bound() -> None:
     listed = {entry[:3] for entry in ENTRY.findall(LIST)} - {
         ("gate/connection.c", "transmit", "sendmsg")}
     assert len(listed) + 1 == LIST.count("\nWAIT(")
@@ -60,7 +60,7 @@ def test_socket_transfer_unless_listed_passes_msg_dontwait() -> None:
     assert waiting == {"gate/connection.c: sendmsg"}
 
 
-def test_every_lock_is_listed_with_its_bound() -> None:
+def test_waits_def_lists_every_lock_with_a_bound() -> None:
     locked = {name for path in SOURCE.rglob("*.[ch]") for name in LOCKING.findall(code(path))}
     assert locked - PARAMETERS == {name for name, _ in LOCK.findall(LIST)}
 

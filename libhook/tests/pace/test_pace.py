@@ -59,7 +59,7 @@ def new_card(built: Path, tmp_path: Path) -> Callable[[], Card]:
 
 
 @pytest.mark.parametrize("length", [10, 20, 200, 3 * MS, 30 * MS, 200 * MS])
-def test_pace_with_kernels_of_one_length_bounds_the_drain_and_keeps_the_card_busy(
+def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_busy(
         card: Callable[[], Card], length: int) -> None:
     it = card()
     it.learns(length)
@@ -124,7 +124,7 @@ def test_pace_lets_work_pass_that_earlier_work_waits_for(card: Callable[[], Card
 
 
 @pytest.mark.parametrize("pause", [0, 16 * MS])
-def test_pace_of_a_stepping_client_keeps_one_kernel_in_flight(
+def test_pace_of_a_stepping_client_keeps_a_single_kernel_in_flight(
     card: Callable[[], Card], pause: int
 ) -> None:
     it = card()

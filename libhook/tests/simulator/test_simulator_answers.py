@@ -19,11 +19,11 @@ PROGRAM = LIBHOOK / "build" / "random"
 SHOWN = 60                              # lines of a difference
 
 
-def test_there_are_recordings() -> None:
+def test_recordings_of_real_drivers_exist() -> None:
     assert RECORDED
 
 
-def test_a_transcript_is_reduced_to_what_can_differ() -> None:
+def test_transcript_is_reduced_to_comparable_results() -> None:
     lines = [
         "cuInit(0) = 0",
         "cuDevicePrimaryCtxRetain(sequence 7) = 0",

@@ -198,7 +198,7 @@ def test_helper_finds_no_program_in_a_dead_process(environment: dict[str, str]) 
 
 
 @pytest.mark.parametrize("branch", ["550", "565"])
-def test_helper_with_an_older_driver_says_that_it_cannot(
+def test_helper_with_an_older_driver_reports_state_none(
     environment: dict[str, str], branch: str,
 ) -> None:
     old = environment | {"NVSHARE_SIM_DRIVER": branch}
@@ -207,7 +207,7 @@ def test_helper_with_an_older_driver_says_that_it_cannot(
     assert said.splitlines()[-1] == "state none"
 
 
-def test_helper_without_a_driver_says_so_and_refuses_what_is_no_command(
+def test_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(
     environment: dict[str, str],
 ) -> None:
     alone = {name: text for name, text in environment.items() if name != "LD_LIBRARY_PATH"}
@@ -220,7 +220,7 @@ def test_helper_without_a_driver_says_so_and_refuses_what_is_no_command(
         assert said.returncode == 2
 
 
-def test_helper_obeys_lines_of_its_standard_input(environment: dict[str, str]) -> None:
+def test_helper_obeys_lines_of_standard_input(environment: dict[str, str]) -> None:
     with program(environment) as (process, ask):
         said = subprocess.run(
             [HELPER], env=environment, input=f"park {process.pid}\nwake {process.pid}\n",

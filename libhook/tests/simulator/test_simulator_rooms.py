@@ -16,7 +16,7 @@ def test_every_file_has_a_room() -> None:
     assert not ROOMS.homeless()
 
 
-def test_nothing_goes_up() -> None:
+def test_no_simulator_file_uses_a_higher_folder() -> None:
     assert not ROOMS.upward()
 
 
@@ -24,6 +24,6 @@ def test_no_files_are_in_a_circle() -> None:
     assert not ROOMS.circles()
 
 
-def test_nvml_is_a_library_of_its_own() -> None:
+def test_nvml_uses_only_shared_files() -> None:
     used = {name for user, used in ROOMS.uses.items() if user.startswith("nvml/") for name in used}
     assert {name.split("/")[0] for name in used} == {"nvml", "shared"}

@@ -33,7 +33,7 @@ def recorded() -> list[tuple[str, int, int, str]]:
     return answers
 
 
-def test_every_entry_point_is_the_one_that_the_driver_gives(python: Python) -> None:
+def test_get_proc_address_returns_the_recorded_entry_points(python: Python) -> None:
     answers = recorded()
     assert len(answers) > 1000
     found = python(
@@ -83,7 +83,9 @@ print([cuda.{call}(ctypes.byref(address), ctypes.c_size_t(4096)) for _ in range(
         ("cuMemAllocAsync:1", [0, 0, 0, 0]),
     ],
 )
-def test_calls_fail_on_demand(python: Python, setting: str, codes: list[int]) -> None:
+def test_calls_named_in_sim_fail_return_errors(
+    python: Python, setting: str, codes: list[int]
+) -> None:
     printed = python(LOAD + CREATE.format(call="cuMemAlloc_v2"), NVSHARE_SIM_FAIL=setting)
     assert printed == f"{codes}\n"
 
@@ -242,5 +244,5 @@ except pynvml.NVMLError_NotFound:
 )
 
 
-def test_the_management_library_tells_what_the_driver_does(python: Python) -> None:
+def test_nvml_shows_memory_and_processes_of_the_driver(python: Python) -> None:
     assert python(MONITOR) == "seen\n"

@@ -83,7 +83,7 @@ def page() -> Iterator[Callable[[], Page]]:
         one.word.close()
 
 
-def test_word_of_a_telling_client_is_busy_until_its_work_is_done(
+def test_word_of_a_telling_client_is_busy_until_the_work_is_done(
         program: Program, page: Callable[[], Page]) -> None:
     word = page()
     program.tells(word)
@@ -130,7 +130,7 @@ def test_first_launch_of_a_burst_alone_wakes_the_service_thread(
     assert woken.value == 1             # and its service thread is told once
 
 
-def test_background_client_waits_while_one_word_is_busy(
+def test_background_client_waits_while_any_word_is_busy(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
     program.heeds(1, first)
@@ -196,7 +196,7 @@ def test_background_client_whose_work_is_stalled_passes_slowly(
     assert not program.c.may_pass()
 
 
-def test_word_cannot_be_written_by_its_readers_nor_shortened(
+def test_word_cannot_be_written_or_resized_by_readers(
         page: Callable[[], Page]) -> None:
     word = page()
     descriptor = word.word.readable()
