@@ -107,7 +107,7 @@ def at_rest(talk: Talk) -> list[Action]:
     return talk.stopped(B, wants=False)
 
 
-def test_writeback_of_an_idle_client_follows_its_stop_after_half_a_second() -> None:
+def test_writeback_of_an_idle_client_follows_half_a_second_after_the_stop() -> None:
     talk = talking()
     (told,) = one_is_away(talk)
     assert isinstance(told, Run)
@@ -138,7 +138,7 @@ def test_writeback_that_is_done_leaves_only_an_evict_for_the_next_client() -> No
     assert A in talk.granted or runs(talk.obey(said)) == [A]
 
 
-def test_writeback_is_cut_short_when_its_client_wants_the_card() -> None:
+def test_writeback_is_cut_short_when_the_client_wants_the_card() -> None:
     talk = talking()
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
@@ -175,7 +175,7 @@ def test_writeback_is_cut_short_behind_a_stop_of_the_same_moment() -> None:
     assert not talk.wait(0)
 
 
-def test_writeback_proceeds_in_steps() -> None:
+def test_writeback_is_ordered_step_by_step() -> None:
     talk = talking(step=8)
     at_rest(talk)
     orders, ready = writebacks(talk.wait(1)), []
@@ -193,7 +193,7 @@ def test_writeback_is_cut_short_by_a_question_for_memory() -> None:
     assert [type(action).__name__ for action in said][:1] == ["Yield"]
 
 
-def test_writeback_that_was_wasted_doubles_the_pause_until_one_is_used() -> None:
+def test_wasted_writeback_doubles_the_pause_until_a_writeback_is_used() -> None:
     talk = talking()
     at_rest(talk)
     pause = 0.5
@@ -217,7 +217,7 @@ def test_writeback_that_was_wasted_doubles_the_pause_until_one_is_used() -> None
     assert writebacks(talk.wait(0.51))
 
 
-def test_writeback_where_all_clients_fit_does_nothing() -> None:
+def test_writeback_is_not_ordered_when_all_clients_fit() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 50)
@@ -227,7 +227,7 @@ def test_writeback_where_all_clients_fit_does_nothing() -> None:
     assert not writebacks(talk.wait(10))
 
 
-def test_writeback_that_is_turned_off_does_nothing() -> None:
+def test_writeback_is_not_ordered_when_turned_off() -> None:
     talk = talking()
     at_rest(talk)
     talk.tell(SettingsChanged(replace(talk.settings, writeback=False)))
@@ -314,7 +314,7 @@ def made(actions: list[Action]) -> list[tuple[int, int]]:
     return [(order.client, order.host // GIB) for order in preallocations(actions)]
 
 
-def test_preallocate_gives_a_running_client_what_will_be_evicted_from_it() -> None:
+def test_preallocate_covers_the_coming_eviction_of_a_running_client() -> None:
     talk = talking()
     talk.run(A, 60)
     # B is not there yet, and would lack 20 GiB; that it does not want to run does not matter.
@@ -327,7 +327,7 @@ def test_preallocate_gives_a_running_client_what_will_be_evicted_from_it() -> No
     assert made(talk.obey(talk.stopped(A))) == [(B, 20)]
 
 
-def test_preallocate_where_all_fit_or_the_setting_is_off_does_nothing() -> None:
+def test_preallocate_is_not_ordered_when_all_fit_or_turned_off() -> None:
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 40)
@@ -339,7 +339,7 @@ def test_preallocate_where_all_fit_or_the_setting_is_off_does_nothing() -> None:
     assert not preallocations(talk.said)
 
 
-def test_preallocate_leaves_out_what_clients_without_a_turn_give() -> None:
+def test_preallocate_omits_memory_that_clients_without_a_turn_give() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 50)
@@ -401,7 +401,7 @@ def test_preallocated_host_memory_counts_until_the_next_move() -> None:
     assert talk.scheduler.snapshot().host_free <= 100 * GIB - talk.memory[A].host
 
 
-def test_load_does_not_take_back_what_is_being_preallocated() -> None:
+def test_load_keeps_host_memory_of_an_open_preallocation() -> None:
     talk = talking()
     talk.run(A, 60)
     (order,) = preallocations(talk.join(B, 60))
@@ -412,7 +412,7 @@ def test_load_does_not_take_back_what_is_being_preallocated() -> None:
     assert made(talk.obey([load])) == [(A, 30)]
 
 
-def test_preallocated_host_memory_goes_back_first_when_it_is_short() -> None:
+def test_preallocated_host_memory_is_returned_first_when_host_memory_is_short() -> None:
     talk = talking(host=60)
     talk.run(A, 40)
     talk.run(B, 60)
@@ -540,7 +540,7 @@ def test_prefetch_is_cut_short_when_another_client_asks() -> None:
     assert yields(talk.want(AFTER[coming])) == [order.client]
 
 
-def test_prefetch_goes_on_when_its_own_client_asks() -> None:
+def test_prefetch_goes_on_when_the_prefetched_client_asks() -> None:
     talk = regular(step=2)
     coming = on_its_way(talk)
     while not isinstance((order := early(talk)[0]), Load):
@@ -561,7 +561,7 @@ def test_prefetch_stops_evicting_a_client_that_asks() -> None:
     assert order.client not in {client for client, _ in evicts(said)}
 
 
-def test_prefetch_while_a_client_runs_does_nothing() -> None:
+def test_prefetch_is_not_ordered_while_a_client_runs() -> None:
     talk = regular(step=2)
     talk.run(4, 2)                      # beside all others, and goes on
     by_turns(talk, 6)
@@ -600,7 +600,7 @@ def test_prefetch_with_skewed_requests_finds_more_clients_resident() -> None:
     assert found[1] > found[0]
 
 
-def test_evict_among_models_asked_in_turn_takes_the_one_that_has_just_answered() -> None:
+def test_evict_among_models_asked_in_turn_takes_the_last_to_answer() -> None:
     talk = programs((45, 45, 45))
     came = []
     for _ in range(12):
@@ -715,7 +715,7 @@ def test_evict_for_the_head_waits_while_a_program_copies_to_the_host() -> None:
     assert evicts(talk.copying(1))
 
 
-def test_evict_that_was_cut_short_before_it_moved_anything_is_no_failure() -> None:
+def test_evict_cut_short_before_any_move_is_no_failure() -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     talk.copying(1, outward=True)
@@ -760,7 +760,7 @@ def test_load_for_the_head_goes_on_in_the_last_part_of_a_turn() -> None:
     assert yields(talk.said[before:]) == []
 
 
-def test_program_that_copies_all_the_time_has_the_bus_alone_for_half_of_it() -> None:
+def test_program_that_copies_all_the_time_has_the_bus_alone_half_of_the_time() -> None:
     talk = three()
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     said = talk.copying(1, inward=True)
@@ -783,7 +783,7 @@ def test_program_that_copies_all_the_time_has_the_bus_alone_for_half_of_it() -> 
     assert len(changes) < 20 * 12       # a handful of orders in a second
 
 
-def test_bus_sharing_that_is_turned_off_cuts_nothing_short() -> None:
+def test_bus_sharing_that_is_turned_off_orders_no_yield() -> None:
     talk = three(bus_sharing=False)
     actions = talk.want(2)
     assert not any(action.report_copies for action in actions if isinstance(action, Run))
@@ -793,7 +793,7 @@ def test_bus_sharing_that_is_turned_off_cuts_nothing_short() -> None:
 
 
 @pytest.mark.parametrize("how", ["leaves", "stops", "reopens"])
-def test_copies_of_a_client_that_stopped_running_delay_nothing(how: str) -> None:
+def test_copies_of_a_client_that_stopped_running_delay_no_moves(how: str) -> None:
     talk = three()
     under_way = talk.want(2)
     assert yields(talk.copying(1, inward=True, outward=True))

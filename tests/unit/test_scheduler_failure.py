@@ -136,7 +136,7 @@ def test_room_of_a_mute_client_is_taken_from_another() -> None:
     assert evicts(talk.evicted(order)) == []    # it goes on, and nothing is wanted of it
 
 
-def test_client_that_does_not_fit_beside_a_mute_one_holds_up_no_other() -> None:
+def test_client_that_does_not_fit_beside_a_mute_client_delays_no_other() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 80)
@@ -154,7 +154,7 @@ def test_client_that_does_not_fit_beside_a_mute_one_holds_up_no_other() -> None:
 
 
 @pytest.mark.parametrize("mode", list(AntiThrash))
-def test_clients_run_beside_one_that_does_not_answer_stop(mode: AntiThrash) -> None:
+def test_clients_run_beside_a_client_that_does_not_answer_stop(mode: AntiThrash) -> None:
     """It may have been stopped in the middle of its turn; what it has stays with it."""
     talk = Talk(mode=mode)
     talk.run(1, 60)
@@ -177,7 +177,7 @@ def test_clients_run_beside_one_that_does_not_answer_stop(mode: AntiThrash) -> N
     assert runs(talk.obey(talk.stopped(1, wants=False))) == [2]
 
 
-def test_mute_client_is_not_chosen_before_it_answers() -> None:
+def test_mute_client_is_chosen_only_after_an_answer() -> None:
     """Else each of its turns would be ten seconds in which nobody runs."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
@@ -205,7 +205,7 @@ def test_mute_client_is_reported_for_each_order() -> None:
     assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
 
 
-def test_client_that_leaves_frees_its_room_and_voids_its_orders() -> None:
+def test_client_that_leaves_frees_room_and_voids_orders() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)

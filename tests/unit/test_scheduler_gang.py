@@ -14,7 +14,7 @@ SHARED = [("user:1", f"job:{number}") for number in range(3)]
 
 @pytest.mark.parametrize(
     "tenants", [(ONE, OTHER, OTHER), SHARED], ids=["its own line", "a line with others"])
-def test_evict_takes_memory_of_a_client_that_waits_for_its_gang(
+def test_evict_takes_memory_of_a_client_that_waits_for_the_gang(
     tenants: list[tuple[str, ...]],
 ) -> None:
     talk = Talk(100)

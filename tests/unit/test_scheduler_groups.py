@@ -141,7 +141,7 @@ def test_groups_and_sums_after_random_events_equal_those_counted_anew(
         world.advance(data.draw(st.integers(0, 900)) * 1000)
 
 
-def test_event_of_one_client_counts_fewer_than_ten_clients_anew(
+def test_event_of_a_client_recounts_fewer_than_ten_clients(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in time, which says little on a busy machine, but in clients that are looked at."""

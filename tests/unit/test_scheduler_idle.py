@@ -152,7 +152,7 @@ def test_holder_that_pauses_is_stopped_if_the_pause_is_long(
     assert bool(ended) is gives_way
 
 
-def test_quantum_and_idle_window_are_told_in_one_run() -> None:
+def test_quantum_and_idle_window_are_sent_in_a_single_run() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     told = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]

@@ -58,14 +58,14 @@ def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
         client, talk.memory[client], order.number, max(0, figures.resident - order.room))
 
 
-def test_evict_borrows_what_the_neighbour_does_not_need() -> None:
+def test_evict_borrows_memory_the_neighbour_does_not_need() -> None:
     near, far = pair()
     lend(near)
     assert far.scheduler.snapshot().free == 50 * GIB
     assert near.view(1).memory.borrowed == 30 * GIB
 
 
-def test_evict_borrows_nothing_of_what_clients_there_were_promised() -> None:
+def test_evict_borrows_no_memory_promised_to_the_neighbours_clients() -> None:
     near, far = pair()
     far.join(7, commit=65)
     far.tell(Tick())
@@ -75,7 +75,7 @@ def test_evict_borrows_nothing_of_what_clients_there_were_promised() -> None:
     assert loans(near.want(2)) == [(5, FAR)]
 
 
-def test_evict_after_the_neighbour_was_lost_borrows_nothing() -> None:
+def test_evict_borrows_no_memory_of_a_lost_neighbour() -> None:
     near, far = pair()
     far.tell(GPULost())
     near.join(1, 60, 60)
@@ -130,7 +130,7 @@ def test_borrower_that_does_not_answer_counts_no_more() -> None:
     assert far.scheduler.snapshot().free == 75 * GIB
 
 
-def test_claim_to_have_borrowed_counts_as_far_as_it_was_lent() -> None:
+def test_claim_to_have_borrowed_counts_up_to_the_loan() -> None:
     near, far = pair()
     lend(near)
     near.changed(1)
@@ -139,7 +139,7 @@ def test_claim_to_have_borrowed_counts_as_far_as_it_was_lent() -> None:
     assert far.scheduler.snapshot().free == 50 * GIB
 
 
-def test_hello_after_a_restart_counts_on_its_lender_alone() -> None:
+def test_hello_after_a_restart_counts_loans_on_the_lender_only() -> None:
     near, far = pair()
     memory = Memory(60 * GIB, 30 * GIB, room=30 * GIB, host=30 * GIB, borrowed=30 * GIB)
     near.tell(Joined(1, memory, lender=FAR))

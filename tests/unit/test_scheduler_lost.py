@@ -77,7 +77,7 @@ def test_lost_card_opens_the_gate_of_a_client_that_comes_later(talk: Talk) -> No
     assert talk.view(3).memory == memory
 
 
-def test_lost_card_grants_questions(talk: Talk) -> None:
+def test_lost_card_grants_every_commit_and_memory_beyond(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = replace(talk.memory[3], beyond=2 * GIB)
     asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))
@@ -124,7 +124,7 @@ def test_lost_card_loads_all_memory_of_a_client() -> None:
     assert loads([*actions]) == [(2, 60), (3, 10)]
 
 
-def test_lost_card_loads_what_was_just_evicted() -> None:
+def test_lost_card_loads_memory_whose_eviction_ends_afterwards() -> None:
     talk = Talk()
     talk.run(1, 70)
     order = next(a for a in talk.run(2, 70) + talk.idle(1) + talk.stopped(1)
@@ -149,7 +149,7 @@ def test_lost_card_repeats_a_failed_load_each_second() -> None:
     assert loads(talk.wait(1)) == [(2, 65)]
 
 
-def test_lost_card_orders_nothing_when_all_are_whole() -> None:
+def test_lost_card_orders_no_move_when_all_clients_are_resident() -> None:
     talk = Talk()
     talk.run(1, 70)
     assert loads(talk.tell(GPULost())) == []

@@ -70,7 +70,7 @@ def test_limits_are_the_first_action_after_a_client_joined() -> None:
     assert (first.number, first.most, first.total) == (0, 100 * GIB, 100 * GIB)
 
 
-def test_commit_is_answered_under_its_number() -> None:
+def test_commit_is_answered_with_the_questions_number() -> None:
     talk = Talk()
     talk.join(1)
     answer, = limits(talk.ask(1, 7, 50), 1)
@@ -78,7 +78,7 @@ def test_commit_is_answered_under_its_number() -> None:
     assert answer.commit >= 50 * GIB
 
 
-def test_grant_exceeds_the_request_a_little_while_there_is_plenty() -> None:
+def test_grant_exceeds_the_request_while_room_is_plentiful() -> None:
     talk = Talk()
     talk.join(1)
     answer, = limits(talk.ask(1, 1, 50), 1)
@@ -92,7 +92,7 @@ def test_commit_beyond_the_card_is_refused() -> None:
     assert granted(talk, 1, 100.1, 2) is False
 
 
-def test_commit_beyond_what_others_have_not_pinned_is_refused() -> None:
+def test_commit_beyond_the_room_beside_pinned_memory_is_refused() -> None:
     talk = Talk()
     talk.join(1, pinned=20)
     talk.join(2)
@@ -142,7 +142,7 @@ def test_grant_to_pin_counts_as_the_hook_says() -> None:
     assert granted(talk, 2, 9, 6, pins=5)
 
 
-def test_grant_to_pin_of_a_slow_thread_counts_until_it_is_used() -> None:
+def test_grant_to_pin_of_a_slow_thread_counts_until_used() -> None:
     """The first has been granted a GiB, and takes it after all the others."""
     talk = Talk()
     talk.join(1, 90)
@@ -162,7 +162,7 @@ def test_grant_to_pin_of_a_slow_thread_counts_until_it_is_used() -> None:
     assert answer.commit >= 4 * GIB
 
 
-def test_question_is_dropped_when_a_later_one_was_answered() -> None:
+def test_question_is_dropped_when_a_later_question_was_answered() -> None:
     """What is beyond the card is answered at once; whoever waited before that asks again."""
     talk = one_has_half()
     probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
@@ -171,7 +171,7 @@ def test_question_is_dropped_when_a_later_one_was_answered() -> None:
     assert [a.number for a in limits(talk.evicted(probe), 2) if a.number] == []
 
 
-def test_unused_commit_is_called_back_for_what_is_to_be_pinned() -> None:
+def test_unused_commit_is_called_back_for_memory_to_be_pinned() -> None:
     talk = Talk()
     talk.join(1)
     assert granted(talk, 1, 90)
@@ -241,7 +241,7 @@ def test_question_is_refused_when_a_called_client_does_not_answer() -> None:
     assert answer.commit < (110 - 1 - 50) * GIB
 
 
-def test_fresh_grant_is_not_called_back_before_it_could_be_used() -> None:
+def test_fresh_grant_is_not_called_back_before_possible_use() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -273,7 +273,7 @@ def test_limits_follow_a_change_of_capacity() -> None:
     assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
 
 
-def test_grant_to_one_account_decides_at_once_what_another_waits_for() -> None:
+def test_grant_to_an_account_decides_waiting_questions_of_others_at_once() -> None:
     talk = Talk(100, host=0)
     talk.join(1, 2, 2, commit=12, account="user:1")
     talk.join(2, account="user:1")
@@ -285,7 +285,7 @@ def test_grant_to_one_account_decides_at_once_what_another_waits_for() -> None:
     assert refused.commit < 98 * GIB        # as it could not run beside what the third pins
 
 
-def test_commit_while_gathering_waits() -> None:
+def test_commit_is_answered_only_after_gathering() -> None:
     talk = Talk(gather=1)
     talk.join(1, commit=10)
     assert talk.ask(1, 1, 50) == []
@@ -308,7 +308,7 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
     return answer.beyond >= int(size * GIB)
 
 
-def test_memory_beyond_the_card_is_what_the_host_has_and_no_client_was_promised() -> None:
+def test_memory_beyond_the_card_is_bounded_by_unpromised_host_memory() -> None:
     talk = Talk(capacity=100, host=64)          # of which 4 are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)
@@ -318,7 +318,7 @@ def test_memory_beyond_the_card_is_what_the_host_has_and_no_client_was_promised(
     assert not may_hold_beyond(talk, 1, 31)
 
 
-def test_memory_beyond_the_card_is_neither_promised_nor_evicted_into() -> None:
+def test_memory_beyond_the_card_is_subtracted_from_promises_and_host_room() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 90)
     assert may_hold_beyond(talk, 1, 50)
@@ -332,7 +332,7 @@ def test_memory_beyond_the_card_is_neither_promised_nor_evicted_into() -> None:
     assert answer.commit >= 30 * GIB
 
 
-def test_memory_limit_allows_nothing_beyond_it() -> None:
+def test_memory_limit_allows_no_memory_beyond_the_card() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 10)
     talk.tell(TermsChanged(1, Terms(memory_limit=20 * GIB)))
@@ -377,7 +377,7 @@ def test_domain_bounds_commit_less_a_margin() -> None:
     assert answer(talk, 2, 90).commit >= 90 * GIB
 
 
-def test_domain_does_not_bound_what_is_pinned() -> None:
+def test_domain_does_not_bound_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
@@ -409,7 +409,7 @@ def test_domain_that_is_tightest_of_several_levels_decides() -> None:
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
-def test_domain_spans_cards() -> None:
+def test_domain_bounds_clients_of_several_cards_together() -> None:
     shared = domains(box=16)
     first, second = Talk(100, domains=shared), Talk(100, domains=shared)
     first.join(1, domains=BOX)
@@ -443,7 +443,7 @@ def test_domain_bounds_memory_beyond_the_card() -> None:
     assert refused.why == "the limit of box"
 
 
-def test_domain_bounds_what_is_evicted() -> None:
+def test_domain_bounds_evictions_of_a_client() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -517,7 +517,7 @@ def test_domain_of_the_whole_host_bounds_evictions_and_no_promises() -> None:
     assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
 
 
-def test_domain_without_a_limit_bounds_nothing() -> None:
+def test_domain_without_a_limit_allows_every_commit() -> None:
     talk = Talk(100)
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 100).commit == 100 * GIB
@@ -534,7 +534,7 @@ def test_domain_leaves_commits_of_an_earlier_daemon() -> None:
     assert other.untaken > 1 << 60
 
 
-def test_domain_calls_back_what_was_pinned_and_freed() -> None:
+def test_domain_calls_back_commit_of_freed_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
@@ -760,7 +760,7 @@ UNKNOWN = Evidence()                    # the driver has named none of our clien
 
 @pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
 @pytest.mark.parametrize("say", CLAIMS)
-def test_claim_takes_nothing_from_other_accounts(
+def test_claim_takes_no_commit_from_other_accounts(
     say: Callable[[Court, int], None], first: Evidence
 ) -> None:
     court = Court(0)
@@ -787,7 +787,7 @@ def test_claim_takes_nothing_from_other_accounts(
     assert not any(isinstance(action, Stop) for action in court.honest)
 
 
-def test_account_that_is_alone_gets_all_that_it_uses() -> None:
+def test_account_that_is_alone_gets_all_used_memory() -> None:
     """What is promised and used is no promise to be held back."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
     court.tell(Joined(1, account=HONEST, evidence=NOTHING))

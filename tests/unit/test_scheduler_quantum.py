@@ -179,7 +179,7 @@ def test_quantum_auto_is_not_shortened_by_a_cheap_client() -> None:
     assert lasted == [pytest.approx(19 * 0.4 / 2, rel=0.05)] * 2
 
 
-def test_pace_after_one_outlier_stays_near_the_average() -> None:
+def test_quantum_after_an_outlier_stays_near_the_average() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
@@ -201,7 +201,7 @@ def test_quantum_does_not_count_the_drain_as_cost_of_a_hand_over() -> None:
     assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)
 
 
-def test_quantum_grows_soon_when_hand_overs_that_cost_nothing_begin_to_cost() -> None:
+def test_quantum_grows_soon_when_free_hand_overs_begin_to_cost() -> None:
     talk = Talk()
     two(talk)
     for _ in range(40):
@@ -212,14 +212,14 @@ def test_quantum_grows_soon_when_hand_overs_that_cost_nothing_begin_to_cost() ->
     assert hand_over(talk, 0.4) == pytest.approx(19 * 0.4, rel=0.15)
 
 
-def test_pace_after_one_hand_over_is_about_right() -> None:
+def test_quantum_after_a_single_hand_over_fits_the_cost() -> None:
     talk = Talk()
     two(talk)
     hand_over(talk, 0.3)
     assert hand_over(talk, 0.3) == pytest.approx(19 * 0.3, rel=0.05)
 
 
-def test_quantum_is_told_anew_when_it_changes() -> None:
+def test_quantum_is_sent_again_after_a_change() -> None:
     talk = Talk()
     two(talk)
     for _ in range(20):

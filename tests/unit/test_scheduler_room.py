@@ -10,7 +10,7 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
 TQ = 30
 
 
-def test_evict_takes_only_what_is_missing() -> None:
+def test_evict_takes_only_the_missing_bytes() -> None:
     talk = Talk(137)
     talk.run(1, 80)
     talk.run(2, 80)
@@ -21,7 +21,7 @@ def test_evict_takes_only_what_is_missing() -> None:
     assert runs(actions)[0] == 2
 
 
-def test_idle_client_keeps_its_memory_until_room_is_needed() -> None:
+def test_idle_client_keeps_memory_until_room_is_needed() -> None:
     talk = Talk()
     talk.run(1, 60)
     talk.run(2, 60)
@@ -92,7 +92,7 @@ def test_chosen_client_gets_free_room_at_once() -> None:
     assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
 
-def test_evict_does_not_repeat_what_is_under_way() -> None:
+def test_evict_orders_no_bytes_already_being_evicted() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 50, 40)
@@ -102,7 +102,7 @@ def test_evict_does_not_repeat_what_is_under_way() -> None:
     assert evicts(talk.changed(2)) == []
 
 
-def test_room_under_eviction_counts_until_it_is_answered() -> None:
+def test_room_under_eviction_counts_until_the_answer() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)

@@ -55,7 +55,7 @@ def test_undrainable_client_is_never_stopped(mode: AntiThrash) -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_undrainable_client_is_neither_paced_nor_watched() -> None:
+def test_undrainable_client_is_not_paced_and_not_watched_for_idleness() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.run(2, 70)
@@ -139,7 +139,7 @@ def test_undrainable_client_grows_while_others_fit_beside_it() -> None:
     assert limits(talk.obey(talk.ask(1, 3, 51)), 1)[-1].commit < 51 * GIB
 
 
-def test_commit_beside_an_undrainable_client_is_what_is_left() -> None:
+def test_commit_beside_an_undrainable_client_is_bounded_by_the_remaining_room() -> None:
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)

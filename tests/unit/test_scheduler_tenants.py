@@ -151,7 +151,7 @@ class Tenancy(World):
 
 @pytest.mark.parametrize("inner", [(), ("job:0", "job:1", "job:2")])
 @MODES
-def test_user_with_many_programs_or_jobs_gets_no_more_than_user_with_one(
+def test_user_with_many_programs_or_jobs_gets_the_same_as_user_with_a_single_program(
     mode: Settings, size: int, inner: tuple[str, ...]
 ) -> None:
     world = Tenancy(mode)
@@ -162,7 +162,7 @@ def test_user_with_many_programs_or_jobs_gets_no_more_than_user_with_one(
     assert world.shares(60)["job:9"] == pytest.approx(0.5, abs=0.02)
 
 
-def test_programs_of_one_user_are_served_first_come_first_served() -> None:
+def test_programs_of_a_user_are_served_first_come_first_served() -> None:
     world = Tenancy(TURNS)
     hooks = [world.program("user:alice", size=4 * MIB) for _ in range(100)]
     world.program("user:bob")
@@ -256,7 +256,7 @@ def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
     assert len(plain.turns) > 5
 
 
-def test_programs_of_one_tenant_that_run_together_hold_the_card_once() -> None:
+def test_programs_of_a_tenant_that_run_together_are_billed_once() -> None:
     world = Tenancy()
     hooks = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
     hooks.append(world.program("user:bob", size=3600 * MIB))
@@ -277,7 +277,7 @@ IDLERS: dict[str, tuple[list[str], dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("case", IDLERS)
-def test_node_that_idled_has_saved_nothing_up(case: str) -> None:
+def test_node_that_idled_gets_no_extra_share_afterwards(case: str) -> None:
     programs, terms, share = IDLERS[case]
     world = Tenancy(TURNS)
     if "compute_request" in terms:
@@ -294,7 +294,7 @@ def test_node_that_idled_has_saved_nothing_up(case: str) -> None:
     assert world.computed(idler, time=20 * SECOND) == pytest.approx([share], abs=0.05)
 
 
-def test_tenant_that_left_still_owes_what_it_had_too_much() -> None:
+def test_tenant_that_comes_again_still_owes_overused_time() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:bob", weight=10)
     world.program("user:alice")
@@ -385,7 +385,7 @@ def test_all_requests_are_met_and_a_weight_may_give_more() -> None:
     assert shares["user:carol"] == pytest.approx(0.08, abs=0.01)
 
 
-def test_request_within_a_tenant_is_of_the_card_and_nothing_while_it_idles() -> None:
+def test_request_within_a_tenant_is_a_share_of_the_card_and_ends_while_idle() -> None:
     world = Tenancy(TURNS)
     world.set_terms("job:0", compute_request=30)
     crowd(world)
@@ -403,7 +403,7 @@ def test_request_within_a_tenant_is_of_the_card_and_nothing_while_it_idles() -> 
     assert world.shares(82)["job:1"] == pytest.approx(1 / 82, abs=0.02)
 
 
-def test_requests_of_too_much_are_met_in_part_and_end() -> None:
+def test_requests_beyond_the_card_are_met_in_part_and_end() -> None:
     world = Tenancy(TURNS)
     for tenant in ("user:alice", "user:bob"):
         world.set_terms(tenant, compute_request=80)
@@ -422,7 +422,7 @@ def test_requests_of_too_much_are_met_in_part_and_end() -> None:
 
 
 @MODES
-def test_background_has_nothing_while_others_are_busy(mode: Settings, size: int) -> None:
+def test_background_client_gets_no_time_while_others_are_busy(mode: Settings, size: int) -> None:
     world = Tenancy(mode)
     world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=1000)
     behind = world.program("user:alice", size=size)
@@ -481,7 +481,7 @@ def test_background_turn_that_ends_for_another_is_shown_as_over() -> None:
     assert [end.reason for end in world.ends] == [TurnEnd.QUANTUM]
 
 
-def test_weight_counts_among_tenants_of_one_priority() -> None:
+def test_weight_counts_among_tenants_of_equal_priority() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=300)
     world.set_terms("user:bob", priority=Priority.BACKGROUND)
@@ -568,7 +568,7 @@ def heeding(orders: list[Action]) -> list[tuple[int, ...]]:
         for order in orders if isinstance(order, Tell | Heed)]
 
 
-def test_background_heeds_all_others_while_it_holds_the_card_with_them() -> None:
+def test_background_client_heeds_all_others_that_hold_the_card_beside() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert heeding(talk.come(1, "user:bob")) == []
@@ -594,7 +594,7 @@ def test_client_that_has_to_wait_for_memory_is_not_heeded() -> None:
 
 
 @pytest.mark.parametrize("percent", [1, 10, 25, 50, 80, 99])
-def test_limited_client_has_its_share_of_each_window_and_no_more(percent: int) -> None:
+def test_limited_client_gets_exactly_the_share_of_each_window(percent: int) -> None:
     world = Tenancy(LIMITS)
     one = world.program("user:alice")
     one.kernel = 10 * MILLISECOND
@@ -632,7 +632,7 @@ def test_limited_client_waits_until_the_next_window_begins() -> None:
     (100, 0, 0.5, 1),                   # or not at all
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
-def test_long_kernels_have_what_their_accounting_says(
+def test_long_kernels_get_the_share_of_the_accounting_settings(
     tail: int, carryover: int, least: float, most: float
 ) -> None:
     accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
@@ -644,7 +644,7 @@ def test_long_kernels_have_what_their_accounting_says(
 
 @pytest.mark.parametrize("percent", [5, 25, 50, 75])
 @pytest.mark.parametrize("kernel", [7 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
-def test_limit_where_nothing_moves_is_exact_in_small_grains(
+def test_limit_without_moves_is_exact_in_short_periods(
     percent: int, kernel: int
 ) -> None:
     world, one = limited(percent, SETTINGS)
@@ -665,7 +665,7 @@ def test_limit_where_nothing_moves_is_exact_in_small_grains(
     ("used", "answered", "after"),
     [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)],
 )
-def test_limited_client_is_billed_what_the_card_worked(
+def test_limited_client_is_billed_the_cards_working_time(
     used: int | None, answered: int, after: int
 ) -> None:
     """Messages may take as long as the turn, where the daemon is busy. But half of it is billed,
@@ -688,7 +688,7 @@ def test_limited_client_is_billed_what_the_card_worked(
 
 
 @pytest.mark.parametrize("percent", [20, 50])
-def test_limited_client_that_takes_turns_keeps_what_it_waited_for(percent: int) -> None:
+def test_limited_client_that_takes_turns_keeps_the_share_of_time_waited(percent: int) -> None:
     world, one = limited(percent, replace(LIMITS, tq=10 * SECOND), LARGE)
     other = world.program("user:bob", size=LARGE)
     world.advance(60 * SECOND)
@@ -717,7 +717,7 @@ def test_open_gate_that_is_not_used_is_not_billed() -> None:
     assert one.work == 0                # at once, as its share was unused
 
 
-def test_limited_client_that_idled_for_years_has_one_window() -> None:
+def test_limited_client_that_idled_for_years_has_a_single_window() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)
@@ -827,7 +827,7 @@ def test_limit_of_a_tenant_holds_for_programs_that_come_and_ends() -> None:
     assert world.computed(hook, time=4 * SECOND) > [0.9]
 
 
-def test_time_that_programs_of_a_tenant_held_together_is_billed_whatever_one_hook_says() -> None:
+def test_time_held_together_by_programs_of_a_tenant_is_billed_despite_a_false_report() -> None:
     talk = Talk()
     talk.tell(TenantChanged("user:alice", TenantTerms(compute_limit=50)))
     for client in (1, 2):
@@ -961,7 +961,7 @@ def test_preempt_works_in_each_mode_and_with_any_weight(mode: AntiThrash) -> Non
     assert two.open
 
 
-def test_preempt_overrules_weights_for_one_turn() -> None:
+def test_preempt_overrules_weights_for_a_single_turn() -> None:
     world = Tenancy(TURNS)
     one, two = world.program("user:alice"), world.program("user:bob")
     world.set_terms("user:alice", weight=1000)
@@ -975,7 +975,7 @@ def test_preempt_overrules_weights_for_one_turn() -> None:
     assert two.open
 
 
-def test_resumed_client_that_wants_nothing_stays_idle() -> None:
+def test_resumed_client_without_work_stays_idle() -> None:
     talk = Talk()
     talk.join(1, 1, 1)
     talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
@@ -983,7 +983,7 @@ def test_resumed_client_that_wants_nothing_stays_idle() -> None:
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_preempt_while_no_client_waits_does_nothing() -> None:
+def test_preempt_without_a_waiting_client_ends_no_turn() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
     one, two = world.program("user:alice"), world.program("user:alice")
     world.advance(SECOND)
@@ -1245,7 +1245,7 @@ def test_memory_limit_of_a_client_holds_within_its_tenants() -> None:
     assert told(talk, 1).total == 5 * GIB
 
 
-def test_tenant_memory_limit_set_before_the_first_client_binds_it() -> None:
+def test_tenant_memory_limit_set_before_the_first_client_binds_that_client() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
     talk.join(1, tenants=ALICE)
@@ -1317,7 +1317,7 @@ def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
     assert [domain.name for domain in shared] == ["box"]
 
 
-def test_tenant_host_limit_below_held_memory_lets_it_be_evicted() -> None:
+def test_tenant_host_limit_below_swapped_memory_allows_evictions() -> None:
     talk = Talk(30)
     talk.join(1, tenants=ALICE)
     answer(talk, 1, 20)

@@ -13,7 +13,7 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, turns
 TQ = 30
 
 
-def test_client_that_wants_nothing_gets_no_order() -> None:
+def test_client_without_work_gets_no_order() -> None:
     talk = Talk()
     talk.join(1, 50)
     assert talk.wait(1000) == []
@@ -142,7 +142,7 @@ def test_turns_do_not_end_before_that_is_enough_for_the_head() -> None:
     assert stops(talk.wait(TQ - 6)) == [1, 2]
 
 
-def test_turns_end_oldest_first() -> None:
+def test_oldest_turn_is_ended_first() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         talk.run(client, 30)
@@ -207,7 +207,7 @@ def test_client_that_does_not_fit_beside_pinned_memory_waits() -> None:
     assert talk.view(2).state is ClientState.LOADING
 
 
-def test_anti_thrash_on_runs_one_at_a_time_and_moves_nothing() -> None:
+def test_anti_thrash_on_runs_a_single_client_and_evicts_no_memory() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     assert (1, TQ, True) in turns(talk.run(2, 30))
@@ -225,7 +225,7 @@ def test_anti_thrash_off_ends_no_quantum() -> None:
     assert stops(talk.idle(1)) == [1]
 
 
-def test_anti_thrash_switched_on_stops_all_but_one_after_their_quantum() -> None:
+def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         talk.run(client, 20)

@@ -84,6 +84,6 @@ def test_usage_divides_the_cards_time_among_holders(seed: int) -> None:
     assert sum(one.handover for one in used) <= world.scheduler.snapshot().counters.handover
 
 
-def test_usage_of_a_client_that_left_is_nothing() -> None:
+def test_usage_of_an_unknown_client_is_zero() -> None:
     world = World(Settings(capacity=MIB, total=MIB, host_budget=0, gather=0))
     assert not any(world.scheduler.usage(7, world.now))
