@@ -44,7 +44,7 @@ async def announced(
     ]
 
 
-async def test_a_client_comes_and_goes(manager: Manager, other: Peeper) -> None:
+async def test_client_that_joins_and_leaves_is_announced(manager: Manager, other: Peeper) -> None:
     await other.watch()
     gpu = manager.gpus[0]
     client = a_client(manager, gpu)
@@ -136,7 +136,9 @@ async def test_property_that_changes_back_is_not_announced(
     assert await announced(publication, other) == []
 
 
-async def test_a_hundred_changes_are_two_announcements(manager: Manager, other: Peeper) -> None:
+async def test_hundred_changes_are_announced_by_two_signals(
+    manager: Manager, other: Peeper
+) -> None:
     await other.watch()
     first, last = 31, 131
     arrived = {first: asyncio.Event(), last: asyncio.Event()}
@@ -158,7 +160,7 @@ async def test_a_hundred_changes_are_two_announcements(manager: Manager, other: 
     assert values == [first, last]
 
 
-async def test_a_gpu_that_is_found_later(
+async def test_gpu_found_later_is_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()

@@ -157,7 +157,7 @@ async def test_call_that_needs_a_password_is_refused_unless_interactive(
         assert [flags for _, _, flags in polkit.asked] == [0, 1]
 
 
-async def test_without_polkit_only_root_may(manager: Manager, caller: Peeper) -> None:
+async def test_call_without_polkit_is_refused_to_users(manager: Manager, caller: Peeper) -> None:
     name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
     assert name == STANDARD + "AccessDenied"
     assert "polkit" in sentence

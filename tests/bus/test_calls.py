@@ -268,7 +268,7 @@ async def test_log_level_is_read_and_set_over_the_bus(
         assert refusal(await write(wrong))[0] == f"{STANDARD}Invalid{error}"
 
 
-async def test_a_caller_is_answered_before_we_leave(
+async def test_call_is_answered_before_the_daemon_closes_the_bus(
     publication: Publication, manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaving: list[asyncio.Task[None]] = []
@@ -366,7 +366,7 @@ async def test_concurrent_getmanagedobjects_share_one_answer_no_older_than_the_c
     assert made == before + 1
 
 
-async def test_a_client_that_leaves_while_all_are_collected(
+async def test_getmanagedobjects_omits_clients_that_leave_meanwhile(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.bus.objects.SLICE", -1.0)      # a pause after each object

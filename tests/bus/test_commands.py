@@ -423,7 +423,7 @@ async def test_error_with_json_is_a_json_object(ctl: Run) -> None:
     assert "no GPU '9'" in json.loads(ended.err)["error"]
 
 
-async def test_a_wrong_argument_as_json(ctl: Run) -> None:
+async def test_wrong_argument_with_json_is_a_json_error(ctl: Run) -> None:
     ended = await ctl("set-tq", "0", "--json")
     assert ended.code == ExitCode.INVALID_ARGS
     assert "'0'" in json.loads(ended.err)["error"]

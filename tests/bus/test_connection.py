@@ -41,7 +41,7 @@ async def test_publish_without_a_session_bus_is_refused(
         await publish(manager, "session")
 
 
-async def test_a_bus_that_hangs_up_while_we_introduce_ourselves(
+async def test_publish_at_a_bus_that_closes_during_authentication_is_refused(
     manager: Manager, tmp_path: Path
 ) -> None:
     path = tmp_path / "bus"
@@ -89,7 +89,7 @@ class HastyBus:
         self._socket.close()
 
 
-async def test_a_bus_that_hangs_up_when_asked_for_the_name(
+async def test_publish_at_a_bus_that_closes_at_the_name_request_is_refused(
     manager: Manager, tmp_path: Path
 ) -> None:
     path = tmp_path / "bus"
@@ -108,7 +108,7 @@ async def test_publish_under_a_taken_name_is_refused_and_disturbs_no_daemon(
         assert len(await other.result("ListGPUs")) == 2
 
 
-async def test_the_bus_does_not_let_us_have_the_name(manager: Manager) -> None:
+async def test_publish_under_a_forbidden_name_is_refused_with_a_hint(manager: Manager) -> None:
     with private_bus(own="") as bus:
         with pytest.raises(NotPermitted, match=r"com\.nvshare") as error:
             await publish(manager, bus.address)
@@ -130,7 +130,7 @@ def said(words: str) -> "asyncio.Future[None]":
     return future
 
 
-async def test_the_bus_goes_and_comes_back(
+async def test_daemon_reconnects_when_the_bus_restarts(
     manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -151,7 +151,7 @@ async def test_the_bus_goes_and_comes_back(
     ]
 
 
-async def test_the_bus_goes_again_while_we_come_back(
+async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
     manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

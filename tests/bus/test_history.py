@@ -115,7 +115,7 @@ async def test_whom_polkit_lets_sees_all(asker: Peeper, private: PrivateBus) -> 
         assert len(polkit.asked) == 3
 
 
-async def test_without_polkit_others_are_hidden(asker: Peeper) -> None:
+async def test_history_of_other_users_without_polkit_is_refused(asker: Peeper) -> None:
     assert refusal(await ask(asker, everyone=True))[0] == STANDARD + "AccessDenied"
 
 

@@ -78,7 +78,7 @@ async def test_nvsharectl_asks_no_password_where_polkit_grants(
 
 
 @pytest.mark.parametrize("agent", [None, "#!/bin/sh\nexit 1\n"])
-async def test_without_an_agent_the_answer_is_no(
+async def test_nvsharectl_without_a_polkit_agent_is_refused(
     manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
     environment: dict[str, Any], agent: str | None,
 ) -> None:

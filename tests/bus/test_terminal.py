@@ -92,7 +92,9 @@ async def test_an_error_on_a_terminal_is_folded_between_words(
     )
 
 
-async def test_a_terminal_without_our_characters(manager: Manager, private: PrivateBus) -> None:
+async def test_top_on_an_ascii_terminal_prints_no_traceback(
+    manager: Manager, private: PrivateBus
+) -> None:
     shown = await on_a_terminal(
         *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
         NVSHARE_BUS=private.address, PYTHONIOENCODING="ascii",
@@ -164,7 +166,7 @@ async def test_top_waits_for_a_daemon(private: PrivateBus) -> None:
 
 
 @pytest.mark.parametrize("colour", [False, True])
-async def test_a_table_on_a_terminal(
+async def test_clients_table_on_a_terminal_fits_the_width(
     manager: Manager, ctl: Run, private: PrivateBus, colour: bool
 ) -> None:
     environment: dict[str, Any] = {} if colour else {"NO_COLOR": "1"}

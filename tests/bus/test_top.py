@@ -87,7 +87,9 @@ async def test_top_details_of_an_ended_program_say_so(
     assert "Traceback" not in shown
 
 
-async def test_a_daemon_that_is_started_again(manager: Manager, private: PrivateBus) -> None:
+async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
+    manager: Manager, private: PrivateBus
+) -> None:
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"It is asked again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q"),
@@ -110,7 +112,7 @@ async def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
 
 
-async def test_a_terminal_that_is_closed(
+async def test_top_ends_when_the_terminal_is_closed(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
     """Whoever closes it sends SIGHUP, and SIGCONT lest the program stand still."""
@@ -150,7 +152,7 @@ async def test_figures_count_as_old_while_the_daemon_is_silent(private: PrivateB
             steps=[(b"nvshared does not answer. It is asked again.", b"q")])
 
 
-async def test_a_refusal_is_a_sentence(
+async def test_top_shows_a_refusal_as_a_sentence(
     manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = a_client(manager, manager.gpus[0])

@@ -73,7 +73,7 @@ def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes
     ), 5)
 
 
-async def test_a_body_longer_than_any_is_not_read(bus: Bus) -> None:
+async def test_transport_skips_a_body_over_the_maximum_length(bus: Bus) -> None:
     await bus.say(a_call("ay", bytes(LONGEST - 4)))
     await bus.say(a_call("ay", bytes(LONGEST)))
     await bus.say(a_call("u", 7))

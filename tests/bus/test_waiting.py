@@ -58,7 +58,9 @@ async def test_how_long_a_program_waits_and_about_how_much_longer(
     assert shown["ExpectedUSec"] == UNKNOWN
 
 
-async def test_the_last_turns_of_a_program(manager: Manager, other: Peeper) -> None:
+async def test_listturns_returns_the_last_turns_of_a_client(
+    manager: Manager, other: Peeper
+) -> None:
     client = a_client(manager, manager.gpus[0])
     for held in range(20):
         decide(client, TurnStarted(client.id))

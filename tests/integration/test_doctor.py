@@ -85,7 +85,7 @@ def test_doctor_names_a_program_without_the_library(site: Site) -> None:
         assert words["unshared"].startswith(f"nvshare-workloa[{stranger.pid}] uses GPU 0")
 
 
-def test_a_daemon_without_a_bus(site: Site) -> None:
+def test_doctor_grades_the_bus_of_a_daemon_without_a_bus(site: Site) -> None:
     site.start()
     hook = site.hook()
     hook.hello()

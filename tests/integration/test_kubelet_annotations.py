@@ -341,7 +341,7 @@ def test_annotations_changed_without_a_daemon_apply_after_the_restart(lab: Lab) 
     lab.has(old, weight=250, compute_limit=20)
 
 
-def test_the_api_server_may_go_and_come_and_forget(lab: Lab) -> None:
+def test_annotations_apply_after_the_api_server_restarts_or_forgets(lab: Lab) -> None:
     old = lab.api.tenant("old")
     lab.has(old, weight=300)
     lab.api.stop()

@@ -286,7 +286,9 @@ def test_preload_enable_without_permission_exits_as_not_permitted(system: System
     assert not system.list.exists()
 
 
-def test_a_library_with_which_programs_fail(system: System, tmp_path: Path) -> None:
+def test_preload_enable_of_a_library_that_ends_programs_is_refused(
+    system: System, tmp_path: Path
+) -> None:
     """It loads, and ends every program that loads it."""
     if os.geteuid() != 0:
         pytest.skip("only root can run programs of another system")
@@ -372,7 +374,7 @@ cat /proc/self/maps | grep -q /opt/libnvshare.so || echo gone
 
 
 @own_mounts
-def test_the_words_for_the_rescue_help(private_etc: list[str]) -> None:
+def test_preload_rescue_command_mends_a_running_shell(private_etc: list[str]) -> None:
     """A library that ends every program stands in the list; the open shell mends it."""
     (line,) = [one.strip() for one in RESCUE.splitlines() if one.strip().startswith(": >")]
     source = "__attribute__((constructor)) static void bad(void) { __builtin_trap(); }"
@@ -390,7 +392,7 @@ printf '/opt/libnvshare.so\\n' >/etc/ld.so.preload
     assert done.stdout == "mended\n", done.stderr
 
 
-def test_the_words_for_another_medium_help(system: System) -> None:
+def test_preload_rescue_command_mends_a_mounted_system(system: System) -> None:
     (line,) = [one.strip() for one in RESCUE.splitlines() if "sed -i" in one]
     system.list.write_text(f"/opt/other.so\n{INSIDE}\n")
     command = line.replace("/mnt", str(system.top))
@@ -398,6 +400,6 @@ def test_the_words_for_another_medium_help(system: System) -> None:
     assert entries(system.list.read_bytes()) == ["/opt/other.so"]
 
 
-def test_the_help_says_how_to_get_out(system: System) -> None:
+def test_preload_help_has_the_rescue_commands(system: System) -> None:
     done = subprocess.run([*CTL, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert RESCUE in done.stdout

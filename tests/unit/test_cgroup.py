@@ -30,7 +30,7 @@ def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_the_tightest_of_each_group_up_to_the_root(tmp_path: Path) -> None:
+def test_limits_has_the_tightest_limit_of_each_group_up_to_the_root(tmp_path: Path) -> None:
     write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
     write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
     write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)

@@ -64,7 +64,7 @@ def test_a_plot_is_of_the_time_of_all_cards() -> None:
         ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]
 
 
-def test_a_png_is_made_by_another_program(
+def test_plot_as_png_needs_the_converter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = {"": "others", "alice": "alice", "bob": "bob"}

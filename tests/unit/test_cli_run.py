@@ -57,7 +57,7 @@ def test_library_is_refused_at_a_path_that_ld_preload_cannot_carry(
         library.preloaded({})
 
 
-def test_the_program_takes_our_place() -> None:
+def test_run_replaces_nvsharectl_by_the_program() -> None:
     script = 'echo "$LD_PRELOAD $NVSHARE_SOCKET $1"; exit 3'
     ended = run("--socket", "/run/x.sock", "--", "sh", "-c", script, "sh", "--json")
     assert ended.stdout == "/lib/none.so /run/x.sock --json\n"
@@ -132,7 +132,7 @@ def test_run_of_a_missing_program_is_refused() -> None:
     )
 
 
-def test_only_our_own_json_makes_our_errors_json() -> None:
+def test_run_prints_json_errors_only_for_the_option_before_the_program() -> None:
     said = "there is no program 'no-such-program'"
     for given in (["--", "no-such-program", "--json"], ["no-such-program", "--json"]):
         ended = run(*given)
@@ -145,7 +145,7 @@ def test_only_our_own_json_makes_our_errors_json() -> None:
     assert ended.stderr.startswith("nvsharectl: ")
 
 
-def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
+def test_run_of_a_file_without_execute_permission_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("echo\n")
     ended = run("--", str(script))

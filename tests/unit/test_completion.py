@@ -225,7 +225,9 @@ def test_completion_after_run_offers_programs(tab: Tab, line: str) -> None:
     assert "bash" in tab(line)
 
 
-def test_a_bare_word_may_be_anything(shell: str, tab: Tab) -> None:
+def test_completion_of_an_empty_word_offers_values_and_in_bash_options(
+    shell: str, tab: Tab
+) -> None:
     """bash offers options too, others only behind a dash."""
     more = shell == "bash"
     assert tab("--bus status ") == NAMES | (OWN if more else set())

@@ -142,7 +142,7 @@ def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
     assert grades(cards.programs(seen, a_snapshot())) == [("unshared", "warning")] * 2
 
 
-def test_a_program_with_a_library_that_was_replaced(tmp_path: Path) -> None:
+def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> None:
     """A real process, and a library that is taken away from under it."""
     copy = tmp_path / "libnvshare.so"
     copy.write_bytes(library.hook().read_bytes())
@@ -370,7 +370,7 @@ def test_doctor_warns_of_a_daemon_of_another_version() -> None:
     [("", "note"), ("/lib/other.so\n", "note"), ("/no/such/libnvshare.so\n", "fault"),
      ("{hook}\n{hook}\n", "fault"), ("libnvshare.so\n", "ok")],
 )
-def test_the_list_of_preloaded_libraries(
+def test_doctor_grades_the_list_of_preloaded_libraries(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, grade: str
 ) -> None:
     place = tmp_path / "ld.so.preload"
@@ -386,7 +386,7 @@ def test_doctor_notes_ld_preload_in_the_environment(monkeypatch: pytest.MonkeyPa
     assert (last.topic, last.grade) == ("environment", Grade.NOTE)
 
 
-def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_the_library_finds_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
         raise NvshareError("/l/libnvshare.so is missing", "build it with: make build")
 

@@ -298,7 +298,7 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
     assert (ended.returncode, ended.stdout) == (0, "21\n"), ended.stderr
 
 
-def test_a_folder_that_cannot_be_had_for_a_while(
+def test_keeper_keeps_usage_until_the_folder_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Keeper, "_do", at_once)

@@ -82,7 +82,7 @@ def test_safe_budget_bounds_a_claim_by_the_kernels_figure(machine: Host) -> None
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
-def test_all_together_have_no_more_than_the_host_has_given_out(machine: Host) -> None:
+def test_safe_budget_bounds_all_claims_by_used_host_memory(machine: Host) -> None:
     for pid in range(1, 101):           # a process and its children, which share its memory
         machine.process(pid, 400)
     assert host.safe_budget(dict.fromkeys(range(1, 101), 400 * KIB)) == safe(1000)

@@ -65,7 +65,7 @@ def test_gpu_is_found_by_index_uuid_and_pci_address(manager: Manager, name: str)
 
 
 @pytest.mark.parametrize("name", ["2", "", "-1", "GPU", "gpu0"])
-def test_a_name_of_no_gpu_is_named(manager: Manager, name: str) -> None:
+def test_unknown_gpu_name_is_refused_with_the_valid_names(manager: Manager, name: str) -> None:
     with pytest.raises(NoSuchGPU) as caught:
         manager.gpu(name)
     assert str(caught.value) == (

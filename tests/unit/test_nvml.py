@@ -111,7 +111,7 @@ def test_nvml_names_the_cards_that_are_linked(
 
 
 @pytest.mark.usefixtures("library")
-def test_a_divided_card_is_known_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_finds_a_card_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, "nvmlDeviceGetMigMode", [1, 1])
     (found,) = NVML().find()
     assert found.mig

@@ -125,7 +125,7 @@ def test_packages_install_completions_for_each_shell(shell: str, tmp_path: Path)
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
-def test_an_empty_completion_is_none(tmp_path: Path) -> None:
+def test_install_of_an_empty_completion_fails(tmp_path: Path) -> None:
     done = made("bash", tmp_path, PYTHON="true")
     assert done.returncode != 0
     assert "The completion for bash is empty" in done.stderr

@@ -55,7 +55,7 @@ def test_peer_started_by_a_user_shares_within_that_user() -> None:
     assert sharers("user:alice") == ["user:alice"]
 
 
-def test_a_process_cannot_write_on_our_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "comm": "\x1b[2J\n", "cgroup": "0::/\x1b.service",
         "status": "", "uid_map": "",

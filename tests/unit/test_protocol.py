@@ -260,6 +260,6 @@ def test_name_report_has_the_headers_offset_and_drops_partial_utf_8(
     assert decode_report(encode_report(ReportRecord(Type.NAME, version=9))).version == 9
 
 
-def test_a_report_is_no_order() -> None:
+def test_report_decoded_as_an_order_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a IDLE came, which only a hook may send"):
         decode_order(encode_report(ReportRecord(Type.IDLE)))

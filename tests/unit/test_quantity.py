@@ -19,7 +19,7 @@ from nvshared.quantity import (
 
 
 @pytest.mark.parametrize("text", ["86400", "86400s", "24h", "1d"])
-def test_the_longest_quantum_can_be_told(text: str) -> None:
+def test_quantum_of_any_accepted_length_fits_a_run_order(text: str) -> None:
     value = quantum(text)
     assert value <= LONGEST_TQ * 1_000_000
     assert protocol.decode_order(

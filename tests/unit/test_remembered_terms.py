@@ -49,7 +49,7 @@ class Daemon:
         return client
 
 
-def test_all_that_was_set_is_set_again(tmp_path: Path, time: Time) -> None:
+def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     client = first.joins()
     first.manager.set_terms(client.id, "compute_limit", 50)
@@ -70,7 +70,7 @@ def test_all_that_was_set_is_set_again(tmp_path: Path, time: Time) -> None:
     assert not Daemon(tmp_path, time).joins().terms.in_force.suspended
 
 
-def test_the_last_word_is_written_when_the_daemon_ends(tmp_path: Path, time: Time) -> None:
+def test_remembered_terms_are_written_when_the_daemon_ends(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     first.manager.set_terms(first.joins().id, "weight", 7)
     first.kept.close()
@@ -177,7 +177,7 @@ def test_remembered_terms_with_invalid_values_are_ignored(
 
 
 @pytest.mark.parametrize("pid", ["1e999", "1.5", "true", '"7"', "[" * 200_000])
-def test_a_process_that_cannot_be_is_not_used(
+def test_remembered_terms_with_an_invalid_pid_are_ignored_and_logged(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, pid: str
 ) -> None:
     (tmp_path / "programs.json").write_text(
@@ -201,6 +201,6 @@ def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwr
     assert "cannot be written: Not a directory" in caplog.text
 
 
-def test_a_process_has_a_start() -> None:
+def test_started_returns_a_constant_time_or_none() -> None:
     assert host.started(OURS) == host.started(OURS) is not None
     assert host.started(0) is None

@@ -107,7 +107,7 @@ def test_a_wrong_rule_is_found_by_check_with_file_and_line(
     assert capfd.readouterr().err == f"nvshared: {raised.value}\n"
 
 
-def test_all_that_is_wrong_is_told_at_once(
+def test_check_prints_all_errors_of_a_config_at_once(
     file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = file.with_name("nvshared.conf.d")
@@ -135,7 +135,7 @@ def test_requests_that_may_be_met_are_right(file: Path, text: str) -> None:
     read(file, text)
 
 
-def test_a_later_file_may_say_something_else(file: Path) -> None:
+def test_rule_of_a_later_file_overrides_an_equal_rule(file: Path) -> None:
     folder = file.with_name("nvshared.conf.d")
     folder.mkdir()
     (folder / "a.conf").write_text("[tenant user:a]\nweight = 2\n")

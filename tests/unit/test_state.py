@@ -28,7 +28,7 @@ def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [FILE_NAME]
 
 
-def test_no_file_is_no_change(tmp_path: Path) -> None:
+def test_state_without_a_file_is_empty(tmp_path: Path) -> None:
     assert StateFile(tmp_path).load() == Overrides()
 
 

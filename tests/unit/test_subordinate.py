@@ -67,7 +67,7 @@ def test_line_without_a_possible_user_or_range_is_ignored(lent: Path, line: str)
     assert subordinate.owner(99) == subordinate.lender(99) == 99
 
 
-def test_the_file_may_change_and_be_wrong(lent: Path) -> None:
+def test_owner_follows_a_changed_or_invalid_subuid_file(lent: Path) -> None:
     lent.write_text("# of this machine\n\n1001:x:3\n1001:5\n1000:100000:65536\n")
     assert subordinate.owner(100001) == ALICE
     lent.write_text("1001:100000:65536\n")

@@ -156,7 +156,7 @@ def test_a_watchdog_for_another_process_is_not_fed(
             listener.recv(100, socket.MSG_DONTWAIT)
 
 
-def test_the_reason_of_our_end_is_left_with_systemd(
+def test_say_why_sends_the_reason_as_status_to_systemd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd.say_why({}, "nobody wants to know")

@@ -103,7 +103,7 @@ def test_a_tenant_without_terms_is_not_spoken_of(daemon: Daemon) -> None:
     assert daemon.told() == []
 
 
-def test_a_change_is_told_where_the_tenant_is(daemon: Daemon) -> None:
+def test_changed_tenant_terms_reach_only_gpus_with_that_tenant(daemon: Daemon) -> None:
     daemon.joins(ALICE)
     daemon.told()
     daemon.set("user:alice", weight=200)

@@ -16,7 +16,7 @@ def test_client_terms_are_unset_at_first() -> None:
     assert ClientTerms().in_force == Terms()
 
 
-def test_the_stricter_of_the_two_holds() -> None:
+def test_stricter_term_of_owner_and_administrator_is_in_force() -> None:
     made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
     assert made.having("memory_limit", 4 * GIB, by_owner=True).in_force.memory_limit == 4 * GIB
     made = made.having("weight", 50, by_owner=False)

@@ -57,7 +57,7 @@ def test_a_series_is_the_mean_of_each_part() -> None:
     assert found.series(3, "use", 5) == [None] * 5
 
 
-def test_no_more_is_kept_than_is_shown() -> None:
+def test_past_is_kept_only_for_the_graphs_span() -> None:
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
     assert long.looks[0].moment >= 995 - SPAN - 5
     assert WINDOW < SPAN

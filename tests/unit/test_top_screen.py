@@ -127,7 +127,7 @@ def test_top_says_when_no_gpu_program_or_match_exists() -> None:
 
 @pytest.mark.parametrize("height", [12, 40])
 @pytest.mark.parametrize("counts", [[1, 30], [0, 7]])
-def test_all_programs_can_be_reached(height: int, counts: list[int]) -> None:
+def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> None:
     state = seen(scene(2, counts))
     found: set[int] = set()
     for _ in range(sum(counts)):
@@ -154,7 +154,7 @@ def test_each_gpu_has_a_frame_or_a_line_or_is_counted(
     assert not left_out or not frames
 
 
-def test_where_something_goes_on_comes_first() -> None:
+def test_top_on_a_low_terminal_shows_busy_gpus_first() -> None:
     shown = text(seen(scene(8, [3], [5])), 80, 18)
     assert "╭─ GPU 5 " in shown or shown.startswith("GPU 0")
     low = lines(seen(scene(8, [3], [5])), 80, 12)

@@ -94,7 +94,7 @@ async def test_drop_ins_come_with_their_folder_and_go(
     await watched.noticed()
 
 
-async def test_all_folders_may_be_missing(
+async def test_watch_notices_a_file_in_folders_made_later(
     changes: Callable[[Path], Changes], tmp_path: Path
 ) -> None:
     file = tmp_path / "a" / "b" / "nvshared.conf"

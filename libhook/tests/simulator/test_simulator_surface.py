@@ -128,7 +128,7 @@ def test_simulator_with_no_gpus_finds_none(python: Python) -> None:
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
 
 
-def test_a_process_without_cards_leaves_others_theirs(python: Python) -> None:
+def test_process_without_cards_does_not_change_cards_of_others(python: Python) -> None:
     assert python(LOAD + CREATE.format(call="cuMemAlloc_v2") + NONE % COUNT + COUNT) == (
         "[0, 0, 0, 0]\n100 0 0\n\n0 0 2\n"
     )
