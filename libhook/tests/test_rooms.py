@@ -62,7 +62,7 @@ def test_exception_excuses_the_named_file_or_use(tmp_path: Path, excused: str) -
     assert not rooms.circles()
 
 
-def test_an_exception_must_excuse_something(tmp_path: Path) -> None:
+def test_exception_that_excuses_no_use_is_reported(tmp_path: Path) -> None:
     assert made(tmp_path, {"below/b": "why"}).upward() == ["below/b: an exception of nothing"]
 
 

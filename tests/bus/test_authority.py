@@ -350,7 +350,7 @@ async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
         assert (await caller.call("SetTQ", "u", [5])).message_type is MessageType.METHOD_RETURN
 
 
-async def test_on_a_private_bus_polkit_is_not_asked(
+async def test_call_on_a_private_bus_is_refused_without_asking_polkit(
     manager: Manager, private: PrivateBus, somebody: None
 ) -> None:
     async with (

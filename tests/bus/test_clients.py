@@ -139,7 +139,7 @@ def owned_by(client: Client, uid: int) -> Client:
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-async def test_for_others_programs_polkit_is_asked(
+async def test_terms_of_other_users_programs_need_polkit(
     manager: Manager, user: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:

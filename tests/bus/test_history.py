@@ -102,7 +102,9 @@ async def test_users_see_their_own_alone(asker: Peeper) -> None:
     assert used(await ask(asker, "user", "GPU-that-was-here")) == {}
 
 
-async def test_whom_polkit_lets_sees_all(asker: Peeper, private: PrivateBus) -> None:
+async def test_history_of_all_users_is_shown_when_polkit_permits(
+    asker: Peeper, private: PrivateBus
+) -> None:
     async with polkit_on(private.address) as polkit:
         name, sentence = refusal(await ask(asker, everyone=True))
         assert name == STANDARD + "AccessDenied"

@@ -111,7 +111,7 @@ def test_every_method_is_authorised_or_declared_open(
     ("com.nvshare.GPU", TurnEnd), ("com.nvshare.GPU", CardState),
     ("com.nvshare.Client", ClientState),
 ])
-def test_every_word_that_travels_is_explained(file: str, words: type[StrEnum]) -> None:
+def test_xml_explains_every_state_and_end_of_a_turn(file: str, words: type[StrEnum]) -> None:
     text = (DBUS / f"{file}.xml").read_text()
     for word in words:
         assert f'"{word}"' in text

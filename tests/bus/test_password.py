@@ -50,7 +50,7 @@ def environment(private: PrivateBus, tmp_path: Path) -> dict[str, Any]:
     }
 
 
-async def test_at_a_terminal_a_password_is_asked_for(
+async def test_nvsharectl_at_a_terminal_asks_for_a_password(
     manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
     environment: dict[str, Any],
 ) -> None:

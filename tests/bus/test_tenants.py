@@ -104,7 +104,7 @@ async def test_tenant_terms_are_refused_to_users_and_readable(
     assert await other.result("ListTenants") == []
 
 
-async def test_a_tenant_is_limited_and_weighed_by_a_command(ruled: Manager, ctl: Run) -> None:
+async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, ctl: Run) -> None:
     ended = await ctl(
         "limit", "user:alice", "--memory", "40GiB", "--compute", "50", "--host-memory", "9GiB",
         "--request", "30")

@@ -146,7 +146,7 @@ async def test_top_on_a_dumb_terminal_prints_plain_tables(
     assert "\x1b" not in shown
 
 
-async def test_the_keys_of_top_are_seen_on_a_low_terminal(
+async def test_top_on_a_low_terminal_shows_all_gpus_and_the_keys(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
     shown = await on_a_terminal(

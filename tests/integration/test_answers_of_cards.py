@@ -115,7 +115,7 @@ def test_card_that_cannot_be_shared_is_left_out_and_the_other_is_shared(
 @pytest.mark.parametrize(("oddity", "said"), [
     ("name", "manages gpu0 (Card \N{REPLACEMENT CHARACTER}?), gpu1"), ("no processes", "gpu0 ("),
 ])
-def test_card_that_cannot_tell_something_is_shared(
+def test_card_with_a_garbled_name_or_no_process_list_is_shared(
     site: Site, odd: Callable[[str], None], oddity: str, said: str,
 ) -> None:
     odd(oddity)

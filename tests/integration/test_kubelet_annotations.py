@@ -168,7 +168,7 @@ def test_node_has_labels_of_its_gpus_and_of_no_others(
     has(shared="false")
 
 
-def test_a_static_pod_cannot_be_forged(lab: Lab) -> None:
+def test_pod_with_forged_static_annotations_is_not_the_static_pod(lab: Lab) -> None:
     static = f"pod:{HASH}"
     lab.api.mirror("static")
     lab.api.annotate("static", weight="20")
@@ -314,7 +314,7 @@ def test_priority_class_gives_the_priority_without_an_annotation(lab: Lab) -> No
     lab.has(batch)
 
 
-def test_terms_go_with_their_pod_and_no_others_do(lab: Lab) -> None:
+def test_terms_of_a_deleted_pod_are_removed_and_no_others(lab: Lab) -> None:
     old, gone, mine = lab.api.tenant("old"), "pod:gone", "user:root"
     lab.has(old, weight=300)
     lab.set(mine, weight=700)

@@ -270,7 +270,7 @@ def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
     assert lab.prepare().devices
 
 
-def test_claims_outlive_us_and_the_daemon(lab: ClaimLab) -> None:
+def test_claims_outlive_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
     lab.claim(compute="50", parameters={"weight": 200})
     before = lab.prepare()
     old = lab.api.tenant("old")
@@ -304,7 +304,7 @@ def test_driver_killed_while_preparing_a_claim_prepares_again_after_the_restart(
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
 
 
-def test_pods_may_come_and_go_all_at_once(lab: ClaimLab) -> None:
+def test_claims_of_many_pods_are_prepared_at_once(lab: ClaimLab) -> None:
     names = [f"p{number}" for number in range(1, 9)]
     for number, name in enumerate(names, 1):
         lab.api.annotate(name)
@@ -343,7 +343,7 @@ def test_claim_deleted_while_the_driver_was_down_is_forgotten(lab: ClaimLab) -> 
     lab.eventually(lambda: json.loads((lab.node.state / "claims.json").read_text()) == [])
 
 
-def test_an_api_server_that_is_away_keeps_the_prepared(lab: ClaimLab) -> None:
+def test_claims_stay_prepared_while_the_api_server_is_down(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
     lab.api.stop()

@@ -25,7 +25,7 @@ def test_ten_pods_share_each_card(node: Node) -> None:
     }
 
 
-def test_a_card_may_have_another_number_of_shares(node: Node) -> None:
+def test_replicas_option_sets_the_shares_of_each_card(node: Node) -> None:
     node.daemon()
     node.start("--replicas", "3", "--replicas", "1=0")
     node.allocatable(3)
@@ -222,7 +222,7 @@ def test_second_plugin_on_a_node_is_refused(node: Node) -> None:
     assert f"another nvshare-kubelet uses {node.state}" in said
 
 
-def test_a_machine_without_kubelet_is_named(node: Node) -> None:
+def test_nvshare_kubelet_without_kubelet_exits_and_names_the_folder(node: Node) -> None:
     code, said = node.fails("--kubelet", "/nowhere/kubelet")
     assert code == 1
     assert "there is no folder /nowhere/kubelet: kubelet is not on this machine" in said

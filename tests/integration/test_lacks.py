@@ -130,7 +130,9 @@ def test_daemon_serves_clients_when_the_journal_is_unwritable(site: Site) -> Non
 
 @needs_root
 @needs_bus
-def test_a_folder_that_may_not_be_written_to_is_named(site: Site, bus: PrivateBus) -> None:
+def test_setting_with_an_unwritable_state_folder_is_reported_with_the_path(
+    site: Site, bus: PrivateBus
+) -> None:
     locked = site.folder / "locked"
     locked.mkdir(mode=0o555)
     os.chown(locked, NOBODY, NOBODY)

@@ -101,7 +101,7 @@ def test_neighbour_reached_over_pci_express_lends_when_switched_on(site: Site) -
     finish(borrow(site, trace, 24))
 
 
-def test_client_of_the_lender_gets_back_what_was_lent(site: Site) -> None:
+def test_client_of_the_lender_gets_lent_memory_back(site: Site) -> None:
     _, trace = start(site)
     programs = borrow(site, trace)
     own = [on_second(site, seed) for seed in (7, 8)]    # 48 of its 60 MiB

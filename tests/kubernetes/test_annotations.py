@@ -46,7 +46,7 @@ def test_a_limit_holds_from_the_first_allocation_on(cluster: Cluster) -> None:
     assert "out of memory" in cluster.kubectl("logs", "large")
 
 
-def test_terms_go_with_the_pod(cluster: Cluster) -> None:
+def test_terms_of_a_deleted_pod_are_removed(cluster: Cluster) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
     cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "it is heeded")
     cluster.kubectl("delete", "pod", "it", "--wait=false")

@@ -225,7 +225,7 @@ class TestClaims:
         cluster.finish("old", "new")
         cluster.until(lambda: tenant not in cluster.tenants(), "its terms went with it")
 
-    def test_after_a_reboot_all_comes_back_by_itself(self, cluster: Cluster) -> None:
+    def test_pod_with_a_claim_runs_again_after_a_reboot(self, cluster: Cluster) -> None:
         wanted = deployment("it")
         wanted["spec"]["template"]["spec"] |= {
             key: pod("it", claimed="it")["spec"][key] for key in ("containers", "resourceClaims")}

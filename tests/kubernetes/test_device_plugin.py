@@ -147,7 +147,7 @@ def test_a_pods_memory_limit_is_met_at_the_allocation(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
-def test_pods_go_on_whatever_is_killed(cluster: Cluster, unit: str) -> None:
+def test_pods_go_on_when_a_daemon_of_the_node_is_killed(cluster: Cluster, unit: str) -> None:
     """Or started anew."""
     cluster.start_pods(pod("steady"))
     process = first_process(cluster, "steady")
@@ -163,7 +163,7 @@ def test_pods_go_on_whatever_is_killed(cluster: Cluster, unit: str) -> None:
     cluster.finish("steady")
 
 
-def test_after_a_reboot_all_comes_back_by_itself(cluster: Cluster) -> None:
+def test_pod_with_a_share_runs_again_after_a_reboot(cluster: Cluster) -> None:
     cluster.apply(deployment("it"))
     cluster.until(lambda: cluster.programs() == 1, "it uses the GPU")
     cluster.reboot()

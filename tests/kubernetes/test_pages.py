@@ -73,7 +73,7 @@ def test_node_set_up_with_units_offers_shares(there: Cluster) -> None:
     run(there, page, policy)
 
 
-def test_nonsense_is_refused_with_the_words_of_the_page(there: Cluster) -> None:
+def test_invalid_annotation_is_refused_with_the_message_in_the_page(there: Cluster) -> None:
     page = "kubernetes.md"
     there.kubectl("apply", f"--kustomize={WORK}/packaging/kubernetes/annotations")
     command, *said = sections(page)["Limits of a pod"]
@@ -94,7 +94,7 @@ def test_namespace_whose_label_is_set_shares_nvidias_resource(there: Cluster) ->
     assert there.get("namespace", "lab")["metadata"]["labels"]["nvshare.com/share"] == "true"
 
 
-def test_no_pod_is_lost_that_comes_during_an_update(there: Cluster) -> None:
+def test_pod_created_during_an_update_starts_afterwards(there: Cluster) -> None:
     there.start_pods(pod("before"))
     page = "kubernetes.md"
     cordon, update, uncordon = sections(page)["Update"]

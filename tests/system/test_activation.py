@@ -113,7 +113,7 @@ def test_restart_with_a_wrong_configuration_loses_no_client(
     card.finish(programs)
 
 
-def test_a_start_limit_is_told_with_the_way_out(machine: Container) -> None:
+def test_start_limit_of_systemd_is_reported_with_the_command_to_reset(machine: Container) -> None:
     limit, crash = DROP_INS
     machine.write(limit, "[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=3\n")
     card.drop_in(machine, "crash", "ExecStart=\nExecStart=/bin/sh -c 'kill -KILL $$$$'\n")

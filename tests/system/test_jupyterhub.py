@@ -83,7 +83,7 @@ def tenants(lab: Lab) -> dict[str, dict[str, int]]:
         for one in found}
 
 
-def test_all_compute_at_once_and_are_right(lab: Lab) -> None:
+def test_notebooks_computing_at_once_take_turns_with_right_results(lab: Lab) -> None:
     turns = card.status(lab.container)["gpus"][0]["turns"]
     check(lab)
     check(lab)

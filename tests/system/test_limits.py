@@ -80,7 +80,7 @@ def test_allocation_beyond_the_cgroup_limit_fails_and_names_the_limit(
     assert f"{box.file} is 160MiB" in journal
 
 
-def test_within_the_limit_a_program_leaves_and_comes_back(
+def test_program_within_the_cgroup_limit_is_evicted_and_loaded(
     running: Container, launch: Launch, boxes: Boxes
 ) -> None:
     running.run("nvsharectl", "set-tq", "1")

@@ -27,7 +27,7 @@ def test_configured_capacity_is_a_ceiling_and_what_clients_are_told() -> None:
     assert card.offered == 16 * GIB
 
 
-def test_an_increase_must_be_seen_twice_and_a_decrease_once() -> None:
+def test_capacity_takes_outside_use_up_after_two_samples_and_down_after_one() -> None:
     card = Capacity(64 * GIB)
     card.sampled(1 * GIB, 0)
     assert card.outside == 1 * GIB

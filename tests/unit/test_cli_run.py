@@ -73,7 +73,7 @@ def test_run_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
         assert f"the program cannot be called {wrong!r}; give letters, digits" in ended.stderr
 
 
-def test_the_socket_of_the_environment_is_passed_on() -> None:
+def test_run_passes_nvshare_socket_of_the_environment_on() -> None:
     ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
     assert ended.stdout == "/run/y.sock\n"
 

@@ -107,14 +107,16 @@ def test_predecessors_variables_and_options_are_accepted(file: Path) -> None:
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
      "address such as unix:path=/run/bus"),
 ])
-def test_a_wrong_line_is_named(file: Path, text: str, sentence: str) -> None:
+def test_wrong_line_of_a_config_file_is_refused_with_the_line(
+    file: Path, text: str, sentence: str
+) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load(file, {}, {})
     assert str(caught.value) == str(file) + sentence
 
 
-def test_a_wrong_variable_and_a_wrong_option_are_named(file: Path) -> None:
+def test_wrong_variable_or_option_is_refused_with_the_name(file: Path) -> None:
     with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
         load(file, {"NVSHARE_DEBUG": "x"}, {})
     with pytest.raises(ConfigError, match="NVSHARE_COMPUTE_WINDOW_MS cannot be '2s'; give a pos"):

@@ -232,7 +232,7 @@ def test_capacity_and_total_are_the_cards_own(gpu: GPU) -> None:
     assert len(scheduler.events) == 2
 
 
-def test_a_scheduler_that_fails_is_reported_and_never_asked_again(
+def test_scheduler_that_fails_is_reported_and_gets_no_more_events(
     gpu: GPU, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = joined(gpu, 1, Noted())

@@ -150,7 +150,7 @@ def test_collector_counts_a_client_that_joins_after_a_pause(machine: Machine) ->
     assert machine.batches == [(NOON + 3600, {UUID: {ALICE: used(1)}})]
 
 
-def test_a_thousand_programs_are_looked_at_between_other_things(machine: Machine) -> None:
+def test_collector_of_many_programs_yields_between_slices(machine: Machine) -> None:
     clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
     machine.usage = {client.id: used(1) for client in clients}
     done: list[int] = []

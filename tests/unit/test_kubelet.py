@@ -329,7 +329,7 @@ def test_kubelets_file_says_whom_to_ask(
     ({"current-context": None}, "is no kubeconfig that we can use"),
     ({"clusters": [{"name": "c", "cluster": {}}]}, "is no kubeconfig that we can use"),
 ])
-def test_a_file_that_is_of_no_use_is_named(
+def test_unusable_kubeconfig_is_refused_with_path_and_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

@@ -112,7 +112,7 @@ def test_claim_parameters_of_the_policy_tests_are_those_nvshare_kubelet_accepts(
             parameters(said)
 
 
-def test_a_claim_that_is_refused_is_named() -> None:
+def test_refused_claim_is_named_with_the_reason() -> None:
     with pytest.raises(InvalidArgs, match="claim lab/c1: its weight cannot be 'x'"):
         read(claim(result(), configs=(config(weight="x"),)))
     with pytest.raises(InvalidArgs, match=f"claim lab/c1 has nothing of {DRIVER}"):
@@ -289,7 +289,7 @@ def test_several_gpus_without_nvidias_devices_come_by_a_variable(tmp_path: Path)
     assert answer.mounts
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     containers = Containers(Path("/s"), tmp_path, Folders(tmp_path / "file" / "cdi", ()))
     with pytest.raises(NvshareError, match=r"cannot write to .*/file/cdi"):

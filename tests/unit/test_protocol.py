@@ -243,7 +243,7 @@ def test_a_reason_to_stay_that_no_hook_has_is_refused(reason: int) -> None:
         decode_report(bytes(packet))
 
 
-def test_a_hello_of_another_version_can_be_answered() -> None:
+def test_hello_of_another_version_is_decoded() -> None:
     assert decode_report(encode_report(ReportRecord(Type.HELLO, version=9))).version == 9
 
 

@@ -189,7 +189,7 @@ def test_lost_card_is_not_queried_again(
     assert bench.open == []
 
 
-def test_a_failing_card_is_asked_on_and_complained_about_now_and_then(
+def test_failing_card_is_sampled_on_and_logged_at_long_intervals(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     joined(bench.gpu, 1, Noted())

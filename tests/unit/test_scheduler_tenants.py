@@ -767,7 +767,7 @@ def test_limited_client_that_is_suspended_stays_away() -> None:
     assert world.computed(one, time=20 * WINDOW) == pytest.approx([0.1], abs=0.02)
 
 
-def test_no_turn_of_a_limited_client_is_shorter_than_the_grain() -> None:
+def test_turns_of_a_limited_client_are_at_least_the_grain() -> None:
     world, one = limited(50)
     one.kernel = MILLISECOND
     world.advance(60 * SECOND)

@@ -97,7 +97,7 @@ def test_tenant_terms_reach_the_scheduler_before_the_first_client(daemon: Daemon
     assert daemon.told(1) == [TenantChanged("user:alice", alice)]
 
 
-def test_a_tenant_without_terms_is_not_spoken_of(daemon: Daemon) -> None:
+def test_tenant_without_terms_is_not_announced_to_the_scheduler(daemon: Daemon) -> None:
     client = daemon.joins(ALICE)
     client.gpu.leave(client)
     assert daemon.told() == []

@@ -153,7 +153,7 @@ def test_allocation_takes_equal_steps_for_few_and_many_blocks(
 
 
 @pytest.mark.parametrize("leaving", [False, True])
-def test_others_have_the_lock_while_blocks_move_without_a_copy(
+def test_memory_lock_is_released_while_blocks_move_without_a_copy(
         built: Path, tmp_path: Path, leaving: bool) -> None:
     program = Program(built, tmp_path, FEW)
     program.allocates(FEW if leaving else 0)
