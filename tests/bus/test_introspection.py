@@ -117,7 +117,9 @@ def test_xml_explains_every_state_and_end_of_a_turn(file: str, words: type[StrEn
         assert f'"{word}"' in text
 
 
-async def test_tools_find_their_way_from_the_root(manager: Manager, other: Peeper) -> None:
+async def test_introspection_from_the_root_reaches_every_object(
+    manager: Manager, other: Peeper
+) -> None:
     a_client(manager, manager.gpus[0])
     todo, found = ["/"], set()
     while todo:

@@ -231,7 +231,7 @@ async def test_wrong_tenant_command_is_refused_in_one_sentence(
     assert (ended.code, sentence(ended)) == (ExitCode.INVALID_ARGS, words)
 
 
-async def test_tenants_are_shown_with_where_their_terms_come_from(
+async def test_tenants_command_shows_the_source_of_each_term(
     ruled: Manager, ctl: Run
 ) -> None:
     a_client(ruled, ruled.gpus[0])
@@ -280,7 +280,7 @@ async def test_tenants_command_without_tenants_says_so(ctl: Run) -> None:
         "No program uses a GPU through nvshare, and nothing is set for a tenant.\n")
 
 
-async def test_pods_are_shown_by_their_names_once_these_are_told(
+async def test_pods_are_shown_by_name_after_setpods(
     manager: Manager, publication: Publication, other: Peeper, ctl: Run
 ) -> None:
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")

@@ -75,7 +75,7 @@ def test_version_2_beside_version_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [
     "", "0::/a/gone\n", "0::/../outside\n", "0::/a/../b\n", "nonsense\n", "0:\n", "4:memory:/a\n",
 ])
-def test_a_group_that_cannot_be_seen_has_no_limit(tmp_path: Path, text: str) -> None:
+def test_limits_of_a_group_without_readable_usage_are_ignored(tmp_path: Path, text: str) -> None:
     write(tmp_path / "a", high="nonsense", max=400 * MIB)       # without memory.current
     write(tmp_path / "b", max=400 * MIB, current=0)
     assert limits(text, tmp_path) == []

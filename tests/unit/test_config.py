@@ -182,7 +182,7 @@ def test_duration_is_parsed_with_its_unit(text: str, value: int) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=20))
-def test_any_text_is_a_value_or_a_sentence(text: str) -> None:
+def test_option_of_any_text_is_parsed_or_refused_with_advice(text: str) -> None:
     for option in config.options():
         sentence = "give "
         try:

@@ -79,7 +79,7 @@ UNSHARED = Act("unshared", (RIGHT_A, REFUSED), 1.0)
 GOOD = Report(CARD, SHARED, IN_TURN, UNSHARED)
 
 
-def test_report_of_a_right_demo_has_no_faults() -> None:
+def test_report_of_a_correct_demo_has_no_faults() -> None:
     assert GOOD.faults() == []
     assert json.loads(json.dumps(GOOD.as_dict()))["acts"][0]["hand_overs"] == 7
 

@@ -146,7 +146,7 @@ def test_gpu_logs_a_failing_signal_listener_and_goes_on(
     assert "the bus is gone" in caplog.text
 
 
-def test_programs_have_their_orders_before_people_hear_of_anything(gpu: GPU) -> None:
+def test_gpu_sends_orders_before_signals(gpu: GPU) -> None:
     link = Noted()
     joined(gpu, 1, link)
     ordered: list[bool] = []

@@ -311,7 +311,7 @@ def test_history_demand_with_invalid_values_is_refused(asked: Asked, sentence: s
         demand(asked)
 
 
-def test_an_answer_is_no_longer_than_a_bus_carries(
+def test_history_beyond_the_maximum_number_of_rows_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.history.store.MOST_ROWS", 10)

@@ -205,7 +205,7 @@ def test_history_file_that_breaks_in_use_is_put_aside(path: Path, keeper: Keeper
     assert seconds(path) == 10
 
 
-def test_removed_history_file_is_begun_anew(path: Path, keeper: Keeper) -> None:
+def test_removed_history_file_is_replaced_by_a_new_file(path: Path, keeper: Keeper) -> None:
     keeper.keep(NOON, MINUTE)
     path.rename(path.with_name("kept elsewhere"))
     keeper.keep(NOON + 60, MINUTE)
@@ -400,7 +400,7 @@ def test_history_survives_kill_9_at_random_moments(path: Path) -> None:
     killed(path, 100)
 
 
-def test_a_write_that_was_cut_short_is_undone(path: Path) -> None:
+def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
     """As a power cut leaves it: the journal is on disk, the file is half written."""
     store = Store(path, 0)
     store.add([(NOON, MINUTE)])

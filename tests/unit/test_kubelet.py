@@ -127,7 +127,7 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
         assert free[card_of(chosen[0])] == max(free.values())
 
 
-def test_shares_are_as_many_as_was_said() -> None:
+def test_offer_has_the_shares_of_the_replicas_options() -> None:
     offer = Offer(replicas(["2", "0000:65:00.0=7", "65:00.0=1", "1=3", "5=9"]))
     assert "not answered" in offer.words()
     offer.learn((CARD, OTHER))
@@ -295,7 +295,7 @@ KUBEADM: dict[str, Any] = {
 }
 
 
-def test_kubelets_file_says_whom_to_ask(
+def test_server_is_taken_from_kubelets_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -356,7 +356,7 @@ def test_pod_that_names_a_foreign_uid_keeps_the_own_tenant(notes: dict[str, str]
     assert pod({"metadata": meta}).tenant == "pod:its-own"
 
 
-def test_containers_are_known_by_their_ids() -> None:
+def test_pod_containers_are_keyed_by_container_id() -> None:
     status = {
         "initContainerStatuses": [{"name": "before", "containerID": "cri-o://01"}],
         "containerStatuses": [{"name": "main", "containerID": "containerd://02"}],

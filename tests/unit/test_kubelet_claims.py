@@ -207,7 +207,7 @@ def test_a_card_that_another_driver_offers_is_not_shared() -> None:
     ("cri-o", "1.27.9", {}, False), ("cri-o", "1.28.0", {}, True), ("docker", "28.0.0", {}, False),
     ("containerd", "development", {"enableCDI": True}, False),
 ])
-def test_a_runtime_that_drops_cdi_devices_is_known(
+def test_refusal_names_runtimes_that_drop_cdi_devices(
     name: str, version: str, said: object, heeds: bool
 ) -> None:
     why = refusal(name, version, json.dumps(said))
@@ -280,7 +280,7 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
     assert containers.answer(["GPU-0"], by_cdi=True).cdi == ("nvshare.com/gpu=GPU-0",)
 
 
-def test_several_gpus_without_nvidias_devices_come_by_a_variable(tmp_path: Path) -> None:
+def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_path: Path) -> None:
     """Each of our devices would set it anew."""
     containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
     answer = containers.answer(["GPU-0a", "GPU-1b"], by_cdi=True)

@@ -110,7 +110,7 @@ def test_limited_log_of_one_user_hides_no_lines_of_another(
     assert caplog.messages == ["loud"] * BURST + ["low"]
 
 
-def test_kinds_that_are_over_are_forgotten_and_words_that_are_not_said_not_made(
+def test_limited_log_forgets_old_kinds_and_formats_no_silenced_line(
     time: Time, limited: Limited
 ) -> None:
     made: list[int] = []

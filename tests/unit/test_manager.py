@@ -95,7 +95,7 @@ def test_manager_repeats_client_signals_of_its_gpus(manager: Manager) -> None:
     assert heard == [client, client]
 
 
-def test_ids_are_never_used_again(manager: Manager) -> None:
+def test_next_id_never_returns_an_id_twice(manager: Manager) -> None:
     assert len({manager.next_id() for _ in range(100)}) == 100
 
 

@@ -81,7 +81,7 @@ async def test_metrics_keep_the_predecessors_names(time: Time) -> None:
     assert found["nvshare_client_state"] == [({**whose, "state": "idle"}, 1)]
 
 
-async def test_pods_are_told_apart_by_their_names(time: Time) -> None:
+async def test_metrics_label_pods_by_namespace_and_name(time: Time) -> None:
     made = manager(time)
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
     somebody = peer(4711)
@@ -100,7 +100,7 @@ async def test_pods_are_told_apart_by_their_names(time: Time) -> None:
     assert await labels() == ["pod:lab/train", "lab", "train", "main", "python"]
 
 
-async def test_a_scrape_has_the_cards_sampled_first(time: Time) -> None:
+async def test_scrape_samples_the_cards_before_the_answer(time: Time) -> None:
     made = manager(time)
     (gpu,) = made.gpus
 

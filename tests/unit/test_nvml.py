@@ -122,7 +122,9 @@ def test_bytes_of_the_uuid_are_those_of_the_driver() -> None:
     assert Facts(0, "GPU-" + FACTS.uuid[4:].upper(), "", "", 0).uuid_bytes == FACTS.uuid_bytes
 
 
-def test_a_sample_has_all_figures(library: FakeLibrary) -> None:
+def test_sample_has_memory_utilisation_temperature_power_and_processes(
+    library: FakeLibrary
+) -> None:
     assert NVML().sample(FACTS.uuid) == Sample(
         3 * GIB, 0.5, 40, 123.0, (Process(7, 5, 4 * GIB), Process(8, None))
     )

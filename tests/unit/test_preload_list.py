@@ -95,7 +95,7 @@ def test_preload_list_keeps_the_mode_and_is_removed_when_empty(
     assert list((tmp_path / "etc").iterdir()) == []
 
 
-def test_a_list_that_need_not_change_is_not_touched(tmp_path: Path) -> None:
+def test_preload_list_without_a_change_is_not_rewritten(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     place = tmp_path / "etc" / "ld.so.preload"
     place.write_text("/a.so\n")

@@ -80,6 +80,8 @@ def test_command_begins_with_the_programs_own_name(process: int) -> None:
     (("ipykernel_launcher", "-f", "/run/kernel-1a2b3c4d-5e6f.json"), TENANT, "kernel-1a2b3c4d: "),
     (("train.py",), "job:42", "night run: "), (("train.py",), TENANT, sys.executable),
 ])
-def test_kernels_and_jobs_are_told_apart(words: tuple[str, ...], tenant: str, title: str) -> None:
+def test_command_begins_with_the_notebook_or_job_name(
+    words: tuple[str, ...], tenant: str, title: str
+) -> None:
     with running(*WORDS[:2], *words, SLURM_JOB_NAME="night run") as pid:
         assert command(1, pid, os.geteuid(), NAME, tenant).startswith(title)

@@ -207,7 +207,7 @@ def test_a_report_that_is_encoded_is_decoded(
 
 
 @given(st.binary(max_size=2 * protocol.SIZE))
-def test_any_bytes_are_a_record_or_a_sentence(packet: bytes) -> None:
+def test_report_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
     sentence = "it came, and is a record"
     try:
         decode_report(packet)
@@ -217,7 +217,7 @@ def test_any_bytes_are_a_record_or_a_sentence(packet: bytes) -> None:
 
 
 @given(st.binary(min_size=protocol.SIZE, max_size=protocol.SIZE), reports)
-def test_any_body_behind_a_right_head_is_a_report(packet: bytes, kind: Type) -> None:
+def test_report_of_any_body_with_a_valid_head_is_decoded(packet: bytes, kind: Type) -> None:
     head = protocol.HEAD.pack(kind, protocol.VERSION, 0, 0)
     assert decode_report(head + packet[protocol.HEAD.size:]).type is kind
 

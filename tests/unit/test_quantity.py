@@ -51,7 +51,7 @@ def test_size_fails_without_a_unit_and_names_units(text: str) -> None:
     assert size("40b") == 40
 
 
-def test_more_bytes_than_can_be_told_are_refused() -> None:
+def test_size_beyond_64_bits_is_refused_with_the_maximum() -> None:
     assert size("16777215TiB") < LARGEST
     for parse in (size, amount, limit):
         with pytest.raises(ValueError, match="18446744073709551615 bytes"):

@@ -131,7 +131,7 @@ def test_check_prints_all_errors_of_a_config_at_once(
     "compute-request = 60\n",
     "[tenant group:a]\ncompute-request = 60\n[tenant group:b]\ncompute-request = 60\n",
 ])
-def test_requests_that_may_be_met_are_right(file: Path, text: str) -> None:
+def test_rules_with_satisfiable_requests_are_accepted(file: Path, text: str) -> None:
     read(file, text)
 
 
@@ -169,7 +169,7 @@ def test_last_rule_holds_among_equally_specific_rules() -> None:
     assert [rule.value for rule in holding(rules, ("user:ae",), ())] == [2, 1]
 
 
-def test_a_user_is_named_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_of_a_numeric_user_is_named_by_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tenant("user:0") == "user:root"
     assert tenant("user:4294967294123") == "user:4294967294123"
     assert tenant("unit:0") == "unit:0"

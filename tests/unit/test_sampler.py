@@ -94,7 +94,7 @@ def test_look_at_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> N
     assert bench.open == []
 
 
-async def test_a_look_at_a_card_that_never_answers_ends(
+async def test_look_at_a_card_that_never_answers_ends_after_the_patience(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.sampler.PATIENCE", SECOND // 100)
@@ -102,7 +102,7 @@ async def test_a_look_at_a_card_that_never_answers_ends(
     assert len(bench.open) == 1
 
 
-def test_a_card_in_use_is_asked_soon_and_then_regularly(bench: Bench) -> None:
+def test_card_in_use_is_sampled_soon_and_then_each_interval(bench: Bench) -> None:
     client = joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND // 10)
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_card_in_use_is_asked_soon_and_then_regularly(bench: Bench) -> None:
     assert bench.open == []
 
 
-def test_an_answer_that_does_not_come_is_not_asked_for_again(bench: Bench) -> None:
+def test_card_with_an_unanswered_query_is_not_queried_again(bench: Bench) -> None:
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     joined(bench.gpu, 2, Noted())
@@ -157,7 +157,7 @@ def test_sample_taken_during_a_move_is_ignored(bench: Bench, disturbance: str) -
 
 
 @pytest.mark.parametrize("trouble", ["no answer", "failure", "order"])
-def test_without_samples_that_mean_something_a_reserve_ends_by_time(
+def test_context_reserve_without_usable_samples_ends_by_time(
     bench: Bench, trouble: str
 ) -> None:
     bench.gpu.capacity.allowances = Allowances(reserve=0, context_reserve=GIB)

@@ -238,7 +238,7 @@ ODD = [
 ]
 
 
-async def test_whatever_is_asked_an_answer_is_written_once_for_each_form(
+async def test_scrapes_of_any_number_write_each_format_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain or OpenMetrics, compressed or not: so much work a second at the most."""

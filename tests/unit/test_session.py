@@ -381,7 +381,7 @@ def test_record_before_hello_ends_the_connection(manager: Manager) -> None:
     (replace(HELLO, uuid=bytes(16)), None, Refusal.NO_SUCH_GPU),
     (HELLO, Refusal.TOO_MANY_CLIENTS, Refusal.TOO_MANY_CLIENTS),
 ])
-def test_refused_client_is_told_why_and_ignored(
+def test_refused_client_gets_the_reason_and_is_ignored(
     manager: Manager, record: ReportRecord, decided: Refusal | None, why: Refusal
 ) -> None:
     hook = Hook(manager, decided)

@@ -54,7 +54,7 @@ kinds = st.sampled_from([kind for kind in Type if kind > Type.HELLO])
     st.integers(0, 80), st.integers(0, 3),
     st.binary(min_size=protocol.SIZE - 4, max_size=protocol.SIZE - 4),
 ))
-def test_a_packet_is_a_record_or_an_error(packet: bytes) -> None:
+def test_packet_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
     try:
         report = protocol.decode_report(packet)
     except ProtocolError:

@@ -45,7 +45,7 @@ def test_state_without_a_file_is_empty(tmp_path: Path) -> None:
     '{"version": 1, "everywhere": {"tq": 2.0}, "gpus": {}}', "[" * 200_000,
     '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
 ])
-def test_a_broken_file_counts_as_empty_and_is_named(
+def test_broken_state_file_counts_as_empty_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (tmp_path / FILE_NAME).write_text(text)

@@ -24,7 +24,7 @@ def test_inherited_ignores_sockets_passed_to_another_process(environment: dict[s
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
-def test_only_a_socket_of_the_right_kind_is_taken(
+def test_inherited_accepts_only_a_seqpacket_socket(
     monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
 ) -> None:
     environment = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
@@ -108,7 +108,9 @@ def test_notifier_without_systemd_sends_nothing() -> None:
     assert notifier.watchdog is None
 
 
-def test_systemd_hears_how_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notifier_sends_ready_status_and_watchdog_pings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(path)

@@ -218,7 +218,7 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(
     '{"version": 1, "tenants": {"user:a": {"weight": [3, "whim"]}}}',
     '{"version": 1, "tenants": {"user:a": {"memory-limit": 18446744073709551616}}}', "[" * 200_000,
 ])
-def test_a_broken_file_counts_as_empty_and_is_named(
+def test_broken_tenants_file_counts_as_empty_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (tmp_path / TENANTS_FILE).write_text(text)
@@ -275,7 +275,7 @@ def test_invalid_tenant_terms_are_refused_as_a_whole(
     assert not (tmp_path / TENANTS_FILE).exists()
 
 
-def test_requests_beyond_all_of_the_time_are_refused_and_the_others_named(daemon: Daemon) -> None:
+def test_compute_requests_beyond_100_percent_are_refused_with_the_others(daemon: Daemon) -> None:
     daemon.rules = (
         Rule("user:*", "compute-request", 20, "a:1"), Rule("job:7", "compute-request", 20, "a:2"))
     daemon.manager.reload()
@@ -368,7 +368,7 @@ def test_compute_request_beyond_the_limit_of_the_enclosing_tenant_is_refused(
     daemon.set("user:bob", compute_limit=60)
 
 
-def test_tenants_are_seen_with_the_sums_of_their_programs(daemon: Daemon) -> None:
+def test_tenants_have_the_sums_of_their_programs(daemon: Daemon) -> None:
     daemon.set("job:7", weight=3)
     daemon.joins(ALICE, POD)
     daemon.joins(ALICE, POD, gpu=1)

@@ -155,7 +155,7 @@ def test_top_quits_and_redraws_by_key() -> None:
     ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),
 ])
 @pytest.mark.parametrize("details", [False, True])
-def test_changes_are_asked_for_first(
+def test_top_asks_for_confirmation_before_a_change(
     key: str, typing: str, verb: str, value: int, asked: str, details: bool
 ) -> None:
     state, _ = strike(seen(), *(["enter"] if details else []), key)

@@ -73,7 +73,7 @@ def test_graph_draws_a_series_in_block_characters() -> None:
 
 @given(
     st.lists(st.none() | st.floats(0, 1e12), max_size=30), st.floats(0, 1e12), st.integers(1, 4))
-def test_graphs_are_as_large_as_they_should_be(
+def test_graph_of_any_values_has_the_requested_size(
     values: list[float | None], most: float, height: int
 ) -> None:
     lines = graph(values, most, height)

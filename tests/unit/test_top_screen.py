@@ -181,7 +181,7 @@ def test_top_details_show_tenants_terms_and_turns() -> None:
 @pytest.mark.parametrize(("turns", "words"), [
     (0, "It has had none."), (1, "The first began before nvshared was started."),
 ])
-def test_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
+def test_top_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
     scene = SCENE._replace(clients=(HOLDER._replace(turns=turns),))
     shown = prose(strike(seen(scene), "enter")[0])
     assert f"in {turns} turn" in shown
@@ -274,7 +274,7 @@ def test_unknown_key_is_answered_and_f10_quits() -> None:
     assert strike(seen(), "f10")[1] == [Wish.QUIT]
 
 
-def test_everything_that_is_seen_can_be_pointed_at() -> None:
+def test_top_hits_lie_on_the_text_they_name() -> None:
     frame = draw(seen(), 130, 40)
     for hit in frame.hits:
         words = frame.lines[hit.line].plain[hit.start:hit.end].strip()

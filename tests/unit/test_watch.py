@@ -80,7 +80,7 @@ async def test_a_file_is_written_replaced_and_deleted(
     await watched.noticed()
 
 
-async def test_drop_ins_come_with_their_folder_and_go(
+async def test_watch_notices_drop_ins_added_and_removed(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
