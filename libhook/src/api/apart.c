@@ -44,7 +44,7 @@ bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
     return apart_3d(&shape, peer);
 }
 
-/* Zero is as much as is copied. */
+/* Zero means the length of the copy. */
 static size_t length(size_t given, size_t copied)
 {
     return given != 0 ? given : copied;
@@ -74,7 +74,7 @@ static bool is_apart(CUdeviceptr to, CUdeviceptr from)
     return memory_apart(to, from, &unused, &unused);
 }
 
-/* What the driver refuses at once it is to refuse itself. */
+/* Streams that the driver rejects at once are left to the driver. */
 static bool has_stream(CUstream stream)
 {
     return stream != NULL && stream != CU_STREAM_LEGACY;
@@ -106,9 +106,9 @@ bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operations,
     return apart;
 }
 
-/* A source between the cards that may be used during the call alone has been read when the stream's
- * work is done. That work may wait for this thread: without the library the driver might read such a
- * source out of the stream's order. */
+/* A source between the cards that may be read during the call only is still read after the stream's
+ * earlier work. That work may wait for this thread: without the library the driver might read such
+ * a source out of stream order. */
 static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
                        CUstream stream)
 {
@@ -123,7 +123,7 @@ static bool is_during_call(CUmemcpySrcAccessOrder order)
     return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
 }
 
-/* A line of one card. The driver sees to its source. */
+/* Copies a line within one card. The driver reads its source. */
 static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
 {
     CUdeviceptr to = batch->to[i], from = batch->from[i];

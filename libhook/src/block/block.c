@@ -94,11 +94,11 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
     return block;
 }
 
-/* In which a block may be; the first that has a place is taken. They end with NULL. */
+/* The tiers in which a block may have a place, in order of preference, ending with NULL. */
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* In a tier before the one in which it has a place. */
+/* Takes a place in a tier preferred to the present one. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -117,12 +117,12 @@ bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (take_place(block, allowance, false))
         return true;
-    /* The oldest leave last, so they miss the places they keep the least. */
+    /* The oldest blocks are evicted last, so they need their places least. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger) {
         if (kept->state != BLOCK_RESIDENT || kept->place.tier == NULL
             || (block->writing_back && block_is_clean(kept)))
-            continue;                /* nothing is won by saving one instead of another */
+            continue;                /* a place in the same tier would only be exchanged */
         block_give_place(kept);
         if (take_place(block, allowance, false))
             return true;
@@ -143,7 +143,7 @@ void block_give_place(struct block *block)
 
 void blocks_give_places(struct client *client, uint64_t allowance)
 {
-    host_trim(client, allowance);    /* first what holds nothing */
+    host_trim(client, allowance);    /* empty slabs first */
     if (client->memory.host <= allowance)
         return;
     struct block *kept;
@@ -172,7 +172,7 @@ CUresult block_unmap(struct block *block)
     return CUDA_SUCCESS;
 }
 
-/* It goes without a copy, wherever it is, but for one on the move: that stays as it is. */
+/* Drops a block without a copy, resident or swapped; a block that is moving stays as it is. */
 static void block_lose(struct block *block)
 {
     if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
@@ -199,8 +199,7 @@ void block_free(struct block *block)
         block->doomed = true;
         return;
     }
-    /* What the driver does not unmap stays where it is: the address may not
-     * be handed out again. */
+    /* If the driver cannot unmap the memory, it stays: the address must not be reused. */
     bool gone = !usable(block->state) || block_unmap(block) == CUDA_SUCCESS;
     if (gone && region_contains(block->address))
         region_give(block->address, block->size);
@@ -222,25 +221,24 @@ void block_free(struct block *block)
 }
 
 /*
- * Gives up a program's memory when its context has failed for good. Others get the room, and the
- * program gets its error.
+ * Gives up a program's memory when its context has failed for good. Other clients get the room, and
+ * the program gets its error.
  *
- * An illegal access, an assertion on the card, an ECC error or a lost card leave a process in which
- * every call fails from then on, in all its contexts; the driver says that "to continue using CUDA,
- * the process must be terminated and relaunched". Nobody can read or move its memory. But such a
+ * After an illegal access, an assertion on the card, an ECC error or the loss of the card, every
+ * call of the process fails, in all its contexts; the driver says that "to continue using CUDA, the
+ * process must be terminated and relaunched". The memory can be neither read nor moved. But such a
  * process may live for days, as a notebook does after its last cell failed.
  *
- * Its memory on the card would be in everybody's way. Memory that is away would keep the program at
- * the gate for ever, where without the library its next call fails. So when a move has failed we
- * ask the context. If it has failed, all of the program's memory is unmapped, which the driver
- * still does, and counted no longer. The program lacks nothing then. It has turns as any other, and
+ * Its resident memory would block other clients. Its swapped memory would keep the program at the
+ * gate for ever, where without the library its next call fails. When a move fails, the context is
+ * therefore queried. If it has failed, all of the program's memory is unmapped, which the driver
+ * still does, and no longer counted. The program then lacks nothing, has turns as any other, and
  * the driver answers its calls.
  *
- * No byte can be wrong by that: lost memory is never mapped again, so the driver reports any use of
- * it.
+ * No byte can become wrong: lost memory is never mapped again, so the driver reports any use of it.
  */
 
-/* All of the device's have, as far as they are known. */
+/* The error if all known contexts of the device have failed. */
 static CUresult error_of_all(const struct client *client)
 {
     CUresult error = CUDA_SUCCESS;

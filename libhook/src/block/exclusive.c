@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing memory under a program that uses it. Waits until the program runs with room to spare,
- * shuts the gate and drains. Then it keeps the service thread from its orders for as long as the
- * change takes: nothing can be evicted, and the daemon sees a client that runs. If a STOP came
- * during the drain, it begins again.
+ * Changes memory while the program may use it. The calling thread waits until the program runs with
+ * room to spare, closes the gate and drains. It then keeps the service thread from carrying out
+ * orders until the change is complete: nothing can be evicted, and for the daemon the client runs.
+ * If a STOP arrives during the drain, it begins again.
  *
- * Work in flight may wait for the very thread that called. So all drains and waits for captures
- * together last no longer than the caller's patience. Standing at the gate, until the program has
- * its turn, does not count: nothing is in flight then.
+ * Work in flight may wait for the calling thread. All drains and waits for captures together are
+ * therefore bounded by the caller's patience. Time at the gate, until the program has its turn,
+ * does not count: nothing is in flight then.
  */
 #include "block/exclusive.h"
 
@@ -22,7 +22,7 @@
 #include "gate/commit.h"
 #include "gate/gate.h"
 
-#define TRIES 10                     /* as a STOP may come again and again */
+#define TRIES 10                     /* STOP may arrive repeatedly */
 #define LOOK_US 1000
 
 struct task {
@@ -31,7 +31,7 @@ struct task {
     CUresult (*action)(void *);
     void *argument;
     bool ran;
-    uint64_t patience;               /* us, that are left */
+    uint64_t patience;               /* us that remain */
 };
 
 static void rest(void *unused, uint64_t us)
@@ -53,7 +53,7 @@ static bool drain(struct task *task)
     return drained;
 }
 
-/* With both locks, which it releases while it waits. */
+/* Called with both locks, which it releases while it waits. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;
@@ -63,11 +63,11 @@ static CUresult run(struct task *task)
     bool ready = drain(task) && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
-    /* It may have been stopped meanwhile. */
+    /* A STOP may have arrived meanwhile. */
     if (ready && client->granted && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
-        client_settle();             /* what it has pinned is in the figures */
+        client_settle();             /* the figures contain the pinned bytes now */
         task->ran = true;
     }
     client->remapping = false;
@@ -78,7 +78,7 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Until the program runs, with the room. A drain would count a thread that stands at the gate. */
+    /* Until the program runs with the room. A drain would count a thread that waits at the gate. */
     if (!gate_enter_unless(clients_stopping, GATE_NO_STREAM))
         return CUDA_ERROR_NOT_READY;
     gate_leave();
@@ -96,8 +96,8 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
-/* Neither captures nor a drain for a STOP, which may wait for this very thread. False: it would be
- * in vain, or for too long. A capture of this thread's own would not end. */
+/* False: a capture or the drain of a STOP prevents the change, and may itself wait for this thread.
+ * A capture begun by this thread would not end. */
 static bool may_begin(struct task *task)
 {
     BLOCKED;
@@ -111,7 +111,7 @@ static bool may_begin(struct task *task)
     return true;
 }
 
-/* With memory_lock. A grant is kept for one try only, as others could have it. */
+/* With memory_lock. A grant is kept for one try only, because other clients may need it. */
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;
@@ -119,7 +119,7 @@ static CUresult once(struct task *task, uint64_t pins)
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += task->room;
     if (task->room >= pins)
-        client_settle();             /* else not before it is pinned */
+        client_settle();             /* otherwise when it is pinned */
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     CUresult result = attempt(task);
@@ -137,7 +137,7 @@ CUresult exclusively(struct client *client, uint64_t room, uint64_t pins, uint64
 {
     struct task task = { client, room, action, argument, false, patience };
     CUresult result = CUDA_ERROR_NOT_READY;
-    /* A thread cancelled while the gate is shut on its behalf would leave it so. */
+    /* A thread cancelled while it keeps the gate closed would leave it closed. */
     UNCANCELLED;
     for (unsigned i = 0;
          i < TRIES && !task.ran && result == CUDA_ERROR_NOT_READY && task.patience > 0; i++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service thread, one per client: reads the daemon's orders, carries them out one after
+ * The service thread, one for each client: reads the daemon's orders, carries them out one after
  * the other and answers them. It decides nothing.
  *
- * Without a daemon it tries to find one again, twice a second at least; a program that holds the GPU
- * goes on meanwhile, one that waits goes on waiting.
+ * Without a daemon it tries to connect at least twice a second; a holder goes on meanwhile, a
+ * client that waits goes on waiting.
  */
 #define _GNU_SOURCE
 #include "daemon/service.h"
@@ -43,11 +43,11 @@
 
 #define REPORT_INTERVAL_US 5000
 #define SAMPLE_US 5000
-#define RELEASE_SAMPLE_US 200            /* once the program waits for nothing but its work's end */
-#define IDLE_SAMPLES 100                 /* during a long pause that is to be reported */
+#define RELEASE_SAMPLE_US 200            /* after a release, while work is still in flight */
+#define IDLE_SAMPLES 100                 /* samples in the shortest pause that is reported */
 #define PACE_US 2000
 #define BACKGROUND_US 50
-#define TIMER_SLACK_NS 1000              /* the kernel's own 50 us are as long as such a step */
+#define TIMER_SLACK_NS 1000              /* the default, 50 us, is too coarse */
 #define RECONNECT_FIRST_US 20000
 #define RECONNECT_LAST_US 500000
 #define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
@@ -55,7 +55,7 @@
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
 
-/* The connection has ended, or is of no use: closes it. */
+/* Closes a connection that has ended or is useless. */
 static void disconnect(struct client *client)
 {
     LOCKED(memory_lock);
@@ -68,8 +68,8 @@ static void disconnect(struct client *client)
     bell_ring(&client->heard);
 }
 
-/* Says everything that a daemon which knows nothing of us must know, in answer to
- * the question `number` (0: to none). memory_lock is held. */
+/* Reports the whole state to a daemon that does not know the client, in answer to the question
+ * `number` (0: to none). memory_lock is held. */
 static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
@@ -78,8 +78,8 @@ static void introduce(struct client *client, uint64_t number)
     host_preallocated(client, client->host_most);
     client->introduced++;
     if (client->lender != CU_DEVICE_INVALID)
-        client->borrowed_reported = UINT64_MAX;      /* what was said on the way may be old */
-    client->reports_idle = client->reports_busy = false;    /* it has not asked for them */
+        client->borrowed_reported = UINT64_MAX;      /* an earlier report may not have arrived */
+    client->reports_idle = client->reports_busy = false;    /* not asked for yet */
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
@@ -119,7 +119,7 @@ bool service_make_wake(struct client *client)
     return client->wakes >= 0 && client->wake >= 0;
 }
 
-/* Waits for an order, a wake-up or the time to do something. */
+/* Waits for an order, a wake-up or the next timed step. */
 static int wait_for(struct client *client, int64_t timeout_us)
 {
     pthread_mutex_lock(&memory_lock);
@@ -129,7 +129,7 @@ static int wait_for(struct client *client, int64_t timeout_us)
         { .fd = own_file_descriptor(connection), .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
-    /* The program may have closed them. What has happened meanwhile is looked at first. */
+    /* The program may have closed them. Events are read first. */
     if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
         return -1;
     if (connection >= 0 && fds[1].fd < 0)
@@ -146,8 +146,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
     return fds[1].revents != 0 ? connection : -1;
 }
 
-/* Threads of this program or of another wait for what these bring, and the work that is drained may
- * wait for those threads. They move nothing. */
+/* Orders that must not wait for a drain: threads of this or another program wait for their effect,
+ * and the work being drained may wait for those threads. They move no memory. */
 static bool overtakes_drain(const struct nvshare_order *order)
 {
     switch (order->type) {
@@ -162,8 +162,8 @@ static bool overtakes_drain(const struct nvshare_order *order)
     }
 }
 
-/* Clients of another GPU may wait for what an EVICT takes back. Copies there of what is on this one
- * need no drain. */
+/* Clients of another GPU may wait for memory that an EVICT takes back. Copies there of resident
+ * blocks need no drain. */
 static void return_copies(struct client *client, const struct nvshare_order *order)
 {
     if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
@@ -177,8 +177,8 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
 
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
 
-/* For a drain of this client: waits about `us` microseconds, or for an order. One that moves nothing
- * it carries out, any other it postpones. Releases service_lock meanwhile. */
+/* For a drain of this client: waits about `us` microseconds, or for an order. Orders that move no
+ * memory are carried out, others postponed. Releases service_lock meanwhile. */
 static void rest(void *argument, uint64_t us)
 {
     struct client *client = argument;
@@ -203,7 +203,7 @@ static void rest(void *argument, uint64_t us)
     own_file_close(descriptor);
 }
 
-/* From here on its memory may change. */
+/* From here on the program may write to its memory. */
 static void begin_turn(struct client *client)
 {
     client->granted = true;
@@ -213,7 +213,7 @@ static void begin_turn(struct client *client)
 
 static void run(struct client *client, const struct nvshare_order *order)
 {
-    /* Before its gate opens: the program might be far ahead by the time that this thread looks. */
+    /* Before the gate opens: afterwards the program might be far ahead of this thread. */
     client->steps = (order->flags & NVSHARE_STEP) != 0;
     client->step_pause = order->quantum;
     if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
@@ -237,9 +237,9 @@ static void run(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* What is in flight may wait for what a thread is about to submit to another GPU: a part of a
- * collective operation. Where this process has several, as many passes as there may be parts are
- * let through, and later again. */
+/* Work in flight may wait for work that a thread is about to submit to another GPU: a part of a
+ * collective operation. If this process uses several GPUs, as many passes as there may be parts are
+ * let through, repeatedly. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
@@ -256,8 +256,8 @@ static enum drained drain_parts(struct client *client, uint64_t patience)
     return drain_all(&terms);
 }
 
-/* Each time longer than before, as the work may only take long. After a few times in vain the
- * program is not held up for it any more. */
+/* Each drain waits longer than the one before, because the work may just take long. After a few
+ * failures the program is not stopped for it any more. */
 static bool drain(struct client *client)
 {
     uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
@@ -283,10 +283,10 @@ static void stop(struct client *client)
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     gate_look_again();               /* a thread that waits there may leave: exclusive.c */
-    /* Where nothing leaves, nobody waits for what is in flight. */
+    /* If no memory is evicted, a drain is useless. */
     bool drained = !stays && drain(client);
     uint64_t took = now_microseconds() - began;
-    /* A drain is when the driver's pools let go of what the program has freed. */
+    /* After a drain the driver's pools can release freed memory. */
     if (drained && swap_enter_context(client)) {
         pools_recount();
         graph_memory_trim(client->device);
@@ -294,7 +294,7 @@ static void stop(struct client *client)
 
     LOCKED(memory_lock);
     client->stopping = false;
-    reclaim(client, RECLAIM_ALL, 0); /* before the daemon reads how much is to leave */
+    reclaim(client, RECLAIM_ALL, 0); /* before the daemon computes how much to evict */
     if (drained || client->stays != NVSHARE_STAYS_NOT) {
         client->drained = drained;
         caches_turn_ended(client);
@@ -311,7 +311,7 @@ static void stop(struct client *client)
     client_update(client);
 }
 
-/* Before memory is copied out, what is cheaper to give. */
+/* Releases memory that need not be copied, before blocks are evicted. */
 static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
@@ -352,14 +352,14 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
     client->limits = order->limits;
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, 0);
-    /* An answer to a question that nobody asked must not pass for the next ones'. */
+    /* An answer without a question must not count for later questions. */
     if (order->number > client->answered && order->number <= client->question)
         client_hears(client, order->number, &order->limits);
     bell_ring(&client->heard);
 }
 
 /* Carries out one order, on the service thread with service_lock held, which a drain releases
- * meanwhile. `descriptor`: what came with it, or -1; it stays the caller's. */
+ * meanwhile. `descriptor`: sent with the order, or -1; the caller keeps it. */
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
@@ -392,7 +392,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_PREALLOCATE:
         break;                       /* above */
     case NVSHARE_YIELD:
-        break;                       /* what it would have ended is answered already */
+        break;                       /* the order that it would end is answered already */
     case NVSHARE_QUEUED:
         waiting_for(client, order);
         break;
@@ -414,7 +414,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_UNPARK:
         break;                       /* it is not parked: see there */
     case NVSHARE_REFUSED:
-        /* Too late to run unshared: our memory may lie on the host. */
+        /* Too late to run unshared: memory may be swapped out. */
         debug("nvshared refuses this client (reason %u); trying again", order->refusal);
         disconnect(client);
         break;
@@ -424,28 +424,28 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     }
 }
 
-/* What the thread remembers between two steps. */
+/* The thread's state between two steps. */
 struct service {
     struct client *client;
     struct activity activity;
     bool connected;                  /* at the last step */
-    bool heard;                      /* the daemon has sent an order since it was connected */
-    bool complained;                 /* that it has not */
+    bool heard;                      /* an order has arrived on this connection */
+    bool complained;                 /* the user was told that none has */
     bool idle_reported;
     int64_t retry_us;
     uint64_t retry_at, heard_at, report_at;
 };
 
 /* Reconnects. A program that waits without a daemon looks as if it hung: its user is told once. A
- * service manager may hold the socket of a daemon that cannot start, so only an order is a sign of
- * life. */
+ * service manager may hold the socket of a daemon that cannot start, so only an order proves that a
+ * daemon is alive. */
 static int64_t keep_connection(struct service *service)
 {
     struct client *client = service->client;
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    bool asks = client->answered < client->question;    /* for memory, not at the gate */
+    bool asks = client->answered < client->question;    /* for memory; the gate may be open */
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
         service->heard = false;
@@ -478,8 +478,8 @@ static int64_t keep_connection(struct service *service)
         : service->heard ? NEVER : RECONNECT_LAST_US;
 }
 
-/* Tells the daemon of changed figures, and gives host memory back that the program's freeing has
- * left over. */
+/* Reports changed figures, and releases host memory that is unused because the program has freed
+ * memory. */
 static int64_t report(struct service *service)
 {
     struct client *client = service->client;
@@ -497,7 +497,7 @@ static int64_t report(struct service *service)
     service->report_at = 0;
     bool entered = surplus && swap_enter_context(client);
     LOCKED(memory_lock);
-    /* Where no context is, the driver knows nothing of that memory. */
+    /* Without a context the memory is not registered with the driver. */
     if (surplus && (entered || client->copy_context == NULL))
         host_trim(client, host_useful(client));
     client_send(client, (struct nvshare_report){
@@ -548,14 +548,14 @@ static int64_t sample_activity(struct service *service)
         next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
     if (client->paced && pause >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
-    /* Where nothing but a long pause is of interest, it need not be met at once. */
+    /* If only a long pause is to be reported, rare samples suffice. */
     int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
     rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
     return rarely < next ? rarely : next;
 }
 
-/* Bounds the work in flight where the client runs and others wait or are to be heeded. A client that
- * could not be drained is not held back: its work in flight may wait for what it is about to
+/* Bounds the work in flight while the client runs and others wait or are to be heeded. A client
+ * that could not be drained is not paced: its work in flight may wait for work that it is about to
  * submit. */
 static int64_t pace(struct service *service)
 {
@@ -579,12 +579,12 @@ static int64_t pace(struct service *service)
         : held_back && (others_wait || heeds) ? SAMPLE_US : NEVER;
 }
 
-/* Heeds the words of other programs. */
+/* Reads the words of urgent programs. */
 static int64_t heed(struct service *service)
 {
     struct client *client = service->client;
     if (client->socket < 0)
-        telling_forget(client);      /* nobody says any more whose word counts */
+        telling_forget(client);      /* without a daemon no word counts */
     uint64_t next = telling_look(now_microseconds(),
                                  client->undrained > 0 || pace_stalled(client));
     return next == 0 ? NEVER : (int64_t)next;
@@ -595,11 +595,11 @@ static int64_t share_bus(struct service *service)
     return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
 }
 
-/* What the thread does besides orders. All steps run after each order and wake-up, and when the
- * first of them is due: each returns in how many us it is, at the latest. */
+/* The timed steps of the thread. All run after each order and wake-up, and when the first of them
+ * is due: each returns the us until it must run again. */
 static const struct step {
     int64_t (*run)(struct service *service);
-    bool locked;                     /* with service_lock */
+    bool locked;                     /* it is called with service_lock held */
 } STEPS[] = {
     { keep_connection, false }, { report, true }, { show_waiting, false },
     { give_up_memory, false }, { pace, true }, { sample_activity, true }, { heed, true },
@@ -620,7 +620,7 @@ static int64_t run_steps(struct service *service)
     return first;
 }
 
-/* Carries out the next order, if one comes within so many us. */
+/* Carries out the next order, if one arrives within `timeout_us`. */
 static void obey_next(struct service *service, int64_t timeout_us)
 {
     struct client *client = service->client;
@@ -644,7 +644,7 @@ void *service_run(void *argument)
         .client = argument, .connected = true, .heard = true, .heard_at = now_microseconds(),
     };
     own_thread_begins("nvshare");
-    pthread_mutex_lock(&memory_lock);   /* until clients[] has it */
+    pthread_mutex_lock(&memory_lock);   /* until clients[] contains the client */
     pthread_mutex_unlock(&memory_lock);
     client_thread_is_ours();
     /* This thread never disturbs a capture of the program's threads. */

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leads those to our wrappers and stubs who would find the driver without asking us. A plugin that is opened
- * with RTLD_DEEPBIND looks into the libraries that it needs before it looks at us, and finds the
- * driver's own functions. So does whoever was linked with a function that only a newer driver has.
+ * Redirects callers to the wrappers and stubs that would find the driver's functions without
+ * dlsym(). A plugin opened with RTLD_DEEPBIND searches its own dependencies before this library,
+ * and finds the driver's own functions; so does an object linked against a function of a newer
+ * driver.
  *
- * The loader takes addresses from the driver's table of symbols. In a process that shares its GPU
- * that table names our wrappers, so whatever is bound later, lazily too, comes to us. We have the
- * driver's own addresses since before (real.c). What was bound earlier is found by the relocations
- * of the objects that need the driver: where the driver's address stands, ours is put.
+ * The dynamic linker takes addresses from the driver's symbol table. In a process that shares its
+ * GPU that table contains the addresses of wrappers, so every later binding, lazy ones included,
+ * finds the library. The library has looked up the driver's own addresses before (real.c). Earlier
+ * bindings are found through the relocations of the objects that need the driver: where a slot
+ * holds the driver's address, it is replaced.
  *
- * A second driver that dlmopen() loads is nobody's business here: it has contexts and memory of its
- * own, and cannot reach ours.
+ * A second driver loaded by dlmopen() is left alone: it has contexts and memory of its own, and
+ * cannot access the library's.
  */
 #define _GNU_SOURCE                  /* dl_iterate_phdr() */
 #include "driver/rebind.h"
@@ -29,7 +31,7 @@ static bool is_entry_point(const char *name)
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
-/* Some pages, and what may be done with them as the segments of their object say. */
+/* A range of pages, and its access rights by the segments of its object. */
 struct pages {
     uintptr_t start, end;
     int rights;
@@ -51,7 +53,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
             pages->rights = ((segment->p_flags & PF_R) != 0 ? PROT_READ : 0)
                             | ((segment->p_flags & PF_W) != 0 ? PROT_WRITE : 0)
                             | ((segment->p_flags & PF_X) != 0 ? PROT_EXEC : 0);
-        /* Relocated, and then protected up to the last whole page. */
+        /* Relocated first, then write-protected up to the last whole page. */
         if (segment->p_type == PT_GNU_RELRO
             && overlap(pages, start, end & ~((uintptr_t)getpagesize() - 1)))
             pages->rights &= ~PROT_WRITE;
@@ -59,7 +61,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
     return pages->rights != 0;
 }
 
-/* Those from the first's to the last's. False: they can be written to neither before nor now. */
+/* The pages from the first address to the last. False: they cannot be made writable. */
 static bool pages_open(struct pages *pages, const void *first, const void *last)
 {
     uintptr_t size = (uintptr_t)getpagesize();
@@ -67,7 +69,7 @@ static bool pages_open(struct pages *pages, const void *first, const void *last)
     pages->end = ((uintptr_t)last & ~(size - 1)) + size;
     pages->rights = 0;
     dl_iterate_phdr(find_rights, pages);
-    /* Where the system lets nobody write to what may be run: there are tables in these pages. */
+    /* Some systems forbid writable code pages: these pages contain tables. */
     if ((pages->rights & PROT_WRITE) != 0
         || mprotect((void *)pages->start, pages->end - pages->start,
                     pages->rights | PROT_WRITE) == 0
@@ -120,7 +122,7 @@ static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
     return 0;
 }
 
-/* The table first: what is bound by then is found afterwards. */
+/* The table first, so that objects bound meanwhile are found afterwards. */
 void rebind_driver(void)
 {
     struct pages pages;
