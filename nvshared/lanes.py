@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Condition, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 from nvshared.clock import Clock, Timer
@@ -45,7 +46,11 @@ class _Job:
 
 
 class Lanes:
-    """A lane for each key, and a few threads for all of them."""
+    """A lane for each key, and a few threads for all of them.
+
+    Only the event loop keeps account of lanes and threads: a lock that threads share with the loop
+    would make the loop wait for whichever thread holds it and waits for the interpreter.
+    """
 
     def __init__(self, name: str, threads: int, post: Post, clock: Clock, timer: Timer) -> None:
         """`post` runs a function in the event loop; it is called from the threads."""
@@ -54,10 +59,9 @@ class Lanes:
         self._post = post
         self._clock = clock
         self._timer = timer
-        self._changed = Condition()     # protects the rest
-        self._lanes: dict[Hashable, deque[_Job]] = {}   # those with a job that waits or runs
-        self._ready: dict[Hashable, None] = {}          # those of them in which none runs
-        self._threads = self._idle = 0
+        self._lanes: dict[Hashable, deque[_Job]] = {}   # the first of each waits for a thread,
+        self._ready: SimpleQueue[tuple[Hashable, _Job]] = SimpleQueue()     # or runs in one
+        self._threads = 0
 
     def run(
         self, key: Hashable, call: Callable[[], Result],
@@ -66,46 +70,45 @@ class Lanes:
         """Has `call` made in a thread, and hands its result to `answer` in the event loop.
 
         `answer` gets None where the call raised an exception, or has not ended within `patience`
-        microseconds. Its result is dropped then.
+        microseconds. Its result is dropped then. Called in the event loop.
         """
         job = _Job(call, answer)
         if patience is not None:
             job.disarm = self._timer(self._clock() + patience, partial(_finish, job, None))
-        with self._changed:
-            lane = self._lanes.setdefault(key, deque())
-            lane.append(job)
-            if len(lane) == 1:
-                self._ready[key] = None
-                if self._idle:
-                    self._changed.notify()
-                elif self._threads < self._most:
-                    self._threads += 1
-                    # A daemon thread: a call that blocks must not keep the process from ending.
-                    Thread(target=self._work, name=self._name, daemon=True).start()
+        lane = self._lanes.setdefault(key, deque())
+        lane.append(job)
+        if len(lane) == 1:
+            self._ready.put((key, job))
+            self._add_thread()
+
+    def _add_thread(self) -> None:
+        if self._threads < min(self._most, len(self._lanes)):
+            self._threads += 1
+            # A daemon thread: a call that blocks must not keep the process from ending.
+            Thread(target=self._work, name=self._name, daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                self._idle += 1
-                there = self._changed.wait_for(lambda: self._ready, IDLE)
-                self._idle -= 1
-                if not there:
-                    self._threads -= 1
-                    return
-                key = next(iter(self._ready))
-                del self._ready[key]
-                job = self._lanes[key][0]
+            try:
+                key, job = self._ready.get(timeout=IDLE)
+            except Empty:
+                self._post(self._thread_ended)
+                return
             result = None if job.done else self._result(job)
-            if not job.done:
-                self._post(partial(_finish, job, result))
-            with self._changed:
-                lane = self._lanes[key]
-                lane.popleft()
-                if lane:
-                    self._ready[key] = None
-                    self._changed.notify()
-                else:
-                    del self._lanes[key]
+            self._post(partial(self._made, key, job, result))
+
+    def _thread_ended(self) -> None:
+        self._threads -= 1
+        self._add_thread()              # a call may have been queued meanwhile
+
+    def _made(self, key: Hashable, job: _Job, result: Any) -> None:
+        lane = self._lanes[key]
+        lane.popleft()
+        if lane:
+            self._ready.put((key, lane[0]))
+        else:
+            del self._lanes[key]
+        _finish(job, result)
 
     def _result(self, job: _Job) -> Any:
         try:
