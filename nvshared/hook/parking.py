@@ -13,9 +13,8 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 
-from nvshared.errors import NvshareError
+from nvshared.errors import NvshareError, ProtocolError
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, OrderRecord, Park, ReportRecord, Type
 from nvshared.scheduler import actions, events
@@ -41,7 +40,7 @@ class ParkedHook:
         self.memory = events.Memory()   # as the hook said last
         self._send = send
         self._held: list[tuple[actions.Order | None, bytes, int | None]] | None = None
-        self._numbers = count(1)
+        self._number = 0                # of the PARK that was sent last
         self._answer: asyncio.Future[Park] | None = None
 
     @property
@@ -57,8 +56,9 @@ class ParkedHook:
         """
         self._held, self.wanted = [], False
         self._answer = asyncio.get_running_loop().create_future()
+        self._number += 1
         self._send(protocol.encode_order(OrderRecord(
-            Type.PARK, Flag.AHEAD if ahead else 0, next(self._numbers))), None)
+            Type.PARK, Flag.AHEAD if ahead else 0, self._number)), None)
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await self._answer
@@ -107,10 +107,17 @@ class ParkedHook:
         return [one for one, _, _ in held if isinstance(one, actions.MoveOrder) and answerable(one)]
 
     def hear(self, record: ReportRecord) -> bool:
-        """What the hook says of being parked. False: the record says something else."""
+        """What the hook says of being parked. False: the record says something else.
+
+        Raises ProtocolError if its answer is no member of Park.
+        """
         if record.type is Type.PARKED:
-            self.wanted = bool(record.flags & Flag.WANTS)
-            if self._answer is not None and not self._answer.done():
+            if record.moved not in WORDS and record.moved != Park.DONE:
+                raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
+            # A late answer is to an earlier PARK; the threads have been let go on since.
+            if (record.number == self._number
+                    and self._answer is not None and not self._answer.done()):
+                self.wanted = bool(record.flags & Flag.WANTS)
                 self._answer.set_result(Park(record.moved))
             return True
         return False

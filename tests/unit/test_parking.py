@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon takes for an answer to PARK."""
+
+import asyncio
+
+import pytest
+
+from nvshared.errors import NvshareError, ProtocolError
+from nvshared.hook import parking
+from nvshared.hook.parking import ParkedHook
+from nvshared.hook.protocol import Park, ReportRecord, Type
+
+
+def answer(number: int, park: int) -> ReportRecord:
+    return ReportRecord(Type.PARKED, number=number, moved=park)
+
+
+def test_park_does_not_take_the_late_answer_to_an_earlier_park(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def park_twice() -> None:
+        hook = ParkedHook(lambda packet, page: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(parking, "PATIENCE", 0)
+            with pytest.raises(NvshareError, match="does not answer"):
+                await hook.park(ahead=False)
+        hook.unpark(bytes(16))
+        second = asyncio.create_task(hook.park(ahead=False))
+        await asyncio.sleep(0)
+        hook.hear(answer(1, Park.DONE))
+        hook.hear(answer(2, Park.BUSY))
+        with pytest.raises(NvshareError, match=parking.WORDS[Park.BUSY]):
+            await second
+
+    asyncio.run(park_twice())
+
+
+def test_hear_of_an_unknown_answer_to_park_is_a_protocol_error() -> None:
+    hook = ParkedHook(lambda packet, page: None)
+    with pytest.raises(ProtocolError, match="99"):
+        hook.hear(answer(1, 99))
