@@ -46,7 +46,10 @@ class Answer:
 
 
 def parse(said: str) -> Answer:
-    """The lines of nvshare-checkpoint; without its last one the state is none."""
+    """The lines of nvshare-checkpoint; without its last one the state is none.
+
+    Raises ValueError if a number in them is none.
+    """
     steps, state = [], "none"
     for line in said.splitlines():
         match line.split(" ", 4):
@@ -60,7 +63,7 @@ def parse(said: str) -> Answer:
 async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> Answer:
     """Has `command` (state, park or wake) carried out; `pairs`: UUIDs of cards, old and new.
 
-    Raises NvshareError if nothing can carry it out, or it does not end.
+    Raises NvshareError if nothing can carry it out, or if the answer is late or malformed.
     """
     words = [command, str(pid), *(f"{old}={new}" for old, new in pairs)]
     helper = _idle.pop() if _idle else None
@@ -71,16 +74,19 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> 
                 _end(helper)
                 helper = await _start()
                 said = await helper.ask(" ".join(words))
+        answer = parse(said)
     except TimeoutError:
         _end(helper)
         raise NvshareError(f"nvshare-checkpoint has not answered for {PATIENCE:.0f} s") from None
     except OSError as error:
         _end(helper)
         raise NvshareError(f"nvshare-checkpoint cannot be used: {error.strerror}") from error
+    except ValueError as error:         # of parse(), or of a line without end
+        _end(helper)
+        raise NvshareError(f"nvshare-checkpoint answers nonsense: {error}") from error
     except BaseException:
         _end(helper)
         raise
-    answer = parse(said)
     if _idle or helper is None or answer.state == "none":   # it has ended, or will not do better
         _end(helper)
     else:

@@ -54,7 +54,6 @@ class Moving:
         self.woken: Signal[Client, GPU] = Signal("woken")       # on this card
         self._gpus = gpus
         self._ask = ask
-        self._works = False             # a process could be checkpointed here, as far as known
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
@@ -182,13 +181,14 @@ class Moving:
         _way(client).leave_card()
 
     async def _try_driver(self, client: Client) -> None:
-        """Raises NvshareError if no process can be checkpointed here. Once is enough."""
-        if self._works:
-            return
+        """Raises NvshareError if no process can be checkpointed here.
+
+        Each time: an upgrade may have removed nvshare-checkpoint since. Once the hook keeps the
+        threads out of the driver, the daemon would have to wait for the helper's return.
+        """
         answer = await self._ask("state", client.peer.pid)
         if answer.state != "running":
             raise NvshareError(answer.trouble or f"its process is {answer.state}")
-        self._works = True
 
     async def _ask_until_clear(self, client: Client) -> Answer:
         """Has its process checkpointed. Returns when it runs on, or is checkpointed.

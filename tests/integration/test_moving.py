@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -320,6 +321,55 @@ def test_program_goes_on_when_the_daemon_is_killed_at_any_step(
     program.end()
 
 
+def helpers_of(daemon: subprocess.Popen[str]) -> list[int]:
+    """Processes of nvshare-checkpoint that the daemon keeps."""
+    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+    return [int(pid) for pid in children
+            if Path(f"/proc/{pid}/comm").read_text().startswith("nvshare-checkpo")]
+
+
+@pytest.mark.parametrize(("script", "words"), [
+    ("read line; echo step x y z w; echo state running", "nonsense"),
+    ("read line; head -c 100000 /dev/zero; echo; echo state running", "nonsense"),
+    ("exit 1", "none"),
+])
+def test_park_fails_each_time_and_the_program_goes_on_with_a_broken_helper(
+    own_site: Site, bus: str, script: str, words: str,
+) -> None:
+    helper = own_site.folder / "nvshare-checkpoint"
+    helper.write_text(f"#!/bin/sh\n{script}\n")
+    helper.chmod(0o755)
+    own_site.module = "tests.integration.ownhelper"
+    own_site.start("--bus", bus, NVSHARE_TEST_HELPER=str(helper))
+    program = Program(own_site)
+    with Control(bus) as control:
+        for _ in range(2):
+            with pytest.raises(NvshareError, match=words):
+                control.park(only(control).id)
+            assert program.ask("read()") == "{7}"
+    program.end()
+
+
+def test_park_fails_and_the_program_goes_on_when_the_helper_has_been_removed(
+    own_site: Site, bus: str,
+) -> None:
+    helper = own_site.folder / "nvshare-checkpoint"
+    shutil.copy(BUILD / "nvshare-checkpoint", helper)
+    own_site.module = "tests.integration.ownhelper"
+    daemon = own_site.start("--bus", bus, NVSHARE_TEST_HELPER=str(helper))
+    program = Program(own_site)
+    with Control(bus) as control:
+        control.park(only(control).id)
+        assert program.ask("read()") == "{7}"
+        helper.unlink()
+        for pid in helpers_of(daemon):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(NvshareError, match="No such file"):
+            control.park(only(control).id)
+        assert program.ask("read()") == "{7}"
+    program.end()
+
+
 def test_next_order_is_carried_out_when_the_helper_has_been_killed_meanwhile(
     own_site: Site, bus: str,
 ) -> None:
@@ -327,9 +377,7 @@ def test_next_order_is_carried_out_when_the_helper_has_been_killed_meanwhile(
     program = Program(own_site)
     with Control(bus) as control:
         control.park(only(control).id)
-        children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
-        helpers = [int(pid) for pid in children
-                   if Path(f"/proc/{pid}/comm").read_text().startswith("nvshare-checkpo")]
+        helpers = helpers_of(daemon)
         assert helpers
         for pid in helpers:
             os.kill(pid, signal.SIGKILL)
