@@ -115,9 +115,11 @@ def test_waiting_program_is_told_once_that_the_daemon_ended(
     site.start("--tq", "3600")
     holder.ends_well()
     waiter.ends_well()
-    assert [line.split(",")[0].split(":")[0] for line in waiter.said] == [
-        "waits for its turn on GPU 0", "nvshared is not running", "goes on",
-    ]
+    # On a busy machine it may wait long enough for its turn to say so once more.
+    said = [line.split(",")[0].split(":")[0] for line in waiter.said]
+    assert said[0] == "waits for its turn on GPU 0"
+    assert said.count("nvshared is not running") == 1
+    assert said[-1] == "goes on"
     # On a machine that is very busy it may have looked idle, and waits then as well.
     stopped = [one for one in site.trace() if one.get("order") == "stop"]
     assert holder.said == [] or stopped

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "driver/captures.h"
 #include "driver/context.h"
@@ -109,20 +110,27 @@ static CUresult refusal(const char *name, unsigned needs)
 }
 
 static void (*_Atomic subscribed)(const char *name);
+static _Atomic unsigned telling_now;   /* threads that are in the subscriber, or about to be */
 
+/* Returns when no thread is in the former subscriber any more. */
 void simulator_subscribe(void (*subscriber)(const char *name))
 {
     atomic_store(&subscribed, subscriber);
+    while (atomic_load(&telling_now) > 0)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
 
 static void tell_subscriber(const char *name)
 {
     static __thread bool telling;
-    void (*subscriber)(const char *name) = atomic_load(&subscribed);
-    if (subscriber == NULL || telling)
+    if (telling || atomic_load(&subscribed) == NULL)
         return;
     telling = true;
-    subscriber(name);
+    atomic_fetch_add(&telling_now, 1);
+    void (*subscriber)(const char *name) = atomic_load(&subscribed);
+    if (subscriber != NULL)
+        subscriber(name);
+    atomic_fetch_sub(&telling_now, 1);
     telling = false;
 }
 

@@ -10,7 +10,7 @@ FUZZ := $(BUILD)/fuzz
 FUZZ_ORDERS := $(addprefix tests/fuzz/,orders.c peer.c program.c state.c)
 FUZZ_SHARING := $(addprefix tests/fuzz/,sharing.c peer.c visitors.c liar.c)
 # The fuzzer's own dlsym() must stay the C library's.
-FUZZ_HOOK := $(filter-out src/driver/lookup.c,$(wildcard src/*/*.c))
+FUZZ_HOOK := $(filter-out src/driver/lookup.c src/driver/dlsym.S,$(wildcard src/*/*.c src/*/*.S))
 FUZZ_FLAGS := -std=gnu11 -O1 -g -pthread -Iinclude -Isrc -Itests/fuzz -fno-omit-frame-pointer \
 	-DNVSHARE_ANY_GLIBC
 # An old-style path, which counts for a dlopen() that the sanitizer passes on, too.
