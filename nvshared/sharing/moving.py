@@ -149,6 +149,8 @@ class Moving:
         await _make_room(client, target)
         others = [gpu for gpu in self._homes(client) if gpu is not target]
         words = await self._restore(client, [target, *others])
+        if client.parking == PARKED and _way(client).wanted:
+            self.wake(client)           # its turn may have come meanwhile, and wake() did nothing
         if words:
             raise NvshareError(f"{client} was not moved: {words}")
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -367,6 +368,49 @@ def test_park_fails_and_the_program_goes_on_when_the_helper_has_been_removed(
         with pytest.raises(NvshareError, match="No such file"):
             control.park(only(control).id)
         assert program.ask("read()") == "{7}"
+    program.end()
+
+
+WAITING_HELPER = """#!/bin/sh
+while read line; do
+    case "$line" in wake*) touch {0}/asked; while [ ! -e {0}/go ]; do sleep 0.01; done;; esac
+    echo "$line"
+done | {1}/nvshare-checkpoint
+"""
+
+
+def test_program_whose_turn_comes_during_a_move_that_fails_everywhere_is_restored(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    helper = own_site.folder / "nvshare-checkpoint"
+    helper.write_text(WAITING_HELPER.format(own_site.folder, BUILD))
+    helper.chmod(0o755)
+    own_site.module = "tests.integration.ownhelper"
+    own_site.start("--bus", bus, NVSHARE_TEST_HELPER=str(helper), NVSHARE_SIM_FAIL=(
+        "cuCheckpointProcessRestore:1:2,cuCheckpointProcessRestore:2:2"))
+    program = Program(own_site)
+    failed: list[str] = []
+
+    def move(client: int) -> None:
+        with Control(bus) as mover:
+            try:
+                mover.move(client, "1")
+            except NvshareError as error:
+                failed.append(str(error))
+
+    with Control(bus) as control:
+        control.park(only(control).id)
+        one = only(control)
+        mover = threading.Thread(target=move, args=(one.id,))
+        mover.start()
+        eventually((own_site.folder / "asked").exists)
+        program.say("read()")
+        # No other program waits, so its turn comes at once.
+        eventually(lambda: only(control).waiting_usec > 0 or only(control).turns > one.turns)
+        (own_site.folder / "go").touch()
+        eventually(lambda: bool(failed))
+        eventually(lambda: only(control).state == "running")
+    assert program._line() == "{7}"
     program.end()
 
 
