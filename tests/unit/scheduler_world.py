@@ -245,6 +245,7 @@ class World:
 
     def resize(self, box: int | None) -> None:
         """The clients with an odd number may take so much of the host's memory; None: any."""
+        self.check()
         self.shrunk = True
         self.box = box
         self.domains.resize("box", box)
