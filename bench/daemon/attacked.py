@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what a user who attacks the daemon costs others: python -m bench.daemon.attacked.
+"""Measures the delay of other users while one attacks the daemon: python -m bench.daemon.attacked.
 
 Under each attack, clients of another user say HELLO one after the other until the time is over.
 Meanwhile the attacker's process must live, and where it means to hold its connections, the daemon
@@ -73,7 +73,7 @@ def sockets(pid: int) -> int:
 
 @contextmanager
 def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Popen[str]"]:
-    """One that goes on until the block ends."""
+    """An attacker that goes on until the block ends."""
     popen = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.attacker", name, str(daemon.socket), "--gpu",
          ",".join(uuid.hex() for uuid in daemon.uuids), "--uid", str(ATTACKER),

@@ -2,8 +2,8 @@
 """What a session does for its client while that is parked: its hook hears no order, and its memory,
 pinned or not, is off the card.
 
-Orders are held back from PARK to UNPARK. One that brings memory in or opens the gate says that the
-client's turn has come, so the client has to be woken first. One that takes memory away is answered
+Orders are held back from PARK to UNPARK. A LOAD or RUN means that the client's turn has come, so
+the client has to be woken first. An order that takes memory away is answered
 here, because nothing of the client is on the card. The hook's figures go on to the scheduler
 without what is pinned; once a thread wants the driver, as memory that the thread is about to pin.
 So the client gets that room with its turn, as every client does.
@@ -74,8 +74,8 @@ class ParkedHook:
         self._held, self.away = [], True
 
     def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
-        """The process runs, on the card with this UUID: orders go out again, first those that were
-        held back; those of a card that it has left do not."""
+        """The process runs, on the card with this UUID: the orders held
+        back go out first; those of a card that it has left do not."""
         self.away = self.wanted = False
         self._send(protocol.encode_unpark(gpu), None)
         held, self._held = self._held or [], None

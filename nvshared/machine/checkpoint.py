@@ -95,7 +95,7 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> 
 
 
 class _Helper(NamedTuple):
-    """One that runs. It has initialised CUDA by its second command, which saves half a second."""
+    """A running helper, which initialises CUDA once for all of its commands."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -131,7 +131,7 @@ def _is_offered() -> bool:
 
 
 def _end(helper: _Helper | None) -> None:
-    """It ends with its input; one that hangs in the driver is killed."""
+    """Ends the helper by closing its input; a helper that hangs in the driver is killed."""
     if helper is None:
         return
     helper.writer.close()

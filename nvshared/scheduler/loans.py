@@ -5,14 +5,14 @@ Over NVLink a block goes to another card seven times as fast as to the host. So 
 many bytes the client may hold on which card (`loan`, `lender`). A client borrows of one card at a
 time, and keeps what it has there while its blocks are on its own card.
 
-**A card lends what nobody there was promised**: its capacity less all commits, or less the room of
-its clients, if that is more. A loan counts as room on the lender from the order that allows it
+**A card lends what no client there was promised**: its capacity less all commits, or less the room
+of its clients, if that is more. A loan counts as room on the lender from the order that allows it
 until the borrower has said that it holds less, so the lender's sum keeps to its capacity whichever
-messages cross. When a client of the lender is promised more, the loans exceed what can be lent,
-and the borrowers' schedulers order the rest back (`plan`). A loan returns to host memory at the
-speed of one card's bus (32 GiB took 0.63 s between two H100s). So an eighth of the card is never
-lent: a client that grows no faster than that finds room, and only a client that takes most of the
-card at once waits.
+messages cross. When a client of the lender is promised more, the loans exceed what can be lent, and
+the borrowers' schedulers order the rest back (`plan`). A loan returns to host memory at the speed
+of one card's bus (32 GiB took 0.63 s between two H100s). So an eighth of the card is never lent: a
+client that grows no faster than that finds room, and only a client that takes most of the card at
+once waits.
 
 **The host can take all loans back.** What a client borrows counts in its host memory
 (`memory.host`), and everything that bounds host memory bounds it. So a loan makes a hand-over
@@ -36,7 +36,7 @@ RESERVE_PART = 8                        # of a card is never lent
 
 
 def lendable(card: Card) -> int | None:
-    """Bytes that the card could lend in all. None: nobody knows yet what its clients have."""
+    """Bytes that the card could lend in all. None: its clients have not reported yet."""
     if card.lost:
         return 0
     if card.now < card.gathered:

@@ -56,6 +56,6 @@ class Neighbour:
         return 0 if self.lendable is None else max(0, self.lent - self.returning - self.lendable)
 
     def lender(self) -> "Neighbour | None":
-        """The one that can lend its clients most. None: no other card can lend any."""
+        """The card that can lend its clients most. None: no other card can lend any."""
         able = [one for one in self.reachable if one.available]
         return max(able, key=lambda one: one.available, default=None)

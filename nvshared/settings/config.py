@@ -191,9 +191,9 @@ class Config:
         metavar="SIZE", words="auto")
     neighbour: str = _setting(
         "gpu", _mode, "auto",
-        "what leaves a card may lie on others of this host whose memory nobody there was promised: "
-        "on those linked by NVLink (auto), on all that it reaches (on), or on none (off), as where "
-        "programs that do not share need idle cards",
+        "swapped memory may lie on other cards of this host, as far as no client there was "
+        "promised it: on those linked by NVLink (auto), on all that it reaches (on), or on none "
+        "(off), as where programs that do not share need idle cards",
         metavar="MODE")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,

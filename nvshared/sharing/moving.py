@@ -7,7 +7,7 @@
     RESTORING   its turn has come: the driver restores it, it goes on, and its memory is loaded
 
 A failure leads back: a program that was not checkpointed goes on as before, and the driver's reason
-is kept, since it does not change (`Client.unparkable`). One that cannot be restored on its card is
+is kept, since it does not change (`Client.unparkable`). A program that its card cannot restore is
 restored on another of the same kind; until one has room it stays parked, and is tried again.
 nvshare-checkpoint may be killed at any step: how the process stands then, the driver is asked, and
 NVML on which card. The library is told to go on only if the driver says that the process runs.
@@ -59,7 +59,7 @@ class Moving:
     async def park(self, client: Client, *, ahead: bool = False) -> None:
         """Takes a client's context off the card until it is used again.
 
-        `ahead`: nobody has asked for it, so it is given up as soon as the client wants the card.
+        `ahead`: no user has asked for it, so it is given up as soon as the client wants the card.
         Raises NvshareError with the reason if it cannot be, and the program goes on.
         """
         if client.parking != PARKED:
@@ -76,7 +76,7 @@ class Moving:
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
         """Moves all clients of a card to others, or parks them.
 
-        Returns those that stay, and why.
+        Returns the clients that stay, and the reasons.
         """
         left = []
         for client in tuple(gpu.clients.values()):
@@ -130,7 +130,7 @@ class Moving:
                 and client.idle >= self.deep_idle)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """It goes on when whoever asked for it has gone."""
+        """Starts a task that goes on when its caller has disconnected."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

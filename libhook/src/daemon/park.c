@@ -6,8 +6,8 @@
  * The process is made ready for that here. All stubs are closed (driver/stubs.h), so no thread enters
  * the driver any more. A thread that read an address just before may still be on its way, and others
  * may be within a call. All of them have come out, once each thread of the process is asleep in the
- * kernel, and not in an ioctl(), by which the driver works. Nothing is in flight, so nobody sleeps
- * within the driver for that. A thread may sleep there for another's lock; so all have to be seen
+ * kernel, and not in an ioctl(), by which the driver works. Nothing is in flight, so no thread
+ * sleeps within the driver for that. A thread may sleep there for another's lock; so all have to be seen
  * asleep twice, and in the same places.
  *
  * While it is parked, a thread that waits before the driver may hold any lock of the library. So the
@@ -140,7 +140,8 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }
 
-/* The connection has ended. Nobody else may close its handle, and a program's thread may use it. */
+/* The connection has ended. Only the service thread closes its handle; the program's threads may
+ * use it meanwhile. */
 static void drop(const struct client *client)
 {
     UNFORKED;
@@ -189,7 +190,7 @@ static void wait_for(const struct client *client)
         { .fd = own_file_descriptor(client->wake), .events = POLLIN },
         { .fd = own_file_descriptor(client->socket), .events = POLLIN },
     };
-    /* Where one of them is closed, or nobody is connected, it looks from time to time. */
+    /* If one of them is closed, or no daemon is connected, the thread polls. */
     poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
     while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
                                        MSG_DONTWAIT) == (ssize_t)sizeof bytes)

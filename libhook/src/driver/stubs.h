@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A stub for each function of the driver that the program has: a jump to where it is. While the
- * process is parked (daemon/park.c) all of them are closed: who calls the driver waits before it.
+ * process is parked (daemon/park.c) all of them are closed: a thread that calls the driver waits before it.
  *
  * The driver alone does not do that. It locks the calls that change something; of a process that is
  * checkpointed others fail or crash (580 on an H100). So programs are never told an address within

@@ -216,7 +216,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        /* Before the request is sent: whoever is asked then whether threads wait must see the
+        /* Before the request is sent: a later query whether threads wait must see the
          * mark. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));

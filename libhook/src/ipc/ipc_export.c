@@ -52,7 +52,7 @@ static struct block *const *blocks_of(struct page_owner *owner, size_t *count)
 static int export(const struct block *block)
 {
     int file;
-    stubs_await();                   /* whoever waits there must not keep others from descriptors */
+    stubs_await();                   /* a thread that waits there must not delay others */
     UNFORKED;
     return REAL(cuMemExportToShareableHandle)(&file, block->handle,
                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS

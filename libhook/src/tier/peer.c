@@ -88,7 +88,7 @@ static void count(struct client *client, uint64_t bytes)
     client->borrowed += bytes;
 }
 
-/* Slabs that nobody uses make place for it in the allowance. */
+/* Empty slabs are released, so that the allowance has room for the loan. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
