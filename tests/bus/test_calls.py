@@ -341,7 +341,7 @@ async def test_read_of_gpu_figures_samples_the_card_first(
     assert found.value == 77
 
 
-async def test_concurrent_getmanagedobjects_share_one_answer_no_older_than_the_call(
+async def test_getmanagedobjects_calls_at_once_share_one_current_answer(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0

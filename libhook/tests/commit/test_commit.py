@@ -97,7 +97,7 @@ def process(built: Path, tmp_path: Path) -> Process:
     return Process(built, tmp_path)
 
 
-def test_grant_to_pin_counts_from_the_answer_until_it_is_used(process: Process) -> None:
+def test_pin_grant_counts_from_its_answer_until_the_memory_is_pinned(process: Process) -> None:
     first = process.ask(5)
     assert process.to_pin == 0
     process.answer(1, 5)
@@ -223,7 +223,7 @@ def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> No
     assert cut.count("x") < 500
 
 
-def test_reason_of_one_answer_is_not_logged_with_the_next(process: Process) -> None:
+def test_commit_refusal_logs_only_the_reason_of_its_own_answer(process: Process) -> None:
     asking = process.ask(5)
     process.answer(1, 5, "it was granted all the same")
     asking.hears(True)

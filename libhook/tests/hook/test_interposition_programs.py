@@ -104,7 +104,7 @@ def test_dlsym_without_a_driver_returns_null_and_sets_dlerror(
     assert run(program, library, tmp_path) == ["1 1", "nobody 1", "nobody"]
 
 
-def test_dlsym_finds_what_only_the_library_that_asks_is_linked_with(
+def test_dlsym_finds_symbols_of_the_callers_own_dependencies(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """As Python's modules ask, which are opened with RTLD_LOCAL."""
