@@ -68,8 +68,13 @@ void *stub_of(void *entry)
         return entry;
     for (unsigned i = 0; i < STUBS; i++) {
         void *there = NULL;
-        if (atomic_compare_exchange_strong(&functions[i], &there, entry))
-            atomic_store(&stub_targets[i], atomic_load(&stubs.closed) ? (void *)stub_slow : entry);
+        if (atomic_compare_exchange_strong(&functions[i], &there, entry)) {
+            atomic_store(&stub_targets[i], entry);
+            /* Afterwards: stubs_close() may have passed this stub before it had its target. If it
+             * is opened meanwhile, the slow path only takes longer. */
+            if (atomic_load(&stubs.closed))
+                atomic_store(&stub_targets[i], (void *)stub_slow);
+        }
         if (there == entry)         /* another thread may not have stored it yet */
             atomic_compare_exchange_strong(&stub_targets[i], &(void *){ NULL }, entry);
         if (there == NULL || there == entry)
