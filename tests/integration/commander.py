@@ -306,6 +306,7 @@ class Commander:
             hook.room, hook.welcomed = memory.room, True
             self.send(hook, self._limits(hook, 0))
         assert filled <= hook.room, f"{filled} bytes on the card with room for {hook.room}"
+        assert hook.borrowed <= memory.host, "it has borrowed more than it has off the card"
         match record.type:
             case Type.MEMORY:
                 hook.wants = hook.wants or bool(record.flags & Flag.WANTS)
@@ -328,7 +329,6 @@ class Commander:
                 if order.type is Type.EVICT and not order.flags & Flag.KEEP:
                     assert hook.borrowed <= order.loan or record.flags & Flag.NO_MEMORY
                     self.returned += hook.borrowed == 0 and hook.had_borrowed
-                assert hook.borrowed <= memory.host
                 hook.had_borrowed = hook.borrowed > 0
                 if order.flags & Flag.KEEP:
                     self.bytes_saved += record.moved

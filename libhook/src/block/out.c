@@ -472,19 +472,23 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     pthread_mutex_unlock(&memory_lock);
     bool more = surplus > 0 && swap_enter_context(client);
     LOCKED(memory_lock);
-    /* Until they have gone they count as host memory, and so does already what they go to. */
+    /* These bytes count as host memory until they have moved, and so do their new places. Within the
+     * order's allowance the host has room for them once. The lock is released meanwhile, so reports
+     * of other threads must count them. */
     client->memory.host -= surplus;
+    client->returning = surplus;
     tier_host.room(client, surplus);
     for (struct block *block = client->blocks; more && client->borrowed > loan;) {
         struct returning set;
         begin_return(client, &set, block, client->borrowed - loan, order->host);
         uint64_t moved = end_return(client, &set, &block);
         client->memory.host += moved;
-        surplus -= moved;
+        client->returning -= moved;
         more = moved > 0 && set.started == set.count;
     }
     tier_host.room(client, 0);
-    client->memory.host += surplus;
+    client->memory.host += client->returning;
+    client->returning = 0;
     if (client->borrowed > loan) {
         *flags |= NVSHARE_NO_MEMORY;
         release_if_context_failed(client);

@@ -165,6 +165,7 @@ static void client_fill_report(const struct client *client, struct nvshare_repor
 {
     report->version = NVSHARE_PROTOCOL_VERSION;
     report->memory = client->memory;
+    report->memory.host += client->returning;
     report->stays = (uint16_t)client->stays;
     if (client->stays != NVSHARE_STAYS_NOT) {
         report->memory.pinned += client->memory.resident;

@@ -68,9 +68,10 @@ struct client {
     struct host_slab *host_room;     /* no earlier slab has room; NULL: no slab has */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs that hold nothing */
-    /* Memory of another GPU (tier/peer.c): bytes of memory.host that lie there, and how many may, by
-     * the order that is carried out. */
+    /* Memory of another GPU (tier/peer.c): bytes of memory.host that lie there, and the most that
+     * may, by the order that is carried out. */
     uint64_t borrowed, loan;
+    uint64_t returning;              /* bytes reported, but not in memory.host: swap_return() */
     uint64_t borrowed_reported;      /* the daemon knows of so many */
     uint8_t lender_uuid[16];
     CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach it */
