@@ -83,10 +83,10 @@ def test_evicted_memory_finds_preallocated_host_memory(
     # Its turn ends only where a busy machine has let its thread stand still, and a part is enough.
     assert len(told(site, order="stop")) <= len(told(site, event="went-idle"))
     assert not told(site, event="evicted")
-    most = told(site, order="preallocate", pid=program.popen.pid)[-1]["host"]
-    assert made(site, program) <= most < MINE * MIB
     assert comes_and_goes(site, hook, program) >= LACKS * MIB
-    # That is where it went.
+    # Memory is ordered block by block, the last block perhaps after enough was made.
+    most = told(site, order="preallocate", pid=program.popen.pid)[-1]["host"]
+    assert most < MINE * MIB
     evicted = told(site, event="evicted", pid=program.popen.pid)
     assert max(line["memory"]["host"] for line in evicted) <= most
 
