@@ -15,10 +15,15 @@ from nvshared.units import MIB
 from tests.integration.conftest import ROOT
 
 
+def make(name: str) -> None:
+    """Builds a benchmark's programs, in one process at a time: tests run in several."""
+    subprocess.run(["flock", "bench", "make", "-C", f"bench/{name}", "-s"], cwd=ROOT, check=True)
+
+
 def report(folder: Path, name: str, *options: str, build: bool = True) -> dict[str, Any]:
     """What a benchmark prints, which it also keeps in a file."""
     if build:
-        subprocess.run(["make", "-C", f"bench/{name}", "-s"], cwd=ROOT, check=True)
+        make(name)
     kept = folder / "kept.json"
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{name}.measure", "--simulate", "--json",
@@ -58,7 +63,7 @@ def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Pa
 
 @pytest.mark.long
 def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
-    subprocess.run(["make", "-C", "bench/handover", "-s"], cwd=ROOT, check=True)
+    make("handover")
     found = report(tmp_path, "rl", "--seconds", "2")
     assert [one["setting"] for one in found["results"]] == [
         "shared, released", "shared", "by hand, what is missing", "by hand, all"]
@@ -70,7 +75,7 @@ def test_bench_peers_on_a_simulated_card_reports_right_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NVSHARE_PEERS", raising=False)
-    subprocess.run(["make", "-C", "bench/shares", "-s"], cwd=ROOT, check=True)
+    make("shares")
     found = report(tmp_path, "peers", "--seconds", "2", build=False)["results"]
     assert [one["setting"] for one in found[:3]] == [
         "one after the other", "nvshared, quantum 10 s", "nvshared, quantum 2 s"]

@@ -34,8 +34,9 @@ CAPACITY = 56 * MIB                     # two of the four fit, with what they sh
 def built(sanitizer: str) -> Iterator[Path]:
     """The folder of the build; made by the same command that `make build` uses."""
     folder = LIBHOOK / f"build{'-' * bool(sanitizer)}{sanitizer}"
-    subprocess.run(["make", "-C", str(LIBHOOK), "-j2", f"SANITIZE={sanitizer}"],
-                   check=True, capture_output=True)
+    # Tests of several processes of pytest run at once, and two makes would write one file.
+    make = ["make", "-C", str(LIBHOOK), "-j2", f"SANITIZE={sanitizer}"]
+    subprocess.run(["flock", str(LIBHOOK), *make], check=True, capture_output=True)
     yield folder
 
 
