@@ -83,10 +83,10 @@ def sharing(
 
 def run(
     commands: Sequence[Sequence[str]], environment: dict[str, str] | None = None,
-    limit: float = 600.0,
+    limit: float = 600.0, user: int | None = None,
 ) -> list[Result]:
-    """Runs the programs at the same time and waits for all; `limit` in seconds."""
-    started = [_start(command, environment) for command in commands]
+    """Runs the programs at the same time, as `user`, and waits for all; `limit` in seconds."""
+    started = [_start(command, environment, user=user) for command in commands]
     deadline = time.monotonic() + limit
     while any(one.running() for one in started) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -149,13 +149,14 @@ class _Running:
 
 
 def _start(
-    command: Sequence[str], environment: dict[str, str] | None, told: bool = False
+    command: Sequence[str], environment: dict[str, str] | None, told: bool = False,
+    user: int | None = None,
 ) -> _Running:
     # Closed by end().
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE if told else None, stdout=output, stderr=errors,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **(environment or {})}, user=user,
     )
     return _Running(tuple(command), process, output, errors, time.monotonic())
 

@@ -6,6 +6,7 @@ is measured and how. Exit status 1 if any memory does not hold what it should.
 """
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -115,7 +116,8 @@ def saver(card: Card, retain: bool) -> Iterator[Result]:
 
 def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) -> Result:
     """Engines without the library, each of which moves so much before the other comes."""
-    environment = {**card.environment, **unshared(), "PYTHONPATH": str(ROOT)}
+    environment = {**card.environment, **unshared(), "PYTHONPATH": os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with ExitStack() as stack:
         engines = [stack.enter_context(started(commands[0], environment))]
         phases(engines * 2, 0.0, moved, False, 1)

@@ -72,22 +72,28 @@ def together(
     `trace` gets the daemon's."""
     if options is None:
         return work(card, programs, {**card.environment, **unshared()}, seconds)
-    with _daemon(card, programs, options) as daemon:
+    with serving(card, programs, options) as daemon:
         found = work(card, programs, daemon.environment, seconds)
         if trace is not None:
             trace += daemon.trace()
         return found
 
 
+def user_of(card: Card, number: int | None) -> int | None:
+    """The user that a program is started as; None: this one, as all on a simulated card."""
+    return None if card.simulated or number is None else FIRST_USER + number
+
+
 def tenant(card: Card, number: int) -> str:
-    """Whose program it is, of those together. On a simulated card all are one user's."""
-    return f"user:{os.geteuid() if card.simulated else FIRST_USER + number}"
+    """Whose program it is, of those together."""
+    return f"user:{user_of(card, number) or os.geteuid()}"
 
 
 @contextmanager
-def _daemon(
+def serving(
     card: Card, programs: Sequence[Program], options: Sequence[str]
 ) -> Iterator[Sharing]:
+    """A daemon with the programs' terms."""
     rules = card.log.with_name("nvshared.conf")
     rules.write_text("".join(
         f"[tenant user:{FIRST_USER + number}]\n"
@@ -138,7 +144,6 @@ def _started(
     if not card.simulated and number is not None and os.geteuid() != 0:
         raise NvshareError("programs of several users are needed", "run this as root")
     words = SIMULATED_WORDS if card.simulated else WORDS
-    user = None if card.simulated or number is None else FIRST_USER + number
     chunk = memory = PASSED * words if shape.passes else 0
     if shape.part:
         chunk = CHUNK * card.block // WORD
@@ -146,7 +151,7 @@ def _started(
     with subprocess.Popen(
         [PROGRAM, *map(str, (shape.kernels, shape.each, shape.passes, shape.period,
                              int(shape.graph), words, rate, memory, chunk, shape.host))],
-        cwd=ROOT, env={**os.environ, **environment}, user=user,
+        cwd=ROOT, env={**os.environ, **environment}, user=user_of(card, number),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:
         try:

@@ -5,14 +5,18 @@ A program's share is its rate over its rate alone, without the library. The firs
 count: a limit's account begins with a full window.
 """
 
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from statistics import median
 
-from bench.handover.card import Card
+from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
-from bench.shares.load import Program, Shape, Work, tenant, together
+from bench.harness import run
+from bench.shares.load import CHUNK, Program, Shape, Work, serving, tenant, together, user_of, work
 from bench.trace import Line, handovers
+from nvshared import library
 
 SMALL = Shape("500 kernels of 7 us, then a look", 500, 7)
 LAUNCHES = Shape("500 kernels of 3 us, 10 us of the processor before each", 500, 3, host=10)
@@ -139,8 +143,56 @@ def cell(card: Card) -> Iterator[Result]:
     yield _result("cell", "high, the training in the background", goals, found)
 
 
+def urgent(card: Card) -> Iterator[Result]:
+    """Programs of high priority start, one after the other, beside a training in the background.
+
+    Each of them changes all of its memory, checks every word and ends. No two fit together.
+    """
+    command = [str(library.workload()), "--json", "--memory", str(card.share(CELL.part)),
+               "--chunk", str(CHUNK * card.block), "--steps", "1"]
+    plain = run([command], {**card.environment, **unshared()})[0].seconds
+    programs = [Program(FILLING, IN_BACKGROUND), Program(CELL, HIGH)]
+    with (
+        serving(card, programs, ("--swap-budget", str(card.budget))) as daemon,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        training = pool.submit(work, card, programs[:1], daemon.environment, card.seconds)
+        ended = []
+        while not training.done():
+            time.sleep(SETTLED)
+            if not training.done():
+                ended += run([command], daemon.environment, user=user_of(card, 1))
+        found, trace = training.result(), daemon.trace()
+    waits, lasted = waited(trace)[1:], [one.seconds for one in ended]
+    goals = (
+        Goal("programs of high priority", len(ended), "programs"),
+        Goal("from the first launch to the turn, median", median(waits or [0]), "ms", most=500),
+        Goal("the longest", max(waits, default=0), "ms"),
+        Goal("from its start to its end, median", median(lasted or [0]), "s"),
+        Goal("the same without the library", plain, "s"),
+        Goal("the training, of alone", share(card, programs[0], found[0], SETTLED, None), "%"),
+    )
+    codes = [one.code for one in ended]
+    wrong = [f"exit status {code}: {one.errors}"
+             for code, one in zip(codes, ended, strict=True) if code]
+    yield _result("urgent", "high, beside a training in the background", goals, found, wrong,
+                  waits=waits)
+
+
+def waited(trace: Sequence[Line]) -> list[float]:
+    """Milliseconds from each client's first request for a turn until it had one."""
+    since: dict[int, int] = {}
+    found: dict[int, float] = {}
+    for line in trace:
+        if line.get("wants"):
+            since.setdefault(line["client"], line["at"])
+        elif line.get("report") == "turn-started" and line["client"] in since:
+            found.setdefault(line["client"], (line["at"] - since[line["client"]]) / 1000)
+    return [found[client] for client in sorted(found)]
+
+
 ROWS = {"limits": limits, "weights": weights, "request": request, "pair": pair,
-        "service": service, "cell": cell}
+        "service": service, "cell": cell, "urgent": urgent}
 
 
 def _shares(
@@ -175,9 +227,10 @@ def _windows(card: Card, program: Program, work: Work) -> list[float]:
 
 
 def _result(
-    variant: str, setting: str, goals: tuple[Goal, ...], found: Sequence[Work], **figures: object
+    variant: str, setting: str, goals: tuple[Goal, ...], found: Sequence[Work],
+    errors: Sequence[str] = (), **figures: object,
 ) -> Result:
-    wrong = tuple(f"program {number} has wrong words" for number, one in enumerate(found)
-                  if not one.right)
+    wrong = (*errors, *(f"program {number} has wrong words" for number, one in enumerate(found)
+                        if not one.right))
     done = [[round(one, 3) for one in work.done] for work in found]
     return Result(variant, setting, goals, {**figures, "done": done}, wrong)

@@ -70,6 +70,16 @@ def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> N
     assert all(one["right"] and one["figures"]["milliseconds"] for one in found["results"])
 
 
+def test_bench_shares_of_programs_that_start_beside_a_training_reports_right_results(
+    tmp_path: Path
+) -> None:
+    subprocess.run(["make", "-C", "bench/shares", "-s"], cwd=ROOT, check=True)
+    found = report(tmp_path, "shares", "--seconds", "5", "--variant", "urgent", build=False)
+    (urgent,) = found["results"]
+    assert urgent["right"]
+    assert urgent["figures"]["waits"]
+
+
 @pytest.mark.long
 def test_bench_peers_on_a_simulated_card_reports_right_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
