@@ -35,6 +35,7 @@ class Type(IntEnum):
     PREALLOCATE = 13
     PARK = 14
     UNPARK = 15
+    STORE = 16
 
     HELLO = 64
     MEMORY = 65
@@ -51,6 +52,7 @@ class Type(IntEnum):
     BORROWED = 76
     PARKED = 77
     WAKE = 78
+    STORED = 79
 
 
 class Flag(IntFlag):
@@ -132,7 +134,7 @@ class OrderRecord:
     number: int = 0
     room: int = 0
     host: int = 0
-    writeback: int = 0
+    writeback: int = 0                  # of STORE it is `file`
     quantum: int = 0
     idle_window: int = 0
     commit: int = 0                     # from here on struct nvshare_limits
@@ -156,7 +158,7 @@ class ReportRecord:
     commit: int = 0                     # HELLO, COMMIT
     pins: int = 0                       # COMMIT
     moved: int = 0                      # all others; of STOPPED it is `used`
-    took: int = 0
+    took: int = 0                       # us; of STORED an errno
     version: int = VERSION
     text: str = ""                      # NAME, GANG
 

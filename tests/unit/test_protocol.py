@@ -37,8 +37,8 @@ FIGURES = ["allocated", "resident", "pinned", "pending", "room", "host", "beyond
 ORDER = ["room", "host", "writeback", "quantum", "idle_window"]
 FIELDS = {
     "nvshare_order": [
-        "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "limits", "lender",
-        "loan",
+        "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "file", "limits",
+        "lender", "loan",
     ],
     "nvshare_limits": LIMITS,
     "nvshare_memory": FIGURES,
@@ -143,6 +143,7 @@ def test_order_fields_have_the_headers_offsets(compiled: dict[str, int]) -> None
         ("nvshare_order.loan", 8, 200),
     ])
     assert decode_order(encode_order(borrowing)) == borrowing
+    assert compiled["nvshare_order.file"] == compiled["nvshare_order.writeback"]
     assert compiled["nvshare_order.refusal"] == compiled["nvshare_order.flags"]
     assert compiled["nvshare_order.waits_for"] == compiled["nvshare_order.flags"]
 

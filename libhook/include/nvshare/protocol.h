@@ -110,6 +110,17 @@ enum nvshare_type {
     /* The driver may be called again, and the GPU that the process has now is `gpu`. Figures and
      * the HELLO for another GPU are asked for with INTRODUCE. Has no answer. */
     NVSHARE_UNPARK = 15,
+    /* Keep up to `file` bytes of the client's blocks in its file, in all: move swapped blocks on
+     * from host memory to the file in the background until it holds so many, and give back the host
+     * memory that they fill. Those evicted first go first; blocks that a later EVICT swaps follow.
+     * No other order waits for that, and none is moved while a LOAD is carried out. If the file
+     * holds more, moving ends, and copies of resident blocks in the file are given up; swapped
+     * blocks stay there until they are loaded or freed. After a new HELLO `file` is 0.
+     * The file's descriptor comes with the first STORE of a connection of which no STORED said that
+     * there are bytes in a file: open for reading and writing, regular, unlinked, O_DIRECT if the
+     * file system allows that. A hook that has bytes in a file already keeps that one. Answered by
+     * STORED with the same number. */
+    NVSHARE_STORE = 16,
 
     /* Reports, hook to daemon. */
 
@@ -172,6 +183,12 @@ enum nvshare_type {
     /* A thread of a parked program waits before the driver. Said once for each PARK, and in each
      * HELLO by NVSHARE_WANTS. */
     NVSHARE_WAKE = 78,
+    /* `moved` bytes of the client's blocks lie in its file, copies of resident blocks included.
+     * They are not counted in memory.host. `took`: errno of the last failure to move blocks there,
+     * ETIMEDOUT while a write has not ended for long; 0 after the next success. `number`: of the
+     * last STORE that was heard. Answer to STORE, and sent before the next record whenever any of
+     * that has changed; and before HELLO, if there is a file. */
+    NVSHARE_STORED = 79,
 };
 
 enum nvshare_flag {
@@ -272,7 +289,10 @@ struct nvshare_order {
             uint64_t room;           /* EVICT, LOAD: bytes */
             uint64_t host;           /* EVICT, LOAD, PREALLOCATE: bytes of host memory for swapped
                                         blocks, in all */
-            uint64_t writeback;      /* EVICT with KEEP: bytes */
+            union {
+                uint64_t writeback;  /* EVICT with KEEP: bytes */
+                uint64_t file;       /* STORE: bytes */
+            };
             uint64_t quantum;        /* RUN: microseconds; 0: no end is planned; with STEP: a pause */
             uint64_t idle_window;    /* RUN: microseconds; 0: as before */
             union {
@@ -324,13 +344,13 @@ struct nvshare_report {
                 };
                 struct {             /* MOVED, STOPPED */
                     union {
-                        uint64_t moved; /* BORROWED: bytes. MOVED: bytes that this order moved, 0 copied for blocks
+                        uint64_t moved; /* BORROWED, STORED: bytes. MOVED: bytes that this order moved, 0 copied for blocks
                                         that never held anything; with KEEP: that could leave
                                         without a copy now, until the gate opens again */
                         uint64_t used; /* STOPPED: microseconds */
                         uint64_t park; /* PARKED: enum nvshare_park */
                     };
-                    uint64_t took;   /* microseconds */
+                    uint64_t took;   /* microseconds; STORED: errno */
                 };
             };
         };
