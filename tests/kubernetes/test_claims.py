@@ -12,6 +12,7 @@ import pytest
 from nvshared.units import MIB
 from tests.kubernetes.cluster import DRIVER, Cluster, claim, deployment, pod
 from tests.kubernetes.conftest import MANIFESTS
+from tests.kubernetes.node import HERE
 from tests.kubernetes.test_device_plugin import first_process, main_process
 from tests.kubernetes.values import PARAMETERS
 from tests.system import card
@@ -159,6 +160,34 @@ class TestClaims:
             assert taken(cluster, good) == [*good]
         finally:
             cluster.kubectl("delete", "--filename=-", given=policy)
+
+    def test_quota_of_a_namespace_refuses_more_claims_and_larger_ones(
+        self, cluster: Cluster
+    ) -> None:
+        example = (MANIFESTS / "examples" / "quota.yaml").read_text()
+
+        def create(name: str, capacity: dict[str, str]) -> str:
+            """What the API server says of a claim in that namespace."""
+            return cluster.run(
+                f"{HERE}/kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", "create",
+                "--namespace=lab", "--filename=-", given=json.dumps(claim(name, capacity)),
+                check=False).stderr
+
+        cluster.kubectl("apply", "--filename=-", given=example)
+        try:
+            fits = {"memory": "24Gi", "compute": "50"}
+            cluster.until(
+                lambda: "at most 24Gi" in create("large", {"memory": "25Gi", "compute": "50"}),
+                "the policy is in force")
+            assert "at most 24Gi" in create("free", {"compute": "50"})
+            assert "at most 24Gi" in create("busy", {**fits, "compute": "51"})
+            cluster.until(
+                lambda: cluster.get("resourcequota", "gpus", "--namespace=lab").get("status"),
+                "the quota is counted")
+            assert [create(f"c{number}", fits) for number in range(4)] == [""] * 4
+            assert "exceeded quota: gpus" in create("c4", fits)
+        finally:
+            cluster.kubectl("delete", "--filename=-", given=example)
 
     def test_annotations_hold_within_the_claim(self, cluster: Cluster) -> None:
         cluster.apply(claim("it", {"memory": "64Mi", "compute": "50"}))

@@ -120,8 +120,12 @@ def test_examples_request_only_offered_resources(path: Path) -> None:
         (request,) = one["requests"]
         assert set(request["exactly"]["capacity"]["requests"]) <= {*CONSUMED, "clients"}
         assert all(parameters(config["opaque"]["parameters"]) for config in one["config"])
+    quotas = {key for one in every if one["kind"] == "ResourceQuota" for key in one["spec"]["hard"]}
+    assert quotas <= {f"{DRIVER}.deviceclass.resource.k8s.io/devices", f"requests.{RESOURCE}"}
     for one in (one for one in every if one not in templates):
-        pod = one["spec"].get("template", one)
+        pod = one.get("spec", {}).get("template", one)
+        if "containers" not in pod.get("spec", {}):
+            continue
         for key, text in pod.get("metadata", one["metadata"]).get("annotations", {}).items():
             _, parse = MEANINGS[key]
             assert parse(text)
