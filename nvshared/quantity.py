@@ -208,6 +208,11 @@ def counted(number: int, unit: str) -> str:
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
+def rounded(size: int) -> str:
+    """256 MiB; 97.3 GiB."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+
+
 def sized(size: int) -> str:
     """700MiB; 1500MB; 4097 bytes: in the unit of which it is the smallest whole number."""
     units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 LONGEST = 4096                          # bytes of a command line
 ENVIRONMENT = 1 << 17                   # bytes of one that are looked through
+COMM_LONGEST = 15                       # bytes of a process's name that the kernel keeps
 KERNEL = b"ipykernel"                   # in the command line of every notebook's process
 NOTEBOOK = b"JPY_SESSION_NAME="         # Jupyter tells its kernels which notebook they are for;
 CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # failing that, where they listen
@@ -42,7 +43,8 @@ def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
 def _own(pid: int, name: str, tenant: str) -> bytes:
     """What it calls itself, where that is the name: not that of its process, or its pod's."""
     _, process = _read(f"/proc/{pid}/comm", LONGEST)
-    return b"" if tenant == f"pod:{name}" or process.rstrip() == name.encode() else name.encode()
+    is_process = process.rstrip() == name.encode()[:COMM_LONGEST]
+    return b"" if is_process or tenant == f"pod:{name}" else name.encode()
 
 
 def _title(pid: int, words: bytes, tenant: str) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from nvshared import library
 from nvshared.demo.workload import OUT_OF_MEMORY, Event, running
 from nvshared.errors import NvshareError
+from nvshared.quantity import rounded
 from nvshared.units import GIB, KIB, MIB
 
 SIMULATED_MEMORY = 256 * MIB
@@ -91,7 +92,7 @@ def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> D
             f"{name} and this machine have only {capacity // MIB} MiB left for a demonstration",
             "try again with --simulate",
         )
-    why = f"{capacity / GIB:.1f} of its {total / GIB:.1f} GiB are "
+    why = f"{rounded(capacity)} of its {rounded(total)} are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
     return DemoGPU(name, total, capacity, False, why, free - capacity, environment)
 

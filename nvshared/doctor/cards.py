@@ -17,8 +17,7 @@ from nvshared.machine.cgroup import Group, Limit
 from nvshared.machine.nvml import NVML, Facts, Mode, Sample
 from nvshared.machine.peer import shown
 from nvshared.names import TRIAL_FOLDER
-from nvshared.quantity import sized
-from nvshared.units import GIB
+from nvshared.quantity import rounded, sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _look(nvml: NVML, facts: Facts) -> InspectedGPU:
 def _card(card: InspectedGPU) -> Finding:
     facts = card.facts
     topic = f"gpu {facts.index}"
-    words = f"{facts.name}, {facts.memory_total / GIB:.1f} GiB, {facts.pci_bus_id}"
+    words = f"{facts.name}, {rounded(facts.memory_total)}, {facts.pci_bus_id}"
     if card.sample is None:
         return fault(topic, f"{words}, does not answer: {card.error}", "see what dmesg says")
     if card.mode.exclusive:
@@ -121,7 +120,7 @@ def _card(card: InspectedGPU) -> Finding:
             f"undo it if nobody needs it: nvidia-smi -i {facts.index} -mig 0",
         )
     if card.sample.memory_used is not None:
-        words += f", {card.sample.memory_used / GIB:.1f} GiB used"
+        words += f", {rounded(card.sample.memory_used)} used"
     return ok(topic, words)
 
 
@@ -138,8 +137,8 @@ def programs(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
     for card in seen.cards:
         for process in card.sample.processes or () if card.sample is not None else ():
             if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
-                memory = None if process.memory is None else process.memory / GIB
-                yield _unshared(card.facts.index, process.pid, memory, snapshot is not None)
+                yield _unshared(
+                    card.facts.index, process.pid, process.memory, snapshot is not None)
     for pid in sorted({client.pid for client in clients}):
         if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
@@ -163,14 +162,14 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
         more = f" and {len(members) - 1} more" if len(members) > 1 else ""
         yield note(
             "memory limit", f"{shown(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
-            f"which {limit.free / GIB:.1f} GiB are free, and the card has {card / GIB:.1f} GiB",
+            f"which {rounded(limit.free)} are free, and the card has {rounded(card)}",
             "more GPU memory than can move to the host within that is refused: nvshared(8)",
         )
 
 
-def _unshared(gpu: int, pid: int, memory: float | None, heard: bool) -> Finding:
+def _unshared(gpu: int, pid: int, memory: int | None, heard: bool) -> Finding:
     """`heard`: nvshared has said that this is no client of its own."""
-    size = "" if memory is None else f" with {memory:.1f} GiB"
+    size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)
     loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())

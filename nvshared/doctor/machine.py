@@ -16,6 +16,7 @@ from nvshared.machine import host
 from nvshared.names import KUBELET_STATE, WITHOUT_GPU
 from nvshared.preload import switch, trial
 from nvshared.preload.tree import Tree
+from nvshared.quantity import rounded
 from nvshared.settings import files
 from nvshared.units import GIB
 
@@ -85,19 +86,19 @@ def _budget(cards: int) -> Finding:
         budget, how = host.safe_budget(), "80 % of what is free, for a daemon that starts now"
     else:
         budget, how = settings.swap_budget.of(total), "as configured"
-    words = f"{budget / GIB:.1f} GiB of host memory, {how}"
+    words = f"{rounded(budget)} of host memory, {how}"
     more = "give more with swap-budget in /etc/nvshare/nvshared.conf, or add memory"
     if budget > total:
-        return fault(topic, f"{words}, and the host has {total / GIB:.1f} GiB", "configure less")
+        return fault(topic, f"{words}, and the host has {rounded(total)}", "configure less")
     if budget > free:
         return warning(
-            topic, f"{words}, of which {free / GIB:.1f} GiB are free now",
+            topic, f"{words}, of which {rounded(free)} are free now",
             "what is swapped out could drive other programs out of memory: configure less",
         )
     if budget < cards:
         return warning(
-            topic, f"{words}, less than the {cards / GIB:.1f} GiB of the cards",
-            f"programs together can have {(cards + budget) / GIB:.1f} GiB at most: {more}",
+            topic, f"{words}, less than the {rounded(cards)} of the cards",
+            f"programs together can have {rounded(cards + budget)} at most: {more}",
         )
     return ok(topic, words)
 

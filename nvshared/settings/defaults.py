@@ -8,11 +8,11 @@ from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts
-from nvshared.quantity import Amount
+from nvshared.quantity import Amount, rounded
 from nvshared.scheduler.settings import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
 from nvshared.settings.rules import Rule
-from nvshared.units import GIB, MIB
+from nvshared.units import MIB
 
 STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
 STEP_SHARE = 32                         # of a small card
@@ -54,8 +54,8 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     budget = safe_budget if config.swap_budget is None else config.swap_budget.of(host.total())
     if budget > host.total():
         raise ConfigError(
-            f"{_place(config, 'swap-budget')}a swap-budget of {_gib(budget)} is more than the "
-            f"{_gib(host.total())} this host has",
+            f"{_place(config, 'swap-budget')}a swap-budget of {rounded(budget)} is more than the "
+            f"{rounded(host.total())} this host has",
             "give less, a percentage, or auto",
         )
     settings = Settings(
@@ -95,9 +95,9 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
     if not offer.bytes:
         raise ConfigError(
             f"{_place(config, 'reserve', 'context-reserve', 'capacity')}"
-            f"a reserve of {_gib(offer.reserve)} and a context-reserve of "
-            f"{_gib(offer.context_reserve)} leave nothing of GPU {facts.index} ({facts.name}), "
-            f"which has {_gib(total)}",
+            f"a reserve of {rounded(offer.reserve)} and a context-reserve of "
+            f"{rounded(offer.context_reserve)} leave nothing of GPU {facts.index} ({facts.name}), "
+            f"which has {rounded(total)}",
             "give less, or a percentage",
         )
     step = _optional(config, "step", config.step, facts)
@@ -114,8 +114,8 @@ def _within(config: Config, name: str, amount: Amount, facts: Facts) -> int:
     wanted = amount.of(facts.memory_total)
     if wanted > facts.memory_total:
         raise ConfigError(
-            f"{_place(config, name)}a {name} of {_gib(wanted)} is more than GPU {facts.index} "
-            f"({facts.name}) has: {_gib(facts.memory_total)}",
+            f"{_place(config, name)}a {name} of {rounded(wanted)} is more than GPU {facts.index} "
+            f"({facts.name}) has: {rounded(facts.memory_total)}",
             "give less, or a percentage",
         )
     return wanted
@@ -125,7 +125,3 @@ def _place(config: Config, *names: str) -> str:
     """Where the first of these that is set is set, to begin a sentence with."""
     places = [config.places[name] for name in names if name in config.places]
     return f"{places[0]}: " if places else ""
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"

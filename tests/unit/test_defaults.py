@@ -58,7 +58,7 @@ def test_accounting_of_compute_limits_is_taken_from_the_config() -> None:
     (Config(reserve=Amount(65 * GIB)),
      "a reserve of 65.0 GiB is more than GPU 0 (Card) has: 64.0 GiB; give less, or a percentage"),
     (Config(reserve=Amount(share=1.0)),
-     "a reserve of 64.0 GiB and a context-reserve of 0.6 GiB leave nothing of GPU 0 (Card), "
+     "a reserve of 64.0 GiB and a context-reserve of 600 MiB leave nothing of GPU 0 (Card), "
      "which has 64.0 GiB; give less, or a percentage"),
     (Config(reserve=Amount(20 * GIB), context_reserve=Amount(12 * GIB)),
      "a reserve of 20.0 GiB and a context-reserve of 12.0 GiB leave nothing of GPU 1 (Card), "
@@ -77,8 +77,8 @@ def test_impossible_settings_are_refused_with_the_reason(config: Config, sentenc
     ("capacity = 65GiB", "a capacity of 65.0 GiB is more than GPU 0"),
     ("context-reserve = 33GiB", "a context-reserve of 33.0 GiB is more than GPU 1"),
     ("step = 65GiB", "a step of 65.0 GiB is more than GPU 0"),
-    ("reserve = 100%", "a reserve of 64.0 GiB and a context-reserve of 0.6 GiB leave nothing"),
-    ("context-reserve = 100%", "a reserve of 0.2 GiB and a context-reserve of 64.0 GiB leave"),
+    ("reserve = 100%", "a reserve of 64.0 GiB and a context-reserve of 600 MiB leave nothing"),
+    ("context-reserve = 100%", "a reserve of 256 MiB and a context-reserve of 64.0 GiB leave"),
     ("swap-budget = 300GiB", "a swap-budget of 300.0 GiB is more than the 256.0 GiB"),
 ])
 def test_impossible_settings_of_a_file_are_refused_with_its_line(

@@ -76,6 +76,21 @@ def test_command_begins_with_the_programs_own_name(process: int) -> None:
     assert "lab/train" not in ours
 
 
+def test_command_of_a_program_with_a_long_name_has_it_once(tmp_path: Path) -> None:
+    """Of 30 characters the kernel keeps 15; the daemon finds the others in the command line."""
+    program = tmp_path / "a_program_with_a_name_too_long"
+    program.symlink_to(sys.executable)
+    with subprocess.Popen(
+        [program, *WORDS[:2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as popen:
+        assert popen.stdout is not None
+        popen.stdout.readline()
+        assert Path(f"/proc/{popen.pid}/comm").read_text() == "a_program_with_\n"
+        assert command(1, popen.pid, os.geteuid(), program.name, TENANT) == (
+            f"{program} {' '.join(WORDS[:2])}")
+        popen.kill()
+
+
 @pytest.mark.parametrize(("words", "tenant", "title"), [
     (("ipykernel_launcher", "-f", "/run/kernel-1a2b3c4d-5e6f.json"), TENANT, "kernel-1a2b3c4d: "),
     (("train.py",), "job:42", "night run: "), (("train.py",), TENANT, sys.executable),

@@ -13,9 +13,11 @@ from nvshared.quantity import (
     limit,
     positive_duration,
     quantum,
+    rounded,
     size,
     sized,
 )
+from nvshared.units import GIB, MIB
 
 
 @pytest.mark.parametrize("text", ["86400", "86400s", "24h", "1d"])
@@ -64,3 +66,10 @@ def test_size_beyond_64_bits_is_refused_with_the_maximum() -> None:
 ])
 def test_size_is_printed_as_entered(text: str) -> None:
     assert sized(size(text.removesuffix("ytes").removesuffix("yte"))) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [
+    (256 * MIB, "256 MiB"), (2 * MIB, "2 MiB"), (GIB, "1.0 GiB"), (150_109_880_320, "139.8 GiB"),
+])
+def test_rounded_size_below_a_gibibyte_is_in_mebibytes(size: int, text: str) -> None:
+    assert rounded(size) == text
