@@ -34,6 +34,7 @@ CONFIGURATION = """\
 <busconfig>
   <listen>unix:path={socket}</listen>
   <auth>EXTERNAL</auth>
+  <servicedir>{folder}</servicedir>
   <policy context="default">
     <allow user="*"/>
     <allow send_destination="*"/>
@@ -52,9 +53,11 @@ class PrivateBus:
     """A dbus-daemon of our own."""
 
     def __init__(self, folder: Path, own: str = '<allow own="*"/>') -> None:
+        self.folder = folder            # also for files of services that the bus may start
         self._socket = folder / "bus"
         self._configuration = folder / "bus.conf"
-        self._configuration.write_text(CONFIGURATION.format(socket=self._socket, own=own))
+        self._configuration.write_text(CONFIGURATION.format(
+            socket=self._socket, folder=folder, own=own))
         folder.chmod(0o755)
         self.address = f"unix:path={self._socket}"
         self.start()

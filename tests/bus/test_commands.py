@@ -16,7 +16,7 @@ from nvshared.cli.status import CLIENTS
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
-from tests.bus.service import NOBODY, PrivateBus, a_client, decide
+from tests.bus.service import NOBODY, PrivateBus, a_client, decide, private_bus
 from tests.unit.scripted import DEFAULTS, FACTS
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
@@ -437,6 +437,20 @@ async def test_command_without_a_daemon_says_how_to_start_nvshared(private: Priv
     )
     on_system = await run(*NVSHARECTL, DBUS_SYSTEM_BUS_ADDRESS=private.address)
     assert sentence(on_system) == "nvshared is not running; start it with: systemctl start nvshared"
+
+
+@pytest.mark.parametrize("verb", ["status", "doctor", "clients", "set-tq"])
+async def test_command_never_has_the_bus_start_a_daemon(verb: str) -> None:
+    """A service that has failed would be started again by each look at it."""
+    with private_bus() as bus:
+        bus.stop()
+        (bus.folder / "com.nvshare.service").write_text(
+            f"[D-BUS Service]\nName=com.nvshare\nExec=/bin/touch {bus.folder}/started\n")
+        bus.start()
+        words = (verb, "3") if verb == "set-tq" else (verb,)
+        ended = await run(*NVSHARECTL, "--bus", bus.address, *words)
+        assert ended.code != ExitCode.OK
+        assert not (bus.folder / "started").exists()
 
 
 async def test_top_ends_quietly_when_its_pipe_is_closed(ctl: Run, private: PrivateBus) -> None:
