@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nvshared.kubelet.container import LINE
 from nvshared.kubelet.offer import card_of
@@ -61,6 +62,18 @@ def test_a_container_gets_library_socket_and_card(node: Node) -> None:
     assert library.stat().st_mode & 0o777 == 0o644      # a container runs as anybody
     (answer,) = node.kubelet.allocate([f"{second}::1", f"{first}::1"])
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
+
+
+def test_plugin_of_the_manifest_names_no_runtime_in_its_log(node: Node) -> None:
+    """A pod is not given the container runtime's socket, so no line may miss it."""
+    manifest = yaml.safe_load((ROOT / "packaging/kubernetes/nvshared/daemonset.yaml").read_text())
+    container, = manifest["spec"]["template"]["spec"]["containers"]
+    node.daemon()
+    node.start("--cdi", "auto", "--runtime", "/nonexistent/cri.sock", *container["args"])
+    node.allocatable(20)
+    node.kubelet.allocate([f"{uuids(node)[0]}::0"])
+    assert "CDI" not in node.log.read_text()
+    assert "runtime" not in node.log.read_text()
 
 
 def test_shares_are_spread_over_cards(node: Node) -> None:
