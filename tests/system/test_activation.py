@@ -103,6 +103,10 @@ def test_restart_with_a_wrong_configuration_loses_no_client(
     assert all(program.runs for program in programs)
     machine.until(lambda: f"{BROKEN}:2" in told(machine, "status"), "one is told why")
     assert f"{BROKEN}:2" in told(machine, "doctor")
+    shown = machine.run("systemctl", "status", "nvshared", check=False).stdout
+    assert "status=6/NOTCONFIGURED" in shown
+    assert "ExecStopPost" not in "".join(
+        line for line in shown.splitlines() if "SUCCESS" not in line)
     machine.until(
         lambda: any("this program waits for it" in program.said for program in programs),
         "who waits is told",

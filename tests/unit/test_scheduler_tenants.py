@@ -606,6 +606,18 @@ def test_limited_client_gets_exactly_the_share_of_each_window(percent: int) -> N
     assert {end.reason for end in world.ends} == {TurnEnd.LIMIT}
 
 
+@pytest.mark.parametrize("percent", [25, 50, 75])
+def test_limited_client_with_short_kernels_keeps_to_its_share_of_the_time(percent: int) -> None:
+    """A drain of kernels of 100 us takes next to nothing, so nothing is owed to later windows."""
+    world = Tenancy(replace(LIMITS, accounting=Accounting()))
+    one = world.program("user:alice")
+    one.kernel = 100
+    world.put(one, compute_limit=percent)
+    world.advance(WINDOW)               # its account began with a full window
+    assert world.computed(one, time=5 * SECOND) == pytest.approx([percent / 100], abs=0.02)
+    assert {end.reason for end in world.ends} == {TurnEnd.LIMIT}
+
+
 def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tuple[Tenancy, Hook]:
     """A busy program with a limit."""
     world = Tenancy(settings)
