@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A limit of compute is a share of the GPU's time, also for a program of short kernels."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.harness import run, sharing
+from tests.integration.test_own_memory import PRELUDE
+
+Record = Callable[[str, dict[str, Any]], None]
+
+POINTS = 2
+SECONDS = 10
+# An event after each 20 kernels of 10 us. Between two of them lies the time that these take, or
+# with it that in which the gate was shut, which is far longer. The first seconds do not count: a
+# limit's account begins with a full window.
+SHORT_KERNELS = PRELUDE + f'''
+import time
+from statistics import median
+module, spin, stream = c_void_p(), c_void_p(), c_uint64()
+with open("libhook/demo/kernels.ptx", "rb") as file:
+    call("cuModuleLoadData", byref(module), file.read())
+call("cuModuleGetFunction", byref(spin), module, b"nvshare_spin")
+call("cuStreamCreate", byref(stream), 1)
+microseconds = c_uint64(10)
+passed = (c_void_p * 1)(ctypes.cast(byref(microseconds), c_void_p))
+events, counted, began = [], 0, time.monotonic()
+while time.monotonic() < began + 2 + {SECONDS}:
+    for _ in range(20):
+        call("cuLaunchKernel", spin, *(1, 1, 1, 1, 1, 1, 0), stream, passed, None)
+    events.append(c_void_p())
+    call("cuEventCreate", byref(events[-1]), 0)
+    call("cuEventRecord", events[-1], stream)
+    if time.monotonic() < began + 2:
+        counted = len(events)
+    if len(events) % 25 == 0:
+        call("cuStreamSynchronize", stream)
+call("cuStreamSynchronize", stream)
+took, milliseconds = [], ctypes.c_float()
+for before, after in zip(events[counted:], events[counted + 1:]):
+    call("cuEventElapsedTime", byref(milliseconds), before, after)
+    took.append(milliseconds.value)
+usual = median(took)
+ran = sum(min(each, 1.5 * usual) for each in took)
+print(json.dumps({{"percent": 100 * ran / sum(took), "usual_ms": usual, "steps": len(took)}}))
+'''
+
+
+@pytest.mark.parametrize("percent", [25, 50, 75])
+def test_short_kernels_have_their_share_of_the_time_within_two_points(
+    percent: int, tmp_path: Path, record: Record
+) -> None:
+    rules = tmp_path / "nvshared.conf"
+    rules.write_text(f"[tenant user:*]\ncompute-limit = {percent}%\n")
+    command = [sys.executable, "-c", SHORT_KERNELS]
+    alone = run([command])[0]
+    with sharing("--config", str(rules)) as daemon:
+        limited = run([command], daemon.environment)[0]
+        turns = [line["held_time"] for line in daemon.trace()
+                 if line.get("report") == "turn-ended"]
+    assert alone.code == limited.code == 0, alone.errors + limited.errors
+    record(f"short kernels limited to {percent} %", {
+        "alone": alone.output, "limited": limited.output, "turns": len(turns)})
+    # Without a limit, nearly all of the time is that of the kernels.
+    share = 100 * limited.output["percent"] / alone.output["percent"]
+    assert share == pytest.approx(percent, abs=POINTS), json.dumps(limited.output)
