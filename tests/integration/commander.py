@@ -8,6 +8,7 @@ and disappears and comes back. It checks what every hook reports.
 """
 
 import contextlib
+import os
 import random
 import select
 import socket
@@ -48,6 +49,8 @@ class Hook:
     answered: int = 0                   # the question up to which it has heard
     borrowed: int = 0                   # bytes of memory.host that lie on the lender,
     had_borrowed: bool = False          # and whether any did after the last order
+    stored: int = 0                     # bytes in its file,
+    has_file: bool = False              # which was sent on this connection, or is older
     to_pin: int | None = None           # what it may still pin of that; None: not said yet
     grants: dict[int, int] = field(default_factory=dict)    # to pin, of which it has not heard
 
@@ -70,10 +73,13 @@ class Commander:
 
     def __init__(
         self, path: Path, capacity: int, most: int, seed: int, refuses: float = 0.03,
-        lender: bytes = NO_UUID,
+        lender: bytes = NO_UUID, disk: Path | None = None,
     ) -> None:
-        """`lender`: the GPU that lends memory."""
+        """`lender`: the GPU that lends memory. `disk`: the folder of files for swapped blocks."""
         self.lender = lender
+        self.disk = disk
+        self.stored = 0                 # the most that was in one file
+        self.emptied = 0                # times that a file had bytes and then none
         self.borrowed = self.returned = 0   # the most that was lent at once, and what was recalled
         self.refuses = refuses          # this part of what is asked for, although there is room
         self.random = random.Random(seed)
@@ -143,6 +149,8 @@ class Commander:
         self.receive(self.random.choice((0, 0, 0.0005, 0.002)))
         free = self.capacity - sum(hook.room for hook in self.hooks)
         ready = [hook for hook in self.hooks if hook.welcomed and not hook.stopping]
+        if self.disk is not None and ready and self.random.random() < 0.2:
+            self._store(self.random.choice(ready))
         moving = [hook for hook in ready if hook.moves]
         if moving and self.random.random() < 0.2:
             self._yield(self.random.choice(moving))
@@ -250,6 +258,25 @@ class Commander:
         loan = self.random.choice((0, hook.borrowed, 1 << 40, self.random.randrange(self.most)))
         return OrderRecord(Type.EVICT, loan=loan, lender=self.lender)
 
+    def _store(self, hook: Hook) -> None:
+        """At any time, also while it runs or moves."""
+        self.number += 1
+        size = self.random.choice((0, hook.stored, 1 << 36, 1 << 36, self.random.randrange(
+            self.most)))
+        self.store(hook, OrderRecord(Type.STORE, number=self.number, writeback=size))
+
+    def store(self, hook: Hook, order: OrderRecord) -> None:
+        """With a file, if it has none."""
+        if hook.has_file or order.writeback == 0:
+            self.send(hook, order)
+            return
+        assert self.disk is not None
+        hook.has_file = True
+        file = os.open(self.disk, os.O_TMPFILE | os.O_RDWR, 0o600)
+        with contextlib.suppress(OSError):
+            socket.send_fds(hook.connection, [encode_order(order)], [file])
+        os.close(file)
+
     def _write_back(self, hook: Hook) -> None:
         """Whether it is all there or not."""
         size = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
@@ -290,6 +317,9 @@ class Commander:
     def _hear(self, hook: Hook, record: ReportRecord) -> None:
         if record.type is Type.BORROWED:
             self._hear_borrowed(hook, record)
+            return
+        if record.type is Type.STORED:
+            self._hear_stored(hook, record)
             return
         if hook.introduction:
             if record.type is not Type.HELLO or record.number != hook.introduction:
@@ -350,6 +380,17 @@ class Commander:
         assert record.uuid == self.lender
         hook.borrowed = record.moved
         self.borrowed = max(self.borrowed, sum(one.borrowed for one in self.hooks))
+
+    def _hear_stored(self, hook: Hook, record: ReportRecord) -> None:
+        if hook.introduction:
+            # It may be about the time before; if it is not, what is sent anew does no harm.
+            hook.stored = record.moved
+            return
+        assert record.took == 0, os.strerror(record.took)
+        self.emptied += hook.stored > 0 and record.moved == 0
+        hook.stored = record.moved
+        hook.has_file = hook.has_file or record.moved > 0
+        self.stored = max(self.stored, hook.stored)
 
     def _count(self, hook: Hook, record: ReportRecord) -> None:
         """What is to be pinned comes from grants alone, each of which counts once."""

@@ -93,8 +93,9 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
         assert time.monotonic() - moved < PATIENCE, f"nobody runs any more: {commander.hooks}"
 
 
-# Memory leaves to the host alone, and to another card's as far as any is lent, which changes.
-@pytest.mark.parametrize("lends", [False, True])
+# Memory leaves to the host alone, or also to another card as far as it lends, which changes, and on
+# to a file as far as that may grow.
+@pytest.mark.parametrize("all_tiers", [False, True])
 @pytest.mark.parametrize(("sanitizer", "turns", "driver"), [
     ("", 400, "580"),
     ("", 200, "535"),
@@ -108,7 +109,7 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
     pytest.param("address", 800, "535", marks=pytest.mark.long),
 ])
 def test_every_byte_is_right_after_many_turns(
-    sanitizer: str, turns: int, driver: str, lends: bool, tmp_path: Path,
+    sanitizer: str, turns: int, driver: str, all_tiers: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NVSHARE_SIM_DRIVER", driver)
@@ -116,7 +117,7 @@ def test_every_byte_is_right_after_many_turns(
         monkeypatch.setenv("NVSHARE_SIM_GPUS", "2")
         commander = Commander(
             tmp_path / "socket", CAPACITY, 24 * MIB, seed=7,
-            lender=SECOND_CARD if lends else NO_UUID)
+            lender=SECOND_CARD if all_tiers else NO_UUID, disk=tmp_path if all_tiers else None)
         programs = [start(build, tmp_path / "socket", tmp_path, seed) for seed in range(PROGRAMS)]
         try:
             for _ in range(10):
@@ -133,7 +134,8 @@ def test_every_byte_is_right_after_many_turns(
     assert commander.bytes_moved > (10 if thorough else 3) * CAPACITY
     assert commander.bytes_saved > 0
     assert commander.beyond > 0
-    assert not lends or (commander.borrowed > 0 and commander.returned > 0)
+    assert not all_tiers or (commander.borrowed > 0 and commander.returned > 0)
+    assert not all_tiers or (commander.stored > 0 and commander.emptied > 0)
     often = ("graphs", "shared", "pooled")
     for what in (*often, "mapped_elsewhere", "reused", "touched") if thorough else often:
         assert sum(one[what] for one in said) > 0, f"nothing of this was tried: {what}"
@@ -141,4 +143,5 @@ def test_every_byte_is_right_after_many_turns(
           f"{commander.bytes_moved >> 20} MiB moved, {commander.bytes_saved >> 20} "
           f"ready, {commander.refused} allocations refused, "
           f"{commander.reopened} drains given up, {commander.yielded} moves cut short, "
-          f"{commander.copying} times it was told that a program copies")
+          f"{commander.copying} times it was told that a program copies, "
+          f"at most {commander.stored >> 20} MiB in a file, {commander.emptied} times emptied")

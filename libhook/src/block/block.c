@@ -115,13 +115,15 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
 
 bool block_take_place(struct block *block, uint64_t allowance)
 {
+    if (block->place.tier == &tier_disk)
+        block_give_place(block);     /* its bytes there are old, and none go there from the card */
     if (take_place(block, allowance, false))
         return true;
     /* The oldest blocks are evicted last, so they need their places least. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger) {
         if (kept->state != BLOCK_RESIDENT || kept->place.tier == NULL
-            || (block->writing_back && block_is_clean(kept)))
+            || kept->place.tier == &tier_disk || (block->writing_back && block_is_clean(kept)))
             continue;                /* a place in the same tier would only be exchanged */
         block_give_place(kept);
         if (take_place(block, allowance, false))
@@ -130,11 +132,23 @@ bool block_take_place(struct block *block, uint64_t allowance)
     return take_place(block, allowance, true);
 }
 
+/* To the write that reads from it. */
+static void leave_place(struct block *block)
+{
+    block->store->place = block->place;
+    block->store->block = NULL;
+    block->store->write.cancelled = true;
+    block->store = NULL;
+}
+
 void block_give_place(struct block *block)
 {
     if (block->place.tier == NULL)
         return;
-    block->place.tier->give(block->client, block->size, &block->place);
+    if (block->store != NULL)
+        leave_place(block);
+    else
+        block->place.tier->give(block->client, block->size, &block->place);
     block->place.tier = NULL;
     block->known = false;
     block->clean_as_of_turn = 0;
@@ -172,8 +186,7 @@ CUresult block_unmap(struct block *block)
     return CUDA_SUCCESS;
 }
 
-/* Drops a block without a copy, resident or swapped; a block that is moving stays as it is. */
-static void block_lose(struct block *block)
+void block_lose(struct block *block)
 {
     if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
         || block->state == BLOCK_LEAVING || block->state == BLOCK_COMING

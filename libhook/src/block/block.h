@@ -8,6 +8,7 @@
 #pragma once
 
 #include "gate/client.h"
+#include "tier/disk.h"
 #include "tier/tier.h"
 
 enum block_state {
@@ -33,6 +34,15 @@ struct look {
     uint64_t turn;                   /* client->turns for which it is valid; 0: none */
 };
 
+/* The write of a swapped block to the client's file; see store.c. */
+struct store {
+    struct disk_write write;
+    struct block *block;             /* NULL: it has given up its place */
+    struct place place;              /* this one then */
+    size_t size;
+    uint64_t turn;                   /* client->turns at its begin */
+};
+
 struct block {
     CUdeviceptr address;
     size_t size;
@@ -53,6 +63,7 @@ struct block {
     bool seen, light;                /* read at least once; was all zero at the last reading */
     bool restless;                   /* had changed at its last eviction */
     bool writing_back;               /* LEAVING for a writeback: it stays resident */
+    struct store *store;             /* NULL: it is not being written */
     struct block *older, *younger;
     size_t slot;                     /* search.c */
 };
@@ -89,6 +100,8 @@ CUresult block_map(struct block *block);
 CUresult block_unmap(struct block *block);
 /* Pins the block for good, and counts it as pinned. */
 void block_share(struct block *block);
+/* Drops a block without a copy, resident or swapped; a block that is moving stays as it is. */
+void block_lose(struct block *block);
 /* Unmaps the block, gives up its place and frees it with its addresses, now or, if it is moving, at
  * the end of the move. */
 void block_free(struct block *block);

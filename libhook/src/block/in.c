@@ -130,5 +130,6 @@ void swap_in(struct client *client, const struct nvshare_order *order)
             pipeline_complete(client, &line);
         before = load;
     }
+    disk_end_reads(client);
     answer(client, load, &since);
 }

@@ -254,8 +254,8 @@ static bool departure_copy(struct departure *departure, struct block *block)
     const struct nvshare_order *order = departure->order;
     const struct look *look = &block->look;
     block->writing_back = departure->stays;
-    bool has_place = block_take_place(block, order->host);
     block->restless = block->known;
+    bool has_place = block_take_place(block, order->host);
     block->known = false;            /* the place is about to be overwritten */
     block->clean_as_of_turn = 0;
     block->looked = departure->looked && look->whole;

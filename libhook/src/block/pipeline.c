@@ -111,10 +111,10 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
 }
 
 /* All copies of the block have ended. Without memory_lock. */
-static void settle(struct block *block)
+static enum settled settle(struct block *block)
 {
-    if (!block->zero && block->place.tier->settle != NULL)
-        block->place.tier->settle(&block->place, block->address);
+    return block->zero || block->place.tier->settle == NULL
+        ? SETTLED : block->place.tier->settle(&block->place, block->address);
 }
 
 void pipeline_complete(struct client *client, struct pipeline *line)
@@ -126,9 +126,10 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_mutex_unlock(&memory_lock);
     CUresult result = REAL(cuEventSynchronize)(copied[client->index][move.event]);
     struct block *block = move.block;
-    if (move.last)
-        settle(block);
+    enum settled settled = move.last ? settle(block) : SETTLED;
     pthread_mutex_lock(&memory_lock);
+    if (settled == UNSETTLED)
+        result = CUDA_ERROR_UNKNOWN;
 
     bool left = block->state == BLOCK_LEAVING, stays = block->writing_back;
     if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
@@ -139,9 +140,14 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     if (!move.last)
         return;                      /* after a failure all later copies fail, too */
     block->writing_back = false;
+    if (settled == LOST)
+        result = block_unmap(block);
     if (left && !stays && result == CUDA_SUCCESS)
         result = block_unmap(block);
-    if (result == CUDA_SUCCESS) {
+    if (settled == LOST && result == CUDA_SUCCESS) {
+        block_set_state(block, BLOCK_SWAPPED);
+        block_lose(block);
+    } else if (result == CUDA_SUCCESS) {
         if (left)
             block->known = block->looked;
         if (block->place.tier != NULL && !block->zero)

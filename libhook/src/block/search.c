@@ -46,9 +46,12 @@ static uint16_t fitness(const struct block *block)
     unsigned fits = 0;
     if ((block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED) && !block->immovable)
         fits |= 1u << SEARCH_ABSENT;
+    if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_host && block->store == NULL)
+        fits |= 1u << SEARCH_STORABLE;
     if (block->state != BLOCK_RESIDENT)
         return (uint16_t)fits;
-    fits |= (unsigned)(block->place.tier != NULL) << SEARCH_KEPT;
+    fits |= (unsigned)(block->place.tier != NULL && block->place.tier != &tier_disk)
+        << SEARCH_KEPT;
     fits |= (unsigned)(!block->seen && !block->managed) << SEARCH_UNSEEN;
     fits |= (unsigned)block->light << SEARCH_LIGHT;
     if (block->immovable)

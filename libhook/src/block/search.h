@@ -12,8 +12,9 @@ enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 
 enum search {
     SEARCH_ABSENT,                   /* to be loaded */
+    SEARCH_STORABLE,                 /* swapped, in host memory and not being stored */
     /* All others are resident, and */
-    SEARCH_KEPT,                     /* have a place in a tier, */
+    SEARCH_KEPT,                     /* have a place in a tier above the disk, */
     SEARCH_UNSEEN,                   /* were never read, */
     SEARCH_LIGHT,                    /* were zero when last read, */
     SEARCH_READY,                    /* can be evicted without a copy, */

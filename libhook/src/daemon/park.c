@@ -150,14 +150,15 @@ static void drop(const struct client *client)
         close(descriptor);
 }
 
-/* Returns whether the daemon knows by that that a thread wants the driver. */
+/* `hello`: with STORED behind it. Returns whether the daemon knows by that that a thread wants the
+ * driver. */
 static bool introduce(const struct client *client, const struct nvshare_report *hello,
                       uint64_t number)
 {
     struct nvshare_report report = *hello;
     report.number = number;
     report.flags |= wanted() ? NVSHARE_WANTS : 0;
-    return client_introduce(client, client->socket, &report)
+    return client_introduce(client, client->socket, hello + 1, &report)
            && (report.flags & NVSHARE_WANTS) != 0;
 }
 
@@ -232,8 +233,11 @@ void park(struct client *client, const struct nvshare_order *order)
     pthread_mutex_lock(&memory_lock);
     struct nvshare_report report = client_report(client, (struct nvshare_report){
         .type = NVSHARE_PARKED, .number = order->number, .park = may_park(client, ahead) });
-    struct nvshare_report hello = client_report(client, (struct nvshare_report){
-        .type = NVSHARE_HELLO, .commit = client->limits.commit, .flags = NVSHARE_IS_PARKED });
+    struct nvshare_report hello[] = {
+        client_report(client, (struct nvshare_report){
+            .type = NVSHARE_HELLO, .commit = client->limits.commit, .flags = NVSHARE_IS_PARKED }),
+        client_report(client, (struct nvshare_report){ .type = NVSHARE_STORED }),
+    };
     pthread_mutex_unlock(&memory_lock);
     pthread_mutex_unlock(&service_lock);
     struct nvshare_order end = { .type = NVSHARE_UNPARK };
@@ -243,7 +247,7 @@ void park(struct client *client, const struct nvshare_order *order)
         report.park = stubs_close(called) ? await_rest(ahead) : NVSHARE_PARK_UNSEEN;
         report.flags = wanted() ? NVSHARE_WANTS : 0;
         if (report.park == NVSHARE_PARK_DONE && say(client, report, NVSHARE_PARKED))
-            stay_parked(client, &hello, &report, &end);
+            stay_parked(client, hello, &report, &end);
         stubs_open();
     }
     pthread_mutex_lock(&service_lock);

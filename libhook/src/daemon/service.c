@@ -16,6 +16,7 @@
 #include "block/in.h"
 #include "block/out.h"
 #include "block/pipeline.h"
+#include "block/store.h"
 #include "daemon/caches.h"
 #include "daemon/park.h"
 #include "daemon/waiting.h"
@@ -79,6 +80,7 @@ static void introduce(struct client *client, uint64_t number)
     client->introduced++;
     if (client->lender != CU_DEVICE_INVALID)
         client->borrowed_reported = UINT64_MAX;      /* an earlier report may not have arrived */
+    store_forget_order(client);
     client->reports_idle = client->reports_busy = false;    /* not asked for yet */
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
@@ -156,6 +158,7 @@ static bool overtakes_drain(const struct nvshare_order *order)
     case NVSHARE_QUEUED:
     case NVSHARE_TELL:
     case NVSHARE_HEED:
+    case NVSHARE_STORE:              /* a postponed order would lose its descriptor */
         return true;
     default:
         return false;
@@ -367,6 +370,10 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
         host_preallocate(client, order->host);
     else if (order->type == NVSHARE_EVICT || order->type == NVSHARE_LOAD)
         host_preallocated(client, order->host);
+    if (order->type == NVSHARE_LOAD || order->type == NVSHARE_RUN || order->type == NVSHARE_PARK)
+        store_cancel(client);
+    if (order->type == NVSHARE_STORE)
+        store_order(client, order, descriptor);
     pthread_mutex_unlock(&memory_lock);
     switch (order->type) {
     case NVSHARE_LIMITS:
@@ -390,6 +397,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
         swap_in(client, order);
         break;
     case NVSHARE_PREALLOCATE:
+    case NVSHARE_STORE:
         break;                       /* above */
     case NVSHARE_YIELD:
         break;                       /* the order that it would end is answered already */
@@ -554,6 +562,12 @@ static int64_t sample_activity(struct service *service)
     return rarely < next ? rarely : next;
 }
 
+static int64_t store(struct service *service)
+{
+    LOCKED(memory_lock);
+    return store_step(service->client);
+}
+
 /* Bounds the work in flight while the client runs and others wait or are to be heeded. A client
  * that could not be drained is not paced: its work in flight may wait for work that it is about to
  * submit. */
@@ -603,7 +617,7 @@ static const struct step {
 } STEPS[] = {
     { keep_connection, false }, { report, true }, { show_waiting, false },
     { give_up_memory, false }, { pace, true }, { sample_activity, true }, { heed, true },
-    { share_bus, true },
+    { share_bus, true }, { store, true },
 };
 
 static int64_t run_steps(struct service *service)

@@ -155,15 +155,22 @@ static bool send_names(const struct client *client, int socket)
         && send_text(socket, NVSHARE_GANG, client->gang);
 }
 
-bool client_introduce(const struct client *client, int socket, const struct nvshare_report *hello)
+bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
+                      const struct nvshare_report *hello)
 {
-    return send_names(client, socket) && connection_send(socket, hello);
+    return send_names(client, socket)
+        && (stored->moved == 0 || connection_send(socket, stored)) && connection_send(socket, hello);
 }
 
 /* Fills in the current figures. */
 static void client_fill_report(const struct client *client, struct nvshare_report *report)
 {
     report->version = NVSHARE_PROTOCOL_VERSION;
+    if (report->type == NVSHARE_STORED) {
+        report->number = client->store_number;
+        report->moved = client->stored;
+        report->took = (uint64_t)client->store_error;
+    }
     report->memory = client->memory;
     report->memory.host += client->returning;
     report->stays = (uint16_t)client->stays;
@@ -193,6 +200,16 @@ static bool send_borrowed(struct client *client)
     return connection_send(client->socket, &report);
 }
 
+static bool send_stored(struct client *client)
+{
+    struct nvshare_report report = { .type = NVSHARE_STORED };
+    if (!client->store_news)
+        return true;
+    client->store_news = false;
+    client_fill_report(client, &report);
+    return connection_send(client->socket, &report);
+}
+
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
 {
     client_fill_report(client, &report);
@@ -208,7 +225,7 @@ void client_send(struct client *client, struct nvshare_report report)
     UNCANCELLED;
     /* Only the service thread closes the connection; it may be waiting on it now. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
-        || !send_borrowed(client) || !connection_send(client->socket, &report))
+        || !send_borrowed(client) || !send_stored(client) || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }
 

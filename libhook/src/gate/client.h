@@ -74,6 +74,12 @@ struct client {
     uint64_t returning;              /* bytes reported, but not in memory.host: swap_return() */
     uint64_t borrowed_reported;      /* the daemon knows of so many */
     uint8_t lender_uuid[16];
+    /* The client's file (block/store.c): bytes of blocks in it, the most by the last STORE and its
+     * number; the errno of the last failure; whether the daemon does not know these. */
+    uint64_t stored, file, store_number;
+    int store_error;
+    bool store_news;
+    uint64_t store_progress;         /* us: when a write ended last, or none was under way */
     CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach it */
     int node;                        /* NUMA node near this device; -1: any */
     unsigned allocators;             /* threads that are making host slabs now, */
@@ -201,8 +207,10 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 void client_send(struct client *client, struct nvshare_report report);
 /* The report alone. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
-/* HELLO on a connection, after the client's names. No lock is needed. False: it did not go. */
-bool client_introduce(const struct client *client, int socket, const struct nvshare_report *hello);
+/* HELLO on a connection, after the client's names and STORED, if there are bytes in its file. No lock
+ * is needed. False: it did not go. */
+bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
+                      const struct nvshare_report *hello);
 
 struct client;
 

@@ -98,11 +98,12 @@ static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size
     return result;
 }
 
-static void settle(struct place *place, CUdeviceptr address)
+static enum settled settle(struct place *place, CUdeviceptr address)
 {
     if (place->managed.mostly_read)
         advise(place, address, CU_MEM_ADVISE_SET_READ_MOSTLY);
     place->managed.mostly_read = false;
+    return SETTLED;
 }
 
 const struct tier tier_managed = {

@@ -5,7 +5,8 @@
  *
  * tier_peer is memory of another GPU that the daemon has lent, copied over NVLink. tier_host is
  * page-locked host memory. tier_managed is for managed memory: the driver keeps the bytes, and is
- * asked to prefetch them.
+ * asked to prefetch them. tier_disk is a file to which blocks move on from host memory: it has no
+ * take() and no out().
  *
  * A block has a list of tiers, and takes a place in the first that has one. Its next place may be
  * in another tier: it gives its place up whenever it is resident and other blocks need that place.
@@ -27,6 +28,7 @@
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
+struct disk_extent;
 struct host_slab;
 
 /* The place of one block's bytes. */
@@ -41,6 +43,7 @@ struct place {
             CUdeviceptr address;     /* mapped for access by the client's GPU */
             CUmemGenericAllocationHandle handle;
         } peer;
+        struct disk_extent *disk;
         struct {                     /* valid without a place, too */
             size_t bytes;            /* as requested; the block's size is rounded up */
             CUdevice device;
@@ -48,6 +51,12 @@ struct place {
             bool sent;               /* prefetched by the library at least once */
         } managed;
     };
+};
+
+enum settled {
+    SETTLED,
+    UNSETTLED,                       /* the driver failed; the place still has the bytes */
+    LOST,                            /* the place does not have the bytes any more */
 };
 
 struct tier {
@@ -72,11 +81,11 @@ struct tier {
                    CUstream stream);
     /* All copies of the block started by out() or in() have ended, completely or not. Without
      * memory_lock; may wait. NULL: nothing to do. */
-    void (*settle)(struct place *place, CUdeviceptr address);
+    enum settled (*settle)(struct place *place, CUdeviceptr address);
 
     bool pieces;                     /* out() and in() can copy a part of a block */
     bool keeps;                      /* the place keeps the bytes after a load */
     bool over_bus;                   /* copies run at the speed of the bus */
 };
 
-extern const struct tier tier_host, tier_managed, tier_peer;
+extern const struct tier tier_disk, tier_host, tier_managed, tier_peer;

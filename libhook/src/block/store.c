@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moves swapped blocks on from host memory to the client's file, so that the host memory can be given
+ * back. The block stays swapped and keeps its place in host memory until its bytes are in the file,
+ * so a LOAD never waits for a write: it copies from host memory, and what was written is dropped.
+ *
+ * A block that is freed or moves elsewhere meanwhile leaves its place to the write, which may read
+ * from it for as long as the disk likes.
+ *
+ * Those evicted first go first: the youngest (out.c). They fill whole slabs, which are released
+ * (service.c).
+ */
+#include "block/store.h"
+
+#include <errno.h>
+
+#include "block/block.h"
+#include "block/search.h"
+#include "tier/disk.h"
+
+#define STORES 16
+#define LOOK_US 5000
+#define HANGS_US 30000000
+
+static struct store stores[CLIENTS_MAX][STORES];
+
+static bool in_use(const struct store *store)
+{
+    return store->write.extent != NULL;
+}
+
+static void note_error(struct client *client, int error)
+{
+    client->store_news |= client->store_error != error;
+    client->store_error = error;
+}
+
+/* The write has ended. */
+static void finish(struct client *client, struct store *store)
+{
+    struct disk_extent *extent = store->write.extent;
+    struct block *block = store->block;
+    int error = store->write.error;
+    store->write.extent = NULL;
+    if (block == NULL) {
+        store->place.tier->give(client, store->size, &store->place);
+    } else {
+        struct place place = block->place;
+        block->store = NULL;
+        /* It may have been loaded and evicted again. */
+        if (error == 0 && block->state == BLOCK_SWAPPED && store->turn == client->turns) {
+            disk_take(client, extent, &block->place);
+            place.tier->give(client, block->size, &place);
+            extent = NULL;
+        }
+        search_note(block);
+    }
+    if (extent != NULL)
+        disk_give(extent);
+    client->store_progress = now_microseconds();
+    if (error == ECANCELED)
+        return;
+    note_error(client, error);
+    if (error != 0) {
+        client->file = 0;            /* until the next STORE */
+        store_cancel(client);
+    }
+    client->store_news = true;
+    client_changed(client);
+}
+
+static bool begin(struct client *client, struct store *store)
+{
+    struct block *block = client->file == 0 || client->stays != NVSHARE_STAYS_NOT
+        ? NULL : search_youngest(client, SEARCH_STORABLE);
+    if (block == NULL || !disk_write(client, block->size, client->file, &store->write,
+                                     block->place.host.address))
+        return false;
+    store->block = block;
+    store->size = block->size;
+    store->turn = client->turns;
+    block->store = store;
+    search_note(block);
+    return true;
+}
+
+int64_t store_step(struct client *client)
+{
+    struct store *all = stores[client->index];
+    bool busy = false, more = true;
+    for (struct store *store = all; store < all + STORES; store++)
+        if (in_use(store) && store->write.done)
+            finish(client, store);
+        else
+            busy |= in_use(store);
+    uint64_t now = now_microseconds();
+    if (!busy)
+        client->store_progress = now;
+    if (now - client->store_progress > HANGS_US && client->store_error == 0) {
+        note_error(client, ETIMEDOUT);
+        client_changed(client);
+    }
+    for (struct store *store = all; more && store < all + STORES; store++)
+        if (!in_use(store)) {
+            more = begin(client, store);
+            busy |= more;
+        }
+    return busy ? LOOK_US : NEVER;
+}
+
+void store_cancel(struct client *client)
+{
+    for (unsigned i = 0; i < STORES; i++)
+        stores[client->index][i].write.cancelled = true;
+}
+
+void store_forget_order(struct client *client)
+{
+    store_cancel(client);
+    client->file = client->store_number = 0;
+    client->store_error = 0;
+    client->store_news = client->stored > 0;
+}
+
+void store_order(struct client *client, const struct nvshare_order *order, int descriptor)
+{
+    int error = order->file == 0 ? 0 : disk_open(client, descriptor);
+    client->file = error == 0 ? order->file : 0;
+    client->store_number = order->number;
+    client->store_error = error;
+    client->store_news = true;
+    if (client->stored > client->file)
+        store_cancel(client);
+    for (struct block *block = client->blocks; block != NULL && client->stored > client->file;
+         block = block->younger)
+        if (block->state == BLOCK_RESIDENT && block->place.tier == &tier_disk)
+            block_give_place(block);
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
+}

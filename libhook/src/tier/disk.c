@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tier of a file on a disk, one for each client. The daemon opens it and unlinks it, so no file
+ * remains after a crash. Blocks come from host memory (block/store.c), and never from the card. When
+ * they are loaded, the file keeps their bytes: an unchanged block leaves again without a copy.
+ *
+ * A few threads keep several requests in flight, up to one for each thread. Writers take a block
+ * each and write straight from page-locked host memory. Readers take a chunk each, of whichever
+ * block comes next, into a page-locked slot; the service thread copies filled slots to the card. A
+ * disk that hangs thus blocks only its threads, and who waits for a block to load. Pages of
+ * registered memory are aligned, so O_DIRECT works where the file system offers it.
+ *
+ * The program may close any descriptor, or put another file at its number: a write there would
+ * destroy a file of the program. The threads of this file therefore have a descriptor table of
+ * their own, which holds nothing else. The number in the program's table is closed at once, so no
+ * child inherits it either. In return these threads call no driver and print nothing.
+ *
+ * A sum of each chunk is kept in memory. A chunk that comes back otherwise, or not at all, is lost:
+ * its block is never mapped again (pipeline.c), and the driver reports any use of it.
+ */
+#define _GNU_SOURCE
+#include "tier/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "driver/forked.h"
+#include "driver/log.h"
+#include "driver/ops.h"
+#include "driver/own_file.h"
+#include "driver/own_thread.h"
+#include "gate/client.h"
+#include "tier/host_slabs.h"
+
+#ifndef SYS_close_range
+#define SYS_close_range 436          /* Linux 5.9; the headers may be older than the kernel */
+#endif
+#define UNSHARE 2u                   /* CLOSE_RANGE_UNSHARE */
+
+#define CHUNK ((size_t)4 << 20)
+#define READERS 8
+#define WRITERS 4
+#define NICER 10
+#define GROWTH ((uint64_t)1 << 30)   /* a file that grows with each write admits one at a time */
+#define LANES 8
+
+/* The place of one block: `size` bytes from a page of the file on. */
+struct disk_extent {
+    struct disk *disk;
+    uint64_t page;
+    size_t size;
+    /* While it is read: */
+    CUdeviceptr address;
+    CUstream stream;
+    size_t begun, left;              /* bytes that readers took on; that are not on the card */
+    CUresult result;
+    int error;
+    struct disk_extent *next;
+    uint64_t sums[];                 /* one for each chunk */
+};
+
+static struct disk {
+    struct client *client;
+    int descriptor;                  /* in the table of its threads */
+    int handle;                      /* the same, in the process's table, while it is opened */
+    int opened;                      /* an errno; -1: not known yet */
+    bool quits;
+    bool *taken;                     /* one for each page of 2 MiB */
+    uint64_t pages, used;            /* pages in `taken`, and how many of them are */
+    uint64_t grown;                  /* bytes that the file system was asked for */
+    bool empties;                    /* a thread truncates the file */
+    pthread_mutex_t growing;
+    struct disk_write *writes;       /* not begun */
+    struct disk_extent *reads;
+    struct place staging;            /* its tier is NULL: none */
+    struct slot {
+        struct disk_extent *extent;  /* NULL: free */
+        size_t offset, size;
+        bool filled;
+    } slots[READERS];
+    unsigned threads;
+} *disks[CLIENTS_MAX];
+
+/* Signalled when there is something to do for such threads. */
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
+
+/* A multiplication by an odd number and a rotation can be undone, so a single word that differs
+ * always shows. Independent lanes run as fast as the processor multiplies. */
+static uint64_t sum(const char *memory, size_t size)
+{
+    uint64_t lanes[LANES], word;
+    for (unsigned lane = 0; lane < LANES; lane++)
+        lanes[lane] = lane + 1;
+    for (size_t at = 0; at < size; at += sizeof lanes)
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            memcpy(&word, memory + at + lane * sizeof word, sizeof word);
+            word = (lanes[lane] ^ word) * 0x9e3779b97f4a7c15u;
+            lanes[lane] = word << 29 | word >> 35;
+        }
+    for (unsigned lane = 1; lane < LANES; lane++)
+        lanes[0] = (lanes[0] ^ lanes[lane]) * 0x9e3779b97f4a7c15u + (lanes[0] >> 35);
+    return lanes[0];
+}
+
+/* Returns an errno. Reads, if `into` is not NULL. */
+static int transfer(const struct disk *disk, const char *from, char *into, size_t size, uint64_t at)
+{
+    for (size_t done = 0; done < size;) {
+        off_t where = (off_t)(at + done);
+        ssize_t count = into != NULL ? pread(disk->descriptor, into + done, size - done, where)
+                                     : pwrite(disk->descriptor, from + done, size - done, where);
+        if (count == 0 || (count < 0 && errno != EINTR))
+            return count == 0 ? EIO : errno;
+        done += count > 0 ? (size_t)count : 0;
+    }
+    return 0;
+}
+
+/* Has the file system allocate further bytes. If it refuses, the write says why. */
+static void grow(struct disk *disk, uint64_t end)
+{
+    pthread_mutex_lock(&disk->growing);
+    if (end > disk->grown) {
+        uint64_t most = disk->pages * PAGE, to = end + GROWTH < most ? end + GROWTH : most;
+        if (fallocate(disk->descriptor, 0, (off_t)disk->grown, (off_t)(to - disk->grown)) != 0)
+            to = end;
+        disk->grown = to;
+    }
+    pthread_mutex_unlock(&disk->growing);
+}
+
+static int write_extent(struct disk *disk, const struct disk_write *write)
+{
+    struct disk_extent *extent = write->extent;
+    uint64_t start = extent->page * PAGE;
+    grow(disk, start + extent->size);
+    for (size_t at = 0; at < extent->size; at += CHUNK) {
+        size_t size = extent->size - at < CHUNK ? extent->size - at : CHUNK;
+        if (write->cancelled)
+            return ECANCELED;
+        extent->sums[at / CHUNK] = sum(write->memory + at, size);
+        int error = transfer(disk, write->memory + at, NULL, size, start + at);
+        if (error != 0)
+            return error;
+    }
+    return 0;
+}
+
+/* memory_lock is held, and released meanwhile; so in the next ones. */
+static void write_next(struct disk *disk)
+{
+    struct disk_write *write = disk->writes;
+    disk->writes = write->next;
+    pthread_mutex_unlock(&memory_lock);
+    int error = write_extent(disk, write);
+    pthread_mutex_lock(&memory_lock);
+    write->error = error;
+    write->done = true;
+}
+
+/* Gives an unused file's bytes back to the file system. */
+static void empty(struct disk *disk)
+{
+    disk->empties = true;
+    pthread_mutex_unlock(&memory_lock);
+    bool empty = ftruncate(disk->descriptor, 0) == 0;
+    pthread_mutex_lock(&memory_lock);
+    disk->grown = empty ? 0 : disk->grown;
+    disk->empties = false;
+    pthread_cond_broadcast(&memory_changed);
+}
+
+static void read_next(struct disk *disk, struct slot *slot)
+{
+    struct disk_extent *extent = disk->reads;
+    size_t offset = extent->begun, left = extent->size - offset;
+    *slot = (struct slot){ extent, offset, left < CHUNK ? left : CHUNK, false };
+    extent->begun += slot->size;
+    if (extent->begun == extent->size)
+        disk->reads = extent->next;
+    char *memory = disk->staging.host.address + (slot - disk->slots) * (ptrdiff_t)CHUNK;
+    pthread_mutex_unlock(&memory_lock);
+    int error = transfer(disk, NULL, memory, slot->size, extent->page * PAGE + offset);
+    if (error == 0 && sum(memory, slot->size) != extent->sums[offset / CHUNK])
+        error = EBADMSG;
+    pthread_mutex_lock(&memory_lock);
+    if (error != 0)
+        extent->error = error;
+    slot->filled = true;
+    pthread_cond_broadcast(&memory_changed);
+}
+
+static struct slot *find_slot(struct disk *disk, bool filled)
+{
+    for (struct slot *slot = disk->slots; slot < disk->slots + READERS; slot++)
+        if (filled ? slot->extent != NULL && slot->filled : slot->extent == NULL)
+            return slot;
+    return NULL;
+}
+
+/* The last thread closes the file by its end, with the table. */
+static void end(struct disk *disk)
+{
+    if (--disk->threads > 0)
+        return;
+    free(disk->taken);
+    free(disk);
+}
+
+static void *read_chunks(void *argument)
+{
+    struct disk *disk = argument;
+    own_thread_begins("nvshare-read");
+    LOCKED(memory_lock);
+    while (!disk->quits) {
+        struct slot *slot = disk->reads != NULL ? find_slot(disk, false) : NULL;
+        if (slot != NULL)
+            read_next(disk, slot);
+        else
+            pthread_cond_wait(&work, &memory_lock);
+    }
+    end(disk);
+    return NULL;
+}
+
+static void *write_blocks(void *argument)
+{
+    struct disk *disk = argument;
+    own_thread_begins("nvshare-write");
+    if (nice(NICER) == -1)
+        errno = 0;                   /* it writes as if it were urgent */
+    LOCKED(memory_lock);
+    while (!disk->quits) {
+        if (disk->writes != NULL)
+            write_next(disk);
+        else if (disk->used == 0 && disk->grown > 0 && !disk->empties)
+            empty(disk);
+        else
+            pthread_cond_wait(&work, &memory_lock);
+    }
+    end(disk);
+    return NULL;
+}
+
+/* Leaves this thread a table with nothing but the file, and those threads that it starts. */
+static int own_table(const struct disk *disk)
+{
+    unsigned number = (unsigned)disk->descriptor;
+    if (syscall(SYS_close_range, number + 1, ~0u, UNSHARE) != 0
+        || (number > 0 && syscall(SYS_close_range, 0u, number - 1, 0u) != 0))
+        return ENOSYS;
+    /* The program may have taken the number before. */
+    return own_file_descriptor(disk->handle) == disk->descriptor ? 0 : EBADF;
+}
+
+static void *start(void *argument)
+{
+    struct disk *disk = argument;
+    pthread_t thread;
+    unsigned count = 0;
+    own_thread_begins("nvshare-disk");
+    int error = own_table(disk);
+    while (error == 0 && count < READERS + WRITERS - 1) {
+        error = own_thread_start(&thread, count < READERS ? read_chunks : write_blocks, disk);
+        if (error == 0) {
+            pthread_detach(thread);
+            count++;
+        }
+    }
+    pthread_mutex_lock(&memory_lock);
+    disk->threads += count;          /* none of them has ended yet */
+    disk->quits = error != 0;
+    disk->opened = error;
+    pthread_cond_broadcast(&work);
+    pthread_cond_broadcast(&memory_changed);
+    pthread_mutex_unlock(&memory_lock);
+    return write_blocks(disk);
+}
+
+static struct disk *new_disk(struct client *client, int descriptor)
+{
+    struct disk *disk = calloc(1, sizeof *disk);
+    if (disk == NULL)
+        return NULL;
+    pthread_mutex_init(&disk->growing, NULL);
+    disk->client = client;
+    disk->threads = 1;               /* the one that opens it */
+    disk->opened = -1;
+    UNFORKED;
+    disk->handle = own_file_add(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    return disk;
+}
+
+int disk_open(struct client *client, int descriptor)
+{
+    struct disk *before = disks[client->index];
+    if (before != NULL && (descriptor < 0 || before->used > 0))
+        return 0;
+    struct disk *disk = descriptor < 0 ? NULL : new_disk(client, descriptor);
+    pthread_t thread;
+    if (disk == NULL)
+        return descriptor < 0 ? EBADF : ENOMEM;
+    disk->descriptor = own_file_descriptor(disk->handle);
+    int error = disk->descriptor < 0 ? errno : own_thread_start(&thread, start, disk);
+    if (error == 0) {
+        pthread_detach(thread);
+        disk->threads++;
+        while (disk->opened < 0)
+            pthread_cond_wait(&memory_changed, &memory_lock);
+        error = disk->opened;
+    }
+    own_file_close(disk->handle);
+    if (error == 0) {
+        disks[client->index] = disk;
+        if (before != NULL)
+            before->quits = true;
+        pthread_cond_broadcast(&work);
+    }
+    end(disk);
+    return error;
+}
+
+/* First fit, below page `most`. Returns `most`, if there is no such run. */
+static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
+{
+    for (uint64_t page = 0, run = 0; page < most; page++) {
+        run = disk->taken[page] ? 0 : run + 1;
+        if (run == count)
+            return page + 1 - count;
+    }
+    return most;
+}
+
+static bool enlarge(struct disk *disk, uint64_t pages)
+{
+    bool *taken = pages > disk->pages ? realloc(disk->taken, pages) : disk->taken;
+    if (pages <= disk->pages || taken == NULL)
+        return pages <= disk->pages;
+    memset(taken + disk->pages, false, pages - disk->pages);
+    disk->taken = taken;
+    disk->pages = pages;
+    return true;
+}
+
+bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_write *write,
+                const char *memory)
+{
+    struct disk *disk = disks[client->index];
+    uint64_t count = size / PAGE, pages = most / PAGE;
+    if (disk->empties || disk->used + count > pages || !enlarge(disk, pages))
+        return false;
+    uint64_t page = find_pages(disk, count, pages);
+    struct disk_extent *extent = page == pages ? NULL
+        : calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK * sizeof *extent->sums);
+    if (extent == NULL)
+        return false;
+    memset(disk->taken + page, true, count);
+    disk->used += count;
+    extent->disk = disk;
+    extent->page = page;
+    extent->size = size;
+    *write = (struct disk_write){ .memory = memory, .extent = extent };
+    struct disk_write **last = &disk->writes;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = write;
+    pthread_cond_broadcast(&work);
+    return true;
+}
+
+void disk_give(struct disk_extent *extent)
+{
+    struct disk *disk = extent->disk;
+    memset(disk->taken + extent->page, false, extent->size / PAGE);
+    disk->used -= extent->size / PAGE;
+    if (disk->used == 0)
+        pthread_cond_broadcast(&work);
+    free(extent);
+}
+
+void disk_take(struct client *client, struct disk_extent *extent, struct place *place)
+{
+    place->tier = &tier_disk;
+    place->disk = extent;
+    client->stored += extent->size;
+}
+
+static void give(struct client *client, size_t size, struct place *place)
+{
+    client->stored -= size;
+    client->store_news = true;
+    disk_give(place->disk);
+}
+
+/* However little the host may hold, a block must be able to come back. */
+static bool take_staging(struct client *client, struct disk *disk)
+{
+    const size_t size = READERS * CHUNK;
+    if (disk->staging.tier == NULL
+        && (host_place(client, size, &disk->staging)
+            || (host_grow(client, size, client->memory.host + size)
+                && host_place(client, size, &disk->staging))))
+        disk->staging.tier = &tier_host;
+    return disk->staging.tier != NULL && (host_slab_registered(disk->staging.host.slab), true);
+}
+
+void disk_end_reads(struct client *client)
+{
+    struct disk *disk = disks[client->index];
+    if (disk != NULL && disk->staging.tier != NULL) {
+        host_unplace(client, READERS * CHUNK, &disk->staging);
+        disk->staging.tier = NULL;
+    }
+}
+
+/* Readers take the block on, and settle() awaits it. */
+static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
+                   CUstream stream)
+{
+    struct disk_extent *extent = place->disk, **last = &extent->disk->reads;
+    (void)offset, (void)size;
+    if (!take_staging(extent->disk->client, extent->disk))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    extent->address = address;
+    extent->stream = stream;
+    extent->begun = 0;
+    extent->left = extent->size;
+    extent->result = CUDA_SUCCESS;
+    extent->error = 0;
+    extent->next = NULL;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = extent;
+    pthread_cond_broadcast(&work);
+    return CUDA_SUCCESS;
+}
+
+/* Copies a filled slot to the card, of any block. */
+static void copy(struct disk *disk, struct slot *slot)
+{
+    struct disk_extent *extent = slot->extent;
+    const char *memory = disk->staging.host.address + (slot - disk->slots) * (ptrdiff_t)CHUNK;
+    bool good = extent->error == 0 && extent->result == CUDA_SUCCESS;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = !good ? extent->result
+        : REAL(cuMemcpyHtoDAsync_v2)(extent->address + slot->offset, memory, slot->size,
+                                     extent->stream);
+    if (good && result == CUDA_SUCCESS)
+        result = REAL(cuStreamSynchronize)(extent->stream);
+    pthread_mutex_lock(&memory_lock);
+    extent->result = result;
+    extent->left -= slot->size;
+    slot->extent = NULL;
+    pthread_cond_broadcast(&work);
+}
+
+static enum settled settle(struct place *place, CUdeviceptr address)
+{
+    struct disk_extent *extent = place->disk;
+    struct disk *disk = extent->disk;
+    LOCKED(memory_lock);
+    while (extent->left > 0) {
+        struct slot *slot = find_slot(disk, true);
+        if (slot != NULL)
+            copy(disk, slot);
+        else
+            pthread_cond_wait(&memory_changed, &memory_lock);
+    }
+    if (extent->error == 0)
+        return extent->result == CUDA_SUCCESS ? SETTLED : UNSETTLED;
+    complain("%zu bytes of this program's GPU memory at %#llx are lost, as they cannot be read "
+             "back from disk: %s. Its use of them fails", extent->size,
+             (unsigned long long)address,
+             extent->error == EBADMSG ? "they have changed there" : error_text(extent->error));
+    return LOST;
+}
+
+const struct tier tier_disk = { .give = give, .in = in, .settle = settle, .keeps = true };
