@@ -36,7 +36,7 @@ vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 TOGETHER = (
     "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/",
     "libhook/tests/activity/", "libhook/tests/commit/", "libhook/tests/hook/",
-    "libhook/tests/pace/", "libhook/tests/telling/",
+    "libhook/tests/pace/", "libhook/tests/inflight/",
 )
 
 # Those that take longest: the others fill the time beside them, not they the end of the run.

@@ -9,7 +9,7 @@
 #include "gate/commit.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
+#include "gate/inflight.h"
 #include "flight/capture.h"
 #include "flight/capture_list.h"
 #include "flight/drain.h"
@@ -59,10 +59,10 @@ WEAK void gate_unblock(const uint32_t *before) {}
 WEAK bool gate_empty(void) { return true; }
 WEAK bool gate_has_blocked(void) { return false; }
 WEAK bool gate_has_waiters(void) { return false; }
-WEAK bool telling_busy(const struct client *client) { return false; }
-WEAK void telling_goes_on(struct client *client) {}
-WEAK bool telling_arm(struct client *client, uint64_t at) { return false; }
-WEAK bool telling_clear(struct client *client) { return false; }
+WEAK bool inflight_busy(const struct client *client) { return false; }
+WEAK void inflight_extend(struct client *client) {}
+WEAK bool inflight_arm(struct client *client, uint64_t at) { return false; }
+WEAK bool inflight_clear(struct client *client) { return false; }
 
 WEAK bool capture_forbid(bool whatever) { return true; }
 WEAK void capture_allow(void) {}

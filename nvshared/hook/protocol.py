@@ -30,8 +30,8 @@ class Type(IntEnum):
     INTRODUCE = 8
     QUEUED = 9
     REASON = 10
-    TELL = 11
-    HEED = 12
+    PUBLISH = 11
+    WATCH = 12
     PREALLOCATE = 13
     PARK = 14
     UNPARK = 15

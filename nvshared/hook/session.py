@@ -225,7 +225,7 @@ class Session:
             self._answer(order)
             return
         page = None
-        if isinstance(order, actions.Tell | actions.Heed) and order.on:
+        if isinstance(order, actions.Publish | actions.Watch) and order.on:
             page = self._page(order)
             if page is None:
                 return
@@ -234,17 +234,17 @@ class Session:
             assert self.client is not None
             self._manager.moving.wake(self.client)
 
-    def _page(self, order: actions.Tell | actions.Heed) -> int | None:
-        """Of the word that the order is about. None: it is gone, or there are no descriptors."""
+    def _page(self, order: actions.Publish | actions.Watch) -> int | None:
+        """The descriptor of the page. None: its client has left, or there are no descriptors."""
         assert self.client is not None
         clients = self.client.gpu.clients
         try:
-            if isinstance(order, actions.Tell):
-                return self.client.word.writable()
-            return clients[order.whom].word.readable() if order.whom in clients else None
+            if isinstance(order, actions.Publish):
+                return self.client.inflight_page.writable()
+            return clients[order.whom].inflight_page.readable() if order.whom in clients else None
         except OSError as error:
             logger.warning(
-                "%s: nobody in the background gives way to it: %s", self.client, error.strerror)
+                "%s: background clients do not yield to it: %s", self.client, error.strerror)
             return None
 
     def _hello(self, record: ReportRecord) -> None:
@@ -337,10 +337,10 @@ def _record(order: actions.Order) -> OrderRecord:
             return _move(Type.LOAD, order)
         case actions.MoveOrder():
             return _move(Type.EVICT, order)
-        case actions.Tell():
-            return OrderRecord(Type.TELL)
-        case actions.Heed():
-            return OrderRecord(Type.HEED, number=order.whom)
+        case actions.Publish():
+            return OrderRecord(Type.PUBLISH)
+        case actions.Watch():
+            return OrderRecord(Type.WATCH, number=order.whom)
         case actions.Yield():
             return OrderRecord(Type.YIELD, number=order.number)
         case actions.Limits():

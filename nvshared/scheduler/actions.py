@@ -108,16 +108,16 @@ class Yield:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """TELL: say in shared memory whether work is in flight (`on`), or stop; see background.py."""
+class Publish:
+    """PUBLISH: publish in shared memory whether work is in flight, or stop; see background.py."""
 
     client: int
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Heed:
-    """HEED: submit nothing while client `whom` says that it has work in flight, or do again."""
+class Watch:
+    """WATCH: submit nothing while client `whom` has work in flight, or no longer watch it."""
 
     client: int
     whom: int
@@ -179,6 +179,6 @@ class Stayed:
     reason: Stays
 
 
-Order = Run | Stop | MoveOrder | Preallocate | Yield | Limits | Tell | Heed
+Order = Run | Stop | MoveOrder | Preallocate | Yield | Limits | Publish | Watch
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
 Action = Order | Report

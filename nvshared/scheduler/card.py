@@ -332,8 +332,8 @@ class Card:
     domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
     told: Run | None = None             # how clients of no terms or gang run, see turns.py
     watched: bool = False               # running clients report idleness, see ahead.py
-    telling: set[int] = field(default_factory=set)  # clients with a word, see background.py,
-    heeding: dict[int, set[int]] = field(default_factory=dict)  # and by client the words it heeds
+    publishing: set[int] = field(default_factory=set)  # ids of clients, see background.py
+    watching: dict[int, set[int]] = field(default_factory=dict)  # background client: ids
     busy: BusyTurns = BusyTurns()
     patience: dict[Way, BusPatience] = field(
         default_factory=lambda: {way: BusPatience() for way in Way})

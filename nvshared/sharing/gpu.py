@@ -31,10 +31,10 @@ from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.durations import Durations
 from nvshared.sharing.evidence import Witness
+from nvshared.sharing.inflight_page import InflightPage
 from nvshared.sharing.pods import Pod
 from nvshared.sharing.recent import RecentTurns
 from nvshared.sharing.terms import ClientTerms
-from nvshared.sharing.word import Word
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
@@ -90,7 +90,7 @@ class Client:
         self.private = 0                # bytes of memory of its process alone, when it joined
         self.recent = RecentTurns()
         self.gang = ""                  # with which it takes turns, by name (gangs.py); "": none
-        self.word = Word()              # in which it tells others that it has work
+        self.inflight_page = InflightPage()
         self.parkable: Parkable | None = None
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
         self.leaving = False            # it is suspended, so that it can be parked
@@ -416,7 +416,7 @@ class GPU:
             return
         self.client_leaves.emit(client)
         self.tell(events.Left(client.id))
-        client.word.close()
+        client.inflight_page.close()
         del self.clients[client.id]
         self.capacity.left(client.id)
         self.apply_capacity()

@@ -20,18 +20,18 @@ from nvshared.scheduler.actions import (
     Action,
     ClientState,
     Evict,
-    Heed,
     Limits,
     Load,
     Order,
     Preallocate,
+    Publish,
     Report,
     Run,
     Stop,
     Stuck,
-    Tell,
     TurnEnded,
     TurnStarted,
+    Watch,
     Writeback,
     Yield,
 )
@@ -319,7 +319,7 @@ class World:
                 self.stuck.append(action)
             case (
                 Run() | Stop() | Evict() | Load() | Writeback() | Preallocate() | Yield() | Limits()
-                | Tell() | Heed()
+                | Publish() | Watch()
             ):
                 self._to_hook(action)
 

@@ -14,16 +14,16 @@ from nvshared.scheduler import queue
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
-    Heed,
     Limits,
     Load,
     Order,
+    Publish,
     Report,
     Run,
     Stop,
-    Tell,
     TurnEnd,
     TurnStarted,
+    Watch,
 )
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
@@ -560,34 +560,34 @@ def test_clients_that_fit_run_together_whatever_their_priorities() -> None:
         assert client in runs(talk.come(client, tenant))
 
 
-def heeding(orders: list[Action]) -> list[tuple[int, ...]]:
-    """Who is to tell (1) or not (0), and who is to heed whom or not."""
+def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
+    """The orders to publish (client, on) and to watch (client, watched client, on)."""
     return [
-        (order.client, order.on) if isinstance(order, Tell)
+        (order.client, order.on) if isinstance(order, Publish)
         else (order.client, order.whom, order.on)
-        for order in orders if isinstance(order, Tell | Heed)]
+        for order in orders if isinstance(order, Publish | Watch)]
 
 
-def test_background_client_heeds_all_others_that_hold_the_card_beside() -> None:
+def test_background_client_watches_all_others_that_hold_the_card() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
-    assert heeding(talk.come(1, "user:bob")) == []
-    assert heeding(talk.come(2, "user:alice")) == [(1, True), (2, 1, True)]
-    assert heeding(talk.join(3, 0, tenants=("user:carol",))) == [(3, True), (2, 3, True)]
-    assert heeding(talk.join(4, 0, tenants=("user:alice",))) == []     # it holds nothing yet
-    assert heeding(talk.leave(3)) == [(2, 3, False)]
-    assert heeding(talk.rank("user:alice", Priority.NORMAL)) == [(2, 1, False), (1, False)]
-    assert heeding(talk.rank("user:bob", Priority.BACKGROUND)) == [(2, True), (4, True),
+    assert flight_orders(talk.come(1, "user:bob")) == []
+    assert flight_orders(talk.come(2, "user:alice")) == [(1, True), (2, 1, True)]
+    assert flight_orders(talk.join(3, 0, tenants=("user:carol",))) == [(3, True), (2, 3, True)]
+    assert flight_orders(talk.join(4, 0, tenants=("user:alice",))) == []     # it holds nothing yet
+    assert flight_orders(talk.leave(3)) == [(2, 3, False)]
+    assert flight_orders(talk.rank("user:alice", Priority.NORMAL)) == [(2, 1, False), (1, False)]
+    assert flight_orders(talk.rank("user:bob", Priority.BACKGROUND)) == [(2, True), (4, True),
                                                                (1, 2, True), (1, 4, True)]
-    assert heeding(talk.leave(1)) == [(2, False), (4, False)]
+    assert flight_orders(talk.leave(1)) == [(2, False), (4, False)]
 
 
-def test_client_that_has_to_wait_for_memory_is_not_heeded() -> None:
+def test_client_that_has_to_wait_for_memory_is_not_watched() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
-    assert heeding(talk.come(1, "user:alice")) == []
+    assert flight_orders(talk.come(1, "user:alice")) == []
     talk.wait(1)
-    assert heeding(talk.come(2, "user:bob")) == []
+    assert flight_orders(talk.come(2, "user:bob")) == []
 
 
 # Limits of time.

@@ -19,14 +19,14 @@ from nvshared.scheduler import events
 from nvshared.scheduler.actions import (
     ClientState,
     Evict,
-    Heed,
     Limits,
     Load,
     MoveOrder,
     Order,
+    Publish,
     Run,
     Stop,
-    Tell,
+    Watch,
     Writeback,
     Yield,
 )
@@ -400,25 +400,25 @@ def test_hello_for_a_lost_card_is_refused(manager: Manager) -> None:
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=Refusal.NO_SUCH_GPU)]
 
 
-def test_tell_and_heed_carry_a_writable_and_a_readable_page(manager: Manager) -> None:
+def test_publish_and_watch_carry_a_writable_and_a_readable_page(manager: Manager) -> None:
     hooks = [Hook(manager), Hook(manager)]
     for made in hooks:
         made.says(HELLO)
         made.wire.sent.clear()
     urgent, background = hooks
-    urgent.is_told(Tell(1, True))
-    background.is_told(Heed(2, 1, True))
-    assert urgent.wire.sent == [OrderRecord(Type.TELL)]
-    assert background.wire.sent == [OrderRecord(Type.HEED, number=1)]
+    urgent.is_told(Publish(1, True))
+    background.is_told(Watch(2, 1, True))
+    assert urgent.wire.sent == [OrderRecord(Type.PUBLISH)]
+    assert background.wire.sent == [OrderRecord(Type.WATCH, number=1)]
     (written,), (read,) = urgent.wire.descriptors, background.wire.descriptors
     os.pwrite(written, b"work", 0)
     assert os.pread(read, 4, 0) == b"work"
     os.close(written)
     os.close(read)
     urgent.session.ended()
-    background.is_told(Heed(2, 1, False))
-    background.is_told(Heed(2, 1, True))            # it is gone
-    assert background.wire.sent[1:] == [OrderRecord(Type.HEED, number=1)]
+    background.is_told(Watch(2, 1, False))
+    background.is_told(Watch(2, 1, True))            # it is gone
+    assert background.wire.sent[1:] == [OrderRecord(Type.WATCH, number=1)]
     assert len(background.wire.descriptors) == 1
 
 

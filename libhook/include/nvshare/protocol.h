@@ -22,7 +22,7 @@
  *              beside all others, and STOP only shuts its gate.
  *
  * A client's gate is closed at first. The daemon may send any order at any time; the hook carries
- * orders out in the order received. But LIMITS, REASON, QUEUED, TELL and HEED may overtake a STOP
+ * orders out in the order received. But LIMITS, REASON, QUEUED, PUBLISH and WATCH may overtake a STOP
  * whose drain lasts: threads of programs wait for them, and work in flight may wait for those
  * threads.
  *
@@ -90,14 +90,14 @@ enum nvshare_type {
      * program's user to read: `text`, UTF-8, ended by a 0 or by its size. What is longer
      * comes in several. */
     NVSHARE_REASON = 10,
-    /* Somebody in the background runs on the card: say from now on in a word of shared memory,
-     * `struct nvshare_word`, that work is under way. With the page's descriptor, which may be
-     * written; without one: nobody reads it any more. */
-    NVSHARE_TELL = 11,
-    /* To one in the background: submit nothing while the word `number` says that work is under
-     * way. With the page's descriptor, which may be read; without one: it counts no more. After a
-     * new HELLO none counts. */
-    NVSHARE_HEED = 12,
+    /* A background client runs on the card: publish work in flight from now on, in the counters of
+     * `struct nvshare_inflight`. With the descriptor of a page that may be written; without one:
+     * stop. */
+    NVSHARE_PUBLISH = 11,
+    /* To a background client: submit nothing while client `number` has work in flight. With the
+     * descriptor of its page, which may be read; without one: watch it no longer. A new HELLO ends
+     * all. */
+    NVSHARE_WATCH = 12,
     /* Make host memory until `host` is held, while the program goes on. The next EVICT or LOAD ends
      * that, and so does a new HELLO. Has no answer: MEMORY says what is held. */
     NVSHARE_PREALLOCATE = 13,
@@ -267,9 +267,9 @@ struct nvshare_limits {              /* bytes */
     uint64_t beyond;                 /* what it holds beyond the card could be this if it asked */
 };
 
-/* At the beginning of a page that its client alone writes, and those read who are to heed it.
- * Work is under way while the two differ. */
-struct nvshare_word {
+/* At the beginning of a page that its client alone writes, and background clients read. Work is in
+ * flight while the two differ. */
+struct nvshare_inflight {
     uint64_t begun;                  /* grows when work begins, before it is submitted */
     uint64_t done;                   /* what `begun` was when nothing was left in flight */
 };

@@ -34,7 +34,7 @@
 #include "gate/commit.h"
 #include "gate/connection.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
+#include "gate/inflight.h"
 #include "memory/spare.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
@@ -156,8 +156,8 @@ static bool overtakes_drain(const struct nvshare_order *order)
     case NVSHARE_LIMITS:
     case NVSHARE_REASON:
     case NVSHARE_QUEUED:
-    case NVSHARE_TELL:
-    case NVSHARE_HEED:
+    case NVSHARE_PUBLISH:
+    case NVSHARE_WATCH:
     case NVSHARE_STORE:              /* a postponed order would lose its descriptor */
         return true;
     default:
@@ -404,14 +404,14 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_QUEUED:
         waiting_for(client, order);
         break;
-    case NVSHARE_TELL:
-        telling_keep(client, descriptor);
+    case NVSHARE_PUBLISH:
+        inflight_publish(client, descriptor);
         break;
-    case NVSHARE_HEED:
-        telling_heed(client, order->number, descriptor);
+    case NVSHARE_WATCH:
+        inflight_watch(client, order->number, descriptor);
         break;
     case NVSHARE_INTRODUCE:
-        telling_forget(client);
+        inflight_forget(client);
         pthread_mutex_lock(&memory_lock);
         introduce(client, order->number);
         pthread_mutex_unlock(&memory_lock);
@@ -568,7 +568,7 @@ static int64_t store(struct service *service)
     return store_step(service->client);
 }
 
-/* Bounds the work in flight while the client runs and others wait or are to be heeded. A client
+/* Bounds the work in flight while the client runs and others wait or are watched. A client
  * that could not be drained is not paced: its work in flight may wait for work that it is about to
  * submit. */
 static int64_t pace(struct service *service)
@@ -577,9 +577,9 @@ static int64_t pace(struct service *service)
     pthread_mutex_lock(&memory_lock);
     bool held_back = client->socket >= 0 && client->granted
         && (client->undrained == 0 || client->steps);
-    bool others_wait = held_back && client->paced, heeds = telling_heeds();
+    bool others_wait = held_back && client->paced, watches = inflight_is_watching();
     pthread_mutex_unlock(&memory_lock);
-    if (held_back && (others_wait || heeds))
+    if (held_back && (others_wait || watches))
         pace_step(client);
     else
         pace_end(client);
@@ -588,18 +588,18 @@ static int64_t pace(struct service *service)
     else
         caches_rest(client);
     bool pressing = pace_pressing(client);
-    return (others_wait && client->steps) || (pressing && heeds) ? BACKGROUND_US
+    return (others_wait && client->steps) || (pressing && watches) ? BACKGROUND_US
         : pressing ? PACE_US
-        : held_back && (others_wait || heeds) ? SAMPLE_US : NEVER;
+        : held_back && (others_wait || watches) ? SAMPLE_US : NEVER;
 }
 
-/* Reads the words of urgent programs. */
-static int64_t heed(struct service *service)
+/* Reads the counters of urgent programs. */
+static int64_t poll_urgent(struct service *service)
 {
     struct client *client = service->client;
     if (client->socket < 0)
-        telling_forget(client);      /* without a daemon no word counts */
-    uint64_t next = telling_look(now_microseconds(),
+        inflight_forget(client);     /* without a daemon no page is watched */
+    uint64_t next = inflight_poll(now_microseconds(),
                                  client->undrained > 0 || pace_stalled(client));
     return next == 0 ? NEVER : (int64_t)next;
 }
@@ -616,7 +616,7 @@ static const struct step {
     bool locked;                     /* it is called with service_lock held */
 } STEPS[] = {
     { keep_connection, false }, { report, true }, { show_waiting, false },
-    { give_up_memory, false }, { pace, true }, { sample_activity, true }, { heed, true },
+    { give_up_memory, false }, { pace, true }, { sample_activity, true }, { poll_urgent, true },
     { share_bus, true }, { store, true },
 };
 

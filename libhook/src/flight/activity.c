@@ -24,7 +24,7 @@
  * cannot be known the program counts as having gaps: during a capture, if its last drain gave up,
  * and if it uses several GPUs, because its gate closes for all of them.
  *
- * BURST. telling.c has announced work in flight; background programs wait until it is done. A pause
+ * BURST. inflight.c publishes work in flight; background programs wait until it is done. A pause
  * shorter than MOMENT_US belongs to the burst, as between the kernels of one request. Samples are
  * frequent at first and rarer as the burst lasts, so the background programs lose a small part of
  * its length. During a stream capture no query is possible without invalidating the capture
@@ -37,7 +37,7 @@
 #include "flight/capture.h"
 #include "gate/client.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
+#include "gate/inflight.h"
 
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000
@@ -186,7 +186,7 @@ static bool burst_is_over(struct client *client, struct activity *activity, uint
         return false;
     }
     if (!activity->burst.armed) {
-        if (now - activity->burst.since < MOMENT_US || !telling_arm(client, activity->passes))
+        if (now - activity->burst.since < MOMENT_US || !inflight_arm(client, activity->passes))
             return false;
         /* A thread inside the gate during the recording may have submitted work after the marker. */
         activity->burst.armed = true;
@@ -194,19 +194,19 @@ static bool burst_is_over(struct client *client, struct activity *activity, uint
         if (activity->state != MARKER_DONE)
             return false;
     }
-    return telling_clear(client);
+    return inflight_clear(client);
 }
 
 static int64_t look_for_end(struct client *client, struct activity *activity, uint64_t now)
 {
     bool began = !activity->burst.asked;
-    activity->burst.asked = telling_busy(client);
+    activity->burst.asked = inflight_busy(client);
     if (!activity->burst.asked)
         return NEVER;
     if (began)
         activity->burst.began = now;
     if (began || !activity->quiet) {
-        telling_goes_on(client);
+        inflight_extend(client);
         activity->burst.armed = false;
         activity->burst.since = now;
     } else if (burst_is_over(client, activity, now)) {
@@ -230,7 +230,7 @@ int64_t activity_sample(struct client *client, struct activity *activity, unsign
         activity->gaps.reported = BUSY_UNKNOWN;
     activity->gaps.turn = client->turns;
     bool looks = gaps && now >= activity->gaps.rests_until;
-    bool burst = (questions & ACTIVITY_BURST) != 0 && telling_busy(client);
+    bool burst = (questions & ACTIVITY_BURST) != 0 && inflight_busy(client);
     if (looks || burst || (questions & ACTIVITY_IDLE) != 0) {
         sample(activity, looks && gaps_are_known(client), now);
     } else {

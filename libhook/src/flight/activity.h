@@ -9,7 +9,7 @@
 enum activity_question {
     ACTIVITY_IDLE = 1,               /* since when nothing has been in flight */
     ACTIVITY_GAPS = 2,               /* the part of a second without work in flight (for BUSY) */
-    ACTIVITY_BURST = 4,              /* when the work announced by telling.c is done */
+    ACTIVITY_BURST = 4,              /* when the work that inflight.c publishes is done */
 };
 
 struct activity {

@@ -30,7 +30,7 @@
  * program is never far ahead, because it launches no faster than the card works. With four markers
  * for each limit, such a program kept the first limit, and every third launch paid for a marker.
  *
- * In the background, beside an urgent client that does not wait for a turn (gate/telling.c), the
+ * In the background, beside an urgent client that does not wait for a turn (gate/inflight.c), the
  * target is much shorter, because work in flight delays the urgent client; and LEAST is one, so
  * that after each pass which takes that long the card rests for a moment. The service thread then
  * checks more often. The limit follows the most expensive recent passes: between small passes it
@@ -59,7 +59,7 @@
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
+#include "gate/inflight.h"
 
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
@@ -158,7 +158,7 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
 
 static void look(uint64_t now)
 {
-    if (in_background() && telling_urgent_works())
+    if (in_background() && inflight_urgent())
         contested = now;
     while (count > 0 && drain_step(&oldest()->drain)) {
         came_to_pass(oldest(), now);
@@ -259,7 +259,7 @@ static bool pass_waits(uint64_t *since)
     uint64_t now = now_microseconds();
     if (*since == 0)
         *since = now;
-    if (now - *since >= SPIN_US || !telling_heeds())
+    if (now - *since >= SPIN_US || !inflight_is_watching())
         return false;
     if (now - atomic_load(&looked) >= SPIN_LOOK_US) {
         atomic_store(&looked, now);
@@ -302,7 +302,7 @@ void pace_step(struct client *client)
     pthread_once(&once, prepare);
     if (usual_target == 0 || (owner != NULL && owner != client))
         return;
-    target = telling_heeds() ? BACKGROUND_TARGET_US : usual_target;
+    target = inflight_is_watching() ? BACKGROUND_TARGET_US : usual_target;
     uint64_t now = now_microseconds();
     if (owner == NULL) {
         begin(client, now);

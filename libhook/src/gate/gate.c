@@ -41,7 +41,7 @@ void (*gate_on_waiter)(void);
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
-const struct gate_telling *_Atomic gate_telling;
+const struct gate_publishing *_Atomic gate_publishing;
 
 static struct {
     _Atomic uint32_t openings;       /* never 0, which means no mark */
@@ -144,11 +144,11 @@ static bool take(void)
     return false;
 }
 
-/* `closed` was read inside. Other processes' words are read after that, too. */
+/* `closed` was read inside. Other processes' counters are read after that, too. */
 static bool may_pass(uint64_t closed)
 {
     return (closed & ~GATE_AJAR) == 0
-           && ((closed & GATE_TELLING) == 0 || gate_telling->may_pass())
+           && ((closed & GATE_PUBLISHING) == 0 || gate_publishing->may_pass())
            && ((closed & GATE_PACED) == 0 || take());
 }
 
@@ -156,8 +156,8 @@ static bool may_pass(uint64_t closed)
 static uint64_t look(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
-    if ((closed & GATE_TELLING) != 0)
-        gate_telling->count();
+    if ((closed & GATE_PUBLISHING) != 0)
+        gate_publishing->count();
     return closed;
 }
 
@@ -176,14 +176,14 @@ static bool worth_another_look(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
     return (closed & ~GATE_AJAR) == 0
-           && ((closed & GATE_TELLING) == 0 || !gate_telling->holds())
+           && ((closed & GATE_PUBLISHING) == 0 || !gate_publishing->holds())
            && ((closed & GATE_PACED) == 0 || atomic_load(&gate_taken) < atomic_load(&gate_goal));
 }
 
 static bool waits_for_pace_alone(void)
 {
-    return (atomic_load(&gate_closed) & ~GATE_CAPTURING) == (GATE_PACED | GATE_TELLING)
-           && !gate_telling->holds();
+    return (atomic_load(&gate_closed) & ~GATE_CAPTURING) == (GATE_PACED | GATE_PUBLISHING)
+           && !gate_publishing->holds();
 }
 
 /* A signal handler may run here, leave by siglongjmp(), or submit work itself and clear the

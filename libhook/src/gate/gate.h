@@ -14,8 +14,8 @@
  *
  * One gate for each process: a program with clients on several GPUs may submit only while all of
  * them run. Each reason to be closed is one bit of a word. With GATE_PACED alone, a number of
- * passes is let through; with GATE_TELLING, passing threads tell other programs or read their
- * words; with GATE_CAPTURING, passes that are not captured are counted.
+ * passes is let through; with GATE_PUBLISHING, passing threads publish or read counters in
+ * shared pages; with GATE_CAPTURING, passes that are not captured are counted.
  */
 #pragma once
 
@@ -25,9 +25,9 @@
 #include "driver/locked.h"
 
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
-#define GATE_TELLING ((uint64_t)1 << 62)           /* telling.c */
+#define GATE_PUBLISHING ((uint64_t)1 << 62)        /* inflight.c */
 #define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
-#define GATE_AJAR (GATE_PACED | GATE_TELLING | GATE_CAPTURING) /* passes are looked at, and may be
+#define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING) /* passes are looked at, and may be
                                                                   let through */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that cannot be captured */
 
@@ -104,14 +104,14 @@ void gate_abandon(void);                           /* in a forked child, where i
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
-/* Called by threads that pass or wait while GATE_TELLING is set; assigned before that bit is ever
+/* Called by threads that pass or wait while GATE_PUBLISHING is set; assigned before that bit is ever
  * set. */
-struct gate_telling {
+struct gate_publishing {
     void (*count)(void);             /* inside, before anything else */
     bool (*may_pass)(void);          /* inside */
     bool (*holds)(void);             /* outside: looking again is useless */
 };
-extern const struct gate_telling *_Atomic gate_telling;
+extern const struct gate_publishing *_Atomic gate_publishing;
 
 /* Called by a thread that is about to wait at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);

@@ -11,7 +11,7 @@
 
 #include "gate/client.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
+#include "gate/inflight.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "flight/pace.h"
@@ -48,12 +48,12 @@ uint64_t now_microseconds(void)
 
 static bool urgent, urgent_works;
 
-bool telling_urgent_works(void)
+bool inflight_urgent(void)
 {
     return urgent_works;
 }
 
-bool telling_heeds(void)
+bool inflight_is_watching(void)
 {
     return urgent;
 }

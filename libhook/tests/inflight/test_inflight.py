@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program tells those in the background, and when they go on: telling.c and activity.c."""
+"""Urgent programs publish work in flight, background programs wait: inflight.c and activity.c."""
 
 import ctypes
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from libhook.tests.doubles import LIBRARY, compile_double, load_fresh, run_threads
-from nvshared.sharing.word import Word
+from nvshared.sharing.inflight_page import InflightPage
 
-SOURCES = ["gate/gate.c", "gate/telling.c", "flight/activity.c"]
+SOURCES = ["gate/gate.c", "gate/inflight.c", "flight/activity.c"]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 
@@ -27,14 +27,14 @@ class Program:
         self.clock.value = 10 * BOUND
         self.c.prepare()
 
-    def heeds(self, number: int, word: "Page") -> None:
-        descriptor = word.word.readable()
-        self.c.heed(ctypes.c_uint64(number), descriptor)
+    def watches(self, number: int, page: "Page") -> None:
+        descriptor = page.shared.readable()
+        self.c.watch(ctypes.c_uint64(number), descriptor)
         os.close(descriptor)
 
-    def tells(self, word: "Page") -> None:
-        descriptor = word.word.writable()
-        self.c.keep(descriptor)
+    def publishes(self, page: "Page") -> None:
+        descriptor = page.shared.writable()
+        self.c.publish(descriptor)
         os.close(descriptor)
 
     def settles(self) -> None:
@@ -44,11 +44,11 @@ class Program:
 
 
 class Page:
-    """A word, as whoever writes it sees it."""
+    """The page of an urgent program, as that program sees it."""
 
     def __init__(self) -> None:
-        self.word = Word()
-        self.descriptor = self.word.writable()
+        self.shared = InflightPage()
+        self.descriptor = self.shared.writable()
 
     def says(self, begun: int, done: int) -> None:
         os.pwrite(self.descriptor, struct.pack("<2Q", begun, done), 0)
@@ -60,8 +60,8 @@ class Page:
 
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("telling") / "telling.so"
-    return compile_double("telling", SOURCES, library, LIBRARY)
+    library = tmp_path_factory.mktemp("inflight") / "inflight.so"
+    return compile_double("inflight", SOURCES, library, LIBRARY)
 
 
 @pytest.fixture
@@ -80,61 +80,61 @@ def page() -> Iterator[Callable[[], Page]]:
     yield new
     for one in made:
         os.close(one.descriptor)
-        one.word.close()
+        one.shared.close()
 
 
-def test_word_of_a_telling_client_is_busy_until_the_work_is_done(
+def test_page_of_a_publishing_client_is_busy_until_the_work_is_done(
         program: Program, page: Callable[[], Page]) -> None:
-    word = page()
-    program.tells(word)
-    assert word.busy()                    # it may have had some before
+    urgent = page()
+    program.publishes(urgent)
+    assert urgent.busy()                    # it may have had some before
     program.settles()
-    assert not word.busy()
+    assert not urgent.busy()
     assert program.c.must_count()
     program.c.launch()
-    assert word.busy()
+    assert urgent.busy()
     assert program.c.settle() > 0
     assert not program.c.must_count()   # what follows costs nothing
     program.clock.value += 100 * MOMENT
     assert program.c.settle() > 0
-    assert word.busy()                    # nothing more comes, but it is not done
+    assert urgent.busy()                    # nothing more comes, but it is not done
     program.c.end_all()
     program.settles()
-    assert not word.busy()
-    program.c.keep(-1)
+    assert not urgent.busy()
+    program.c.publish(-1)
     assert not program.c.must_count()
     program.c.launch()
-    assert not word.busy()
+    assert not urgent.busy()
 
 
-def test_word_stays_busy_during_a_short_pause(program: Program, page: Callable[[], Page]) -> None:
-    word = page()
-    program.tells(word)
+def test_page_stays_busy_during_a_short_pause(program: Program, page: Callable[[], Page]) -> None:
+    urgent = page()
+    program.publishes(urgent)
     for _ in range(20):
         program.c.launch()
         program.c.end_all()
         assert program.c.settle() > 0
         program.clock.value += MOMENT - 1
-        assert word.busy()
+        assert urgent.busy()
 
 
 def test_first_launch_of_a_burst_alone_wakes_the_service_thread(
     program: Program, page: Callable[[], Page]
 ) -> None:
-    program.tells(page())
+    program.publishes(page())
     program.settles()
     woken = ctypes.c_uint.in_dll(program.c, "woken")
     woken.value = 0
     for _ in range(10):
         program.c.launch()
-    assert woken.value == 1             # and its service thread is told once
+    assert woken.value == 1             # the service thread is woken once
 
 
-def test_background_client_waits_while_any_word_is_busy(
+def test_background_client_waits_while_any_page_is_busy(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
-    program.heeds(1, first)
-    program.heeds(2, second)
+    program.watches(1, first)
+    program.watches(2, second)
     assert program.c.may_pass()
     second.says(8, 7)
     assert not program.c.may_pass()
@@ -150,28 +150,28 @@ def test_background_client_waits_while_any_word_is_busy(
     assert program.c.look(False) == 0
 
 
-def test_background_client_does_not_wait_for_a_forgotten_word(
+def test_background_client_does_not_wait_for_a_forgotten_page(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
-    program.heeds(1, first)
-    program.heeds(2, second)
+    program.watches(1, first)
+    program.watches(2, second)
     first.says(5, 1)
     second.says(5, 1)
     assert not program.c.may_pass()
-    program.c.heed(ctypes.c_uint64(1), -1)      # its client is gone
+    program.c.watch(ctypes.c_uint64(1), -1)      # its client is gone
     assert not program.c.may_pass()
-    program.heeds(2, second)                    # said again
+    program.watches(2, second)                    # ordered again
     assert not program.c.may_pass()
-    program.c.forget()                          # the daemon is
+    program.c.forget()                          # the daemon has gone
     assert program.c.may_pass()
     assert program.c.look(False) == 0
 
 
-def test_background_client_passes_slowly_when_a_word_stays_busy_for_long(
+def test_background_client_passes_slowly_when_a_page_stays_busy_for_long(
         program: Program, page: Callable[[], Page]) -> None:
-    word = page()
-    program.heeds(1, word)
-    word.says(3, 2)
+    urgent = page()
+    program.watches(1, urgent)
+    urgent.says(3, 2)
     passed = 0
     until = program.clock.value + 2 * BOUND
     while program.clock.value < until:
@@ -179,7 +179,7 @@ def test_background_client_passes_slowly_when_a_word_stays_busy_for_long(
         program.clock.value += program.c.look(False)
         assert passed == 0 or program.clock.value >= until - BOUND
     assert 0 < passed <= BOUND // SLOWLY + 1
-    word.says(4, 2)                     # it does something again
+    urgent.says(4, 2)                     # it does something again
     program.c.may_pass()
     assert program.c.look(False) > 0
     assert not program.c.may_pass()
@@ -187,28 +187,28 @@ def test_background_client_passes_slowly_when_a_word_stays_busy_for_long(
 
 def test_background_client_whose_work_is_stalled_passes_slowly(
         program: Program, page: Callable[[], Page]) -> None:
-    word = page()
-    program.heeds(1, word)
-    word.says(3, 2)
+    urgent = page()
+    program.watches(1, urgent)
+    urgent.says(3, 2)
     assert not program.c.may_pass()
     assert program.c.look(True) > 0
     assert program.c.may_pass()
     assert not program.c.may_pass()
 
 
-def test_word_cannot_be_written_or_resized_by_readers(
+def test_page_cannot_be_written_or_resized_by_readers(
         page: Callable[[], Page]) -> None:
-    word = page()
-    descriptor = word.word.readable()
+    urgent = page()
+    descriptor = urgent.shared.readable()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.pwrite(descriptor, b"1", 0)
     os.close(descriptor)
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):
-            os.ftruncate(word.descriptor, size)
-    assert os.fstat(word.descriptor).st_mode & 0o777 == 0o600
+            os.ftruncate(urgent.descriptor, size)
+    assert os.fstat(urgent.descriptor).st_mode & 0o777 == 0o600
 
 
 @pytest.mark.long                       # under a sanitizer
-def test_word_is_busy_during_all_work_of_concurrent_threads(tmp_path: Path) -> None:
-    run_threads("telling", SOURCES, tmp_path)
+def test_page_is_busy_during_all_work_of_concurrent_threads(tmp_path: Path) -> None:
+    run_threads("inflight", SOURCES, tmp_path)

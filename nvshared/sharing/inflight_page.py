@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of shared memory in which one client says whether it has work under way.
+"""The page of shared memory in which one client publishes whether it has work in flight.
 
-The client may write there, and those who are to heed it may read. Nobody can make it longer or
-shorter, which would break a reader, nor open it anew to write. What is written there is between
-the hooks (libhook/src/gate/telling.c).
+The client may write there, and the clients that watch it may read. No client can make the page
+longer or shorter, which would break a reader, nor open it anew to write. The library alone knows
+its contents (libhook/src/gate/inflight.c).
 """
 
 import fcntl
@@ -13,7 +13,7 @@ import os
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
-class Word:
+class InflightPage:
     """A page, made at its first use."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Word:
 
     def _page(self) -> int:
         if self._descriptor < 0:
-            page = os.memfd_create("nvshare-word", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            page = os.memfd_create("nvshare-inflight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self._descriptor = page
             os.fchmod(page, 0o600)
             os.ftruncate(page, mmap.PAGESIZE)

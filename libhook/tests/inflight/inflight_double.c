@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What telling.c, activity.c and gate.c stand on, in figures alone: a card whose work ends when the
+ * What inflight.c, activity.c and gate.c stand on, in figures alone: a card whose work ends when the
  * test says so, and a clock. With THREADS a program of so many threads that launch, and a service
- * thread; each says whether the word was right whenever it had work under way.
+ * thread; each checks that the page is busy whenever it has work in flight.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -16,7 +16,7 @@
 
 #include "gate/client.h"
 #include "gate/gate.h"
-#include "gate/telling.h"
+#include "gate/inflight.h"
 #include "flight/activity.h"
 
 #define SEEN __attribute__((visibility("default")))
@@ -56,34 +56,34 @@ SEEN void prepare(void)
     gate_prepare();
 }
 
-SEEN void keep(int descriptor)
+SEEN void publish(int descriptor)
 {
-    telling_keep(&one, descriptor);
+    inflight_publish(&one, descriptor);
 }
 
-SEEN void heed(uint64_t number, int descriptor)
+SEEN void watch(uint64_t number, int descriptor)
 {
-    telling_heed(&one, number, descriptor);
+    inflight_watch(&one, number, descriptor);
 }
 
 SEEN void forget(void)
 {
-    telling_forget(&one);
+    inflight_forget(&one);
 }
 
 SEEN bool may_pass(void)
 {
-    return (gate_closed & GATE_TELLING) == 0 || gate_telling->may_pass();
+    return (gate_closed & GATE_PUBLISHING) == 0 || gate_publishing->may_pass();
 }
 
 SEEN bool must_count(void)
 {
-    return (gate_closed & GATE_TELLING) != 0;
+    return (gate_closed & GATE_PUBLISHING) != 0;
 }
 
 SEEN uint64_t look(bool stalled)
 {
-    return telling_look(clock_us, stalled);
+    return inflight_poll(clock_us, stalled);
 }
 
 SEEN uint64_t settle(void)
@@ -107,14 +107,14 @@ SEEN void end_all(void)
 #ifdef THREADS
 #define LAUNCHES 3000
 
-static struct nvshare_word *word;
+static struct nvshare_inflight *counters;
 static _Atomic unsigned wrong, ended;
 static _Atomic unsigned cleared;
 
-static bool under_way(void)
+static bool page_is_busy(void)
 {
-    uint64_t done = __atomic_load_n(&word->done, __ATOMIC_SEQ_CST);
-    return __atomic_load_n(&word->begun, __ATOMIC_SEQ_CST) != done;
+    uint64_t done = __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&counters->begun, __ATOMIC_SEQ_CST) != done;
 }
 
 static void *launches(void *argument)
@@ -125,11 +125,11 @@ static void *launches(void *argument)
         submitted++;
         if (rand_r(&seed) % 4 == 0)
             sched_yield();
-        wrong += !under_way();
+        wrong += !page_is_busy();
         gate_leave();
         if (rand_r(&seed) % 4 == 0)
             sched_yield();
-        wrong += !under_way();
+        wrong += !page_is_busy();
         finished++;
         for (unsigned pause = rand_r(&seed) % 8; pause > 5; pause--)
             usleep(50);
@@ -152,27 +152,27 @@ static void *opens_and_closes(void *unused)
 int main(void)
 {
     pthread_t threads[THREADS + 1];
-    int page = memfd_create("word", 0);
+    int page = memfd_create("inflight", 0);
     if (page < 0 || ftruncate(page, 4096) != 0)
         return 1;
-    word = mmap(NULL, 4096, PROT_READ, MAP_SHARED, page, 0);
-    telling_keep(&one, page);
+    counters = mmap(NULL, 4096, PROT_READ, MAP_SHARED, page, 0);
+    inflight_publish(&one, page);
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, launches, (void *)(i + 1));
     pthread_create(&threads[THREADS], NULL, opens_and_closes, NULL);
     while (ended < THREADS) {
         clock_us += 30;
         settle();
-        cleared += !telling_busy(&one);
+        cleared += !inflight_busy(&one);
     }
     for (unsigned i = 0; i <= THREADS; i++)
         pthread_join(threads[i], NULL);
-    for (unsigned i = 0; i < 100 && telling_busy(&one); i++) {
+    for (unsigned i = 0; i < 100 && inflight_busy(&one); i++) {
         clock_us += 1000;
         settle();
     }
-    fprintf(stderr, "%s%s", wrong == 0 ? "" : "work was under way and nobody said so\n",
-            cleared > 0 && !telling_busy(&one) ? "" : "it never said that nothing was\n");
+    fprintf(stderr, "%s%s", wrong == 0 ? "" : "the page was not busy during work in flight\n",
+            cleared > 0 && !inflight_busy(&one) ? "" : "the page was never cleared\n");
     puts("well");
     return 0;
 }

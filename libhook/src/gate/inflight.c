@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A background program submits nothing while a program of higher priority has work in flight on the
+ * same card. The programs signal that through shared memory, because a message from the daemon
+ * would come too late.
+ *
+ * Each urgent program publishes a page with two counters: how often work has begun (`begun`), and
+ * up to which of these times it is done (`done`). Only that program can write to the page.
+ * Background programs map it read-only, and read it at each pass of the gate. The daemon hands the
+ * pages out, and thereby decides which programs a background program watches: only those of higher
+ * priority. It does so only while a background program holds the card. The gate's word then has
+ * GATE_PUBLISHING, and passes of these programs take the gate's slow path; those of other programs
+ * do not.
+ *
+ * Publishing. The first launch after a pause increments `begun`, with a full fence, before it does
+ * anything else. From then on the counters say that work is in flight, and later launches need not
+ * count: the service thread clears GATE_PUBLISHING, and the gate costs them what it always does.
+ * The service thread itself increments `begun` now and then while launches go on. When no thread
+ * has passed for a moment and all work seems done (flight/activity.c), the service thread sets
+ * GATE_PUBLISHING again, as exactly as it closes the gate (gate.c); notes `begun`; and checks
+ * whether any thread is inside or has passed. If none is, it waits once more for all submitted
+ * work, and writes the noted count to `done`. A launch meanwhile either was seen by that check, or
+ * finds GATE_PUBLISHING and increments `begun` after it was noted: the two then differ, whatever is
+ * written to `done`. No count is ever lost. A thread that waited at the gate counts again when it
+ * goes on, because its first count may have been cleared while it was outside.
+ *
+ * Watching. A background thread steps inside first, then reads the counters of all watched
+ * programs. If one program has work in flight, the thread waits outside, and the service thread
+ * polls the counters, at most 32 times in the length of the burst. The work that the background
+ * program has in flight then is at most about a millisecond (flight/pace.c). That is how long an
+ * urgent launch may have to wait.
+ *
+ * Endless holds. A page whose client has gone is void: the daemon says so, and without a daemon no
+ * page is watched. Counters may also stay unchanged because their program was stopped, its kernel
+ * never ends, or it waits for the very program that it holds back. When no counters that hold a
+ * program back have changed for two seconds, its waiting threads are let through one pass at a
+ * time. The same if the program's own work in flight does not end, because that may wait for what
+ * the program is about to submit.
+ *
+ * A mapping is never removed, only replaced by another at the same address, so threads read it
+ * without a lock.
+ */
+#define _GNU_SOURCE
+#include "gate/inflight.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "driver/log.h"
+#include "gate/client.h"
+#include "gate/gate.h"
+
+#define WATCHED_MAX 64               /* as many as the daemon hands out */
+#define PAGE 4096
+#define BOUND_US 2000000             /* without a change of the counters */
+#define SLOWLY_US 50000              /* between two passes after that */
+#define LOOK_LEAST_US 50
+#define LOOK_MOST_US 1000
+#define LOOKS 32
+
+/* Indexed by client. `counters` is NULL while the client publishes nothing. */
+static struct published {
+    _Atomic(struct nvshare_inflight *) counters;
+    void *at;
+    bool armed;                      /* the next launch must count */
+    uint64_t noted;                  /* `begun` when GATE_PUBLISHING was set */
+} published[CLIENTS_MAX];
+
+static struct watched {
+    _Atomic(const struct nvshare_inflight *) counters;     /* NULL: the entry is free */
+    void *at;
+    struct client *_Atomic client;   /* the background client that watches */
+    uint64_t number;
+    uint64_t begun, done, since;     /* last values, and since when they are unchanged */
+} watched[WATCHED_MAX];
+static _Atomic unsigned places;      /* entries that were ever used */
+static _Atomic unsigned watching;     /* entries in use */
+
+static _Atomic bool held;            /* a thread waits for an urgent program, at the last check */
+static uint64_t held_since, let_on;
+static _Atomic unsigned allowed;     /* passes allowed in spite of busy counters */
+
+static bool is_busy(const struct nvshare_inflight *counters)
+{
+    uint64_t done = __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&counters->begun, __ATOMIC_SEQ_CST) != done;
+}
+
+static void wake(struct client *client)
+{
+    int before = errno;
+    client_wake(client);
+    errno = before;
+}
+
+static void count(void)
+{
+    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+        struct nvshare_inflight *counters = atomic_load(&published[i].counters);
+        if (counters == NULL)
+            continue;
+        uint64_t before = __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
+        if (before == __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST))
+            wake(clients[i]);        /* it was idle, and its service thread may be asleep */
+    }
+}
+
+static struct watched *first_busy(void)
+{
+    unsigned all = atomic_load(&places);
+    for (unsigned i = 0; i < all; i++) {
+        const struct nvshare_inflight *counters = atomic_load(&watched[i].counters);
+        if (counters != NULL && is_busy(counters))
+            return &watched[i];
+    }
+    return NULL;
+}
+
+static bool holds(void)
+{
+    struct watched *who = first_busy();
+    if (who == NULL || atomic_load(&allowed) > 0)
+        return false;
+    if (!atomic_exchange(&held, true))
+        wake(atomic_load(&who->client));
+    return true;
+}
+
+static bool may_pass(void)
+{
+    while (!holds()) {
+        unsigned left = atomic_load(&allowed);
+        if (left == 0 || first_busy() == NULL)
+            return true;
+        if (atomic_compare_exchange_strong(&allowed, &left, left - 1))
+            return true;
+    }
+    return false;
+}
+
+static void set_publishing(void)
+{
+    static const struct gate_publishing ours = {
+        .count = count, .may_pass = may_pass, .holds = holds,
+    };
+    gate_publishing = &ours;
+    gate_close(GATE_PUBLISHING);
+}
+
+static void clear_publishing(void)
+{
+    for (unsigned i = 0; i < CLIENTS_MAX; i++)
+        if (published[i].armed)
+            return;
+    if (watching == 0 && (atomic_load(&gate_closed) & GATE_PUBLISHING) != 0)
+        gate_open(GATE_PUBLISHING);
+}
+
+static void *map(void *at, int descriptor, int protection)
+{
+    void *mapped = mmap(at, PAGE, protection, MAP_SHARED | (at != NULL ? MAP_FIXED : 0),
+                        descriptor, 0);
+    if (mapped != MAP_FAILED)
+        return mapped;
+    debug("the page of an in-flight counter cannot be mapped: %s", error_text(errno));
+    return NULL;
+}
+
+void inflight_publish(struct client *client, int descriptor)
+{
+    struct published *mine = &published[client->index];
+    atomic_store(&mine->counters, NULL);
+    mine->armed = false;
+    void *at = descriptor < 0 ? NULL : map(mine->at, descriptor, PROT_READ | PROT_WRITE);
+    if (at != NULL) {
+        struct nvshare_inflight *counters = mine->at = at;
+        /* Counts the work that was submitted before the page was published. */
+        __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
+        atomic_store(&mine->counters, counters);
+    }
+    clear_publishing();
+}
+
+bool inflight_busy(const struct client *client)
+{
+    const struct nvshare_inflight *counters = atomic_load(&published[client->index].counters);
+    return counters != NULL && is_busy(counters);
+}
+
+void inflight_extend(struct client *client)
+{
+    struct published *mine = &published[client->index];
+    __atomic_fetch_add(&atomic_load(&mine->counters)->begun, 1, __ATOMIC_SEQ_CST);
+    if (mine->armed) {
+        mine->armed = false;
+        clear_publishing();
+    }
+}
+
+bool inflight_arm(struct client *client, uint64_t passes)
+{
+    struct published *mine = &published[client->index];
+    if (!gate_empty())
+        return false;
+    mine->armed = true;
+    set_publishing();
+    mine->noted = __atomic_load_n(&atomic_load(&mine->counters)->begun, __ATOMIC_SEQ_CST);
+    if (gate_empty() && gate_passes() == passes)
+        return true;
+    inflight_extend(client);
+    return false;
+}
+
+bool inflight_clear(struct client *client)
+{
+    struct published *mine = &published[client->index];
+    struct nvshare_inflight *counters = atomic_load(&mine->counters);
+    __atomic_store_n(&counters->done, mine->noted, __ATOMIC_SEQ_CST);
+    /* A thread that counted before found work in flight, and woke no service thread. */
+    return !is_busy(counters);
+}
+
+static struct watched *find(const struct client *client, uint64_t number)
+{
+    for (unsigned i = 0; i < WATCHED_MAX; i++)
+        if (atomic_load(&watched[i].counters) != NULL && watched[i].number == number
+            && atomic_load(&watched[i].client) == client)
+            return &watched[i];
+    return NULL;
+}
+
+static struct watched *free_place(void)
+{
+    for (unsigned i = 0; i < WATCHED_MAX; i++)
+        if (atomic_load(&watched[i].counters) == NULL)
+            return &watched[i];
+    return NULL;
+}
+
+/* Watches a page no longer; waiting threads check the gate again. */
+static void drop(struct watched *one)
+{
+    atomic_store(&one->counters, NULL);
+    watching--;
+    clear_publishing();
+    gate_look_again();
+}
+
+void inflight_watch(struct client *client, uint64_t number, int descriptor)
+{
+    struct watched *one = find(client, number);
+    if (one != NULL)
+        drop(one);
+    if (descriptor < 0 || (one = free_place()) == NULL)
+        return;
+    void *at = map(one->at, descriptor, PROT_READ);
+    if (at == NULL)
+        return;
+    one->at = at;
+    one->number = number;
+    one->begun = one->done = one->since = 0;
+    atomic_store(&one->client, client);
+    atomic_store(&one->counters, at);
+    watching++;
+    unsigned place = (unsigned)(one - watched);
+    if (place >= atomic_load(&places))
+        atomic_store(&places, place + 1);
+    set_publishing();
+}
+
+void inflight_forget(struct client *client)
+{
+    for (unsigned i = 0; i < WATCHED_MAX; i++)
+        if (atomic_load(&watched[i].counters) != NULL && atomic_load(&watched[i].client) == client)
+            drop(&watched[i]);
+    if (atomic_load(&published[client->index].counters) != NULL)
+        inflight_publish(client, -1);
+}
+
+bool inflight_is_watching(void)
+{
+    return watching > 0;
+}
+
+bool inflight_urgent(void)
+{
+    return first_busy() != NULL;
+}
+
+/* Whether any counters that hold this program back have changed recently. */
+static bool any_moves(uint64_t now)
+{
+    bool moves = false;
+    for (unsigned i = 0; i < WATCHED_MAX; i++) {
+        struct watched *one = &watched[i];
+        const struct nvshare_inflight *counters = atomic_load(&one->counters);
+        if (counters == NULL || !is_busy(counters))
+            continue;
+        uint64_t begun = __atomic_load_n(&counters->begun, __ATOMIC_SEQ_CST);
+        uint64_t done = __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST);
+        if (one->since == 0 || begun != one->begun || done != one->done)
+            one->begun = begun, one->done = done, one->since = now;
+        moves = moves || now - one->since < BOUND_US;
+    }
+    return moves;
+}
+
+uint64_t inflight_poll(uint64_t now, bool stalled)
+{
+    if (!atomic_load(&held)) {
+        held_since = 0;
+        return 0;
+    }
+    if (first_busy() == NULL) {
+        held_since = 0;
+        atomic_store(&allowed, 0);
+        atomic_store(&held, false);
+        gate_look_again();
+        return 0;
+    }
+    if (held_since == 0)
+        held_since = now;
+    if ((!any_moves(now) || stalled) && now - let_on >= SLOWLY_US) {
+        let_on = now;
+        atomic_store(&allowed, 1);
+        gate_look_again();
+    }
+    uint64_t next = (now - held_since) / LOOKS;
+    return next < LOOK_LEAST_US ? LOOK_LEAST_US : next > LOOK_MOST_US ? LOOK_MOST_US : next;
+}
