@@ -23,9 +23,6 @@ CALL = "pages.block"
 OUTPUT = "output of a command"
 # Page and beginning of each block that no test runs, and the reason.
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("README.md", "apt build-dep"):
-        "tests/system/packages.py builds and installs the packages by the same targets, without "
-        "what this installs on the machine",
     ("docs/lab-server.md", "apt-get install ./nvshared"):
         "each test of the system level does so, with options of apt that ask nobody",
     ("docs/lab-server.md", "python3 -m venv ~/torch"): "downloads PyTorch, gigabytes",
