@@ -3,7 +3,7 @@
 
     kubelet ◄── gRPC ──► plugin or driver ──► offer: which cards can be shared; container: what a
                                                 ▲    container gets, by CDI if the runtime heeds it
-                                      watch ────┘  asks nvshared over D-Bus, and reads what kubelet
+                                      card ─────┘  asks nvshared over D-Bus, and reads what kubelet
                                                    gave away
 
     API server ◄─ api ─► pods ─► annotations: tells nvshared over D-Bus pods' names and terms, by

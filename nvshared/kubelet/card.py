@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU, and whether a name that another plugin gave to a device is that of this GPU.
+"""This node's GPUs, and whether they can be shared: nvshared is asked, and kubelet's file read.
 
-A name identifies a GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with
-whatever the plugin put around it.
+A GPU that another device plugin offers is not shared. The name of that plugin's device identifies a
+GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with whatever the plugin put
+around it.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nvshared.control import Daemon
 from nvshared.errors import NvshareError
+from nvshared.kubelet.pod import RESOURCE
 
+PATIENCE = 5.0                          # seconds for nvshared's answer
 DRIVER = Path("/proc/driver/nvidia/gpus")
 
 # NVML's names of a GPU and of a MIG device; a UUID without such a word may be of anything.
@@ -151,3 +155,44 @@ def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> s
                     f"{card.uuid} may be handed out as {resource} already: the name {device!r} "
                     "does not say which GPU it is")
     return unknown
+
+
+def look(
+    bus: str, socket: Path, kubelet: Path, *, fresh: bool = False
+) -> tuple[tuple[Card, ...] | NvshareError, str]:
+    """The cards now, or why nvshared does not say which there are; and its own name on the bus.
+
+    The name is another one after each start; "" if nvshared does not answer. `socket`: of nvshared,
+    for programs. `fresh`: nvshared asks the driver about each card first, which may take a second.
+    """
+    try:
+        with Daemon(bus, PATIENCE) as daemon:
+            return _look(daemon, socket, kubelet, fresh=fresh), daemon.peer
+    except NvshareError as error:
+        return error, ""
+
+
+def _look(
+    daemon: Daemon, socket: Path, kubelet: Path, *, fresh: bool = False
+) -> tuple[Card, ...]:
+    gpus = daemon.gpus(fresh=fresh)
+    if not socket.is_socket():
+        raise NvshareError(
+            f"nvshared runs, and does not listen at {socket}", "--socket says where it does"
+        )
+    given = elsewhere(kubelet, RESOURCE)
+    cards = []
+    for gpu in gpus:
+        uuid = gpu["UUID"]
+        card = Card(
+            uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
+        if gpu["State"] == "lost":
+            trouble = f"{uuid} fell off the bus, or its driver is gone"
+        elif gpu.get("Fault"):          # an older nvshared has none
+            trouble = f"{uuid} cannot be relied on: {gpu['Fault']}"
+        elif gpu["MIG"]:
+            trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
+        else:
+            trouble = conflict(card, given)
+        cards.append(replace(card, trouble=trouble))
+    return tuple(cards)

@@ -11,14 +11,13 @@ from contextlib import suppress
 from functools import partial
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.card import holders
+from nvshared.kubelet.card import holders, look
 from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.claims import Prepared
 from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
 from nvshared.kubelet.pod import RESOURCE
-from nvshared.kubelet.watch import Place, look
 from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
@@ -63,12 +62,12 @@ async def _serve(options: Options) -> None:
     offer = Offer(options.replicas)
     containers = Containers(options.socket, options.state, Folders(options.cdi_folder))
     runtime = Runtime(options.cdi, options.runtime)
-    place = Place(options.bus, options.socket, options.kubelet, RESOURCE)
     nvshared = ""                       # its own name on the bus, when it was last asked
 
     async def look_again(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        seen, answered = await asyncio.to_thread(look, place, fresh=fresh)
+        seen, answered = await asyncio.to_thread(
+            look, options.bus, options.socket, options.kubelet, fresh=fresh)
         news = offer.learn(seen)
         if pods is not None and answered not in ("", nvshared):
             pods.nvshared_is_back()     # which looks at what is offered now

@@ -2,9 +2,10 @@
 """The messages that kubelet and its plugins exchange, described here and made at run time.
 
 Interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins,
-deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two questions of CRI's runtime/v1. What
-of them stands here is frozen. Protobuf makes classes of the descriptions, so there is no generated
-code, which would be bound to one version of protobuf.
+deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two questions of CRI's runtime/v1; of
+each message the fields that nvshare-kubelet sets or reads. All of them are frozen. Protobuf makes
+classes of the descriptions, so there is no generated code, which would be bound to one version of
+protobuf.
 
 A field is written as NUMBER TYPE; `*` stands before the type of a repeated one, `map` is one from
 strings to strings, and `map TYPE` one from strings to messages.
@@ -29,12 +30,8 @@ REGISTRATION: Described = {
 
 DEVICE_PLUGIN: Described = {
     "Empty": {},
-    "DevicePluginOptions": {
-        "pre_start_required": "1 bool", "get_preferred_allocation_available": "2 bool",
-    },
-    "NUMANode": {"ID": "1 int64"},
-    "TopologyInfo": {"nodes": "1 *NUMANode"},
-    "Device": {"ID": "1 string", "health": "2 string", "topology": "3 TopologyInfo"},
+    "DevicePluginOptions": {"get_preferred_allocation_available": "2 bool"},
+    "Device": {"ID": "1 string", "health": "2 string"},
     "ListAndWatchResponse": {"devices": "1 *Device"},
     "ContainerPreferredAllocationRequest": {
         "available_deviceIDs": "1 *string", "must_include_deviceIDs": "2 *string",
@@ -55,12 +52,10 @@ DEVICE_PLUGIN: Described = {
     },
     "CDIDevice": {"name": "1 string"},
     "ContainerAllocateResponse": {
-        "envs": "1 map", "mounts": "2 *Mount", "devices": "3 *DeviceSpec", "annotations": "4 map",
+        "envs": "1 map", "mounts": "2 *Mount", "devices": "3 *DeviceSpec",
         "cdi_devices": "5 *CDIDevice",
     },
     "AllocateResponse": {"container_responses": "1 *ContainerAllocateResponse"},
-    "PreStartContainerRequest": {"devices_ids": "1 *string"},
-    "PreStartContainerResponse": {},
 }
 
 DRA: Described = {
@@ -83,8 +78,7 @@ HEALTH: Described = {
     "DeviceHealth": {
         "device": "1 DeviceIdentifier",
         "health": "2 int32",            # an enumeration
-        "last_updated_time": "3 int64", "health_check_timeout_seconds": "4 int64",
-        "message": "5 string",
+        "last_updated_time": "3 int64", "message": "5 string",
     },
     "NodeWatchResourcesResponse": {"devices": "1 *DeviceHealth"},
 }

@@ -42,7 +42,6 @@ class Plugin:
             "ListAndWatch": (self.list_and_watch, "Empty"),
             "GetPreferredAllocation": (self.preferred, "PreferredAllocationRequest"),
             "Allocate": (self.allocate, "AllocateRequest"),
-            "PreStartContainer": (self.pre_start, "PreStartContainerRequest"),
         }),)
 
     async def options(self, _request: Any, _context: Any) -> Any:
@@ -103,10 +102,6 @@ class Plugin:
             return DP["ContainerAllocateResponse"](devices=[
                 DP["DeviceSpec"](container_path=missing, host_path=missing, permissions="r")])
         return _as_message(self._containers.answer(cards, by_cdi=by_cdi))
-
-    async def pre_start(self, _request: Any, _context: Any) -> Any:
-        """Kubelet does not ask: we did not say that it should."""
-        return DP["PreStartContainerResponse"]()
 
 
 def _as_message(answer: Answer) -> Any:

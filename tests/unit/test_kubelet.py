@@ -17,7 +17,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import Server, server
-from nvshared.kubelet.card import CHECKPOINT, Card, conflict, elsewhere
+from nvshared.kubelet.card import CHECKPOINT, Card, _look, conflict, elsewhere
 from nvshared.kubelet.meanings import MEANINGS, priority
 from nvshared.kubelet.messages import (
     DEVICE_PLUGIN,
@@ -31,7 +31,6 @@ from nvshared.kubelet.offer import Offer, Replicas, card_of, preferred
 from nvshared.kubelet.options import parse, priority_classes, replicas
 from nvshared.kubelet.pod import MIRROR, PREFIX, RESOURCE, STATIC, Pod, clipped, pod
 from nvshared.kubelet.static import StaticPods
-from nvshared.kubelet.watch import Place, _look
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
 OTHER = Card("GPU-1b", 1, "00000000:65:00.0")
@@ -46,12 +45,10 @@ WIRE = [
     }, b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"),
     (REGISTRATION, "RegistrationStatus", {"plugin_registered": True, "error": "e"},
      b"\x08\x01\x12\x01e"),
-    (DEVICE_PLUGIN, "DevicePluginOptions", {
-        "pre_start_required": True, "get_preferred_allocation_available": True,
-    }, b"\x08\x01\x10\x01"),
-    (DEVICE_PLUGIN, "ListAndWatchResponse", {"devices": [{
-        "ID": "i", "health": "h", "topology": {"nodes": [{"ID": 1}]},
-    }]}, b"\x0a\x0c\x0a\x01i\x12\x01h\x1a\x04\x0a\x02\x08\x01"),
+    (DEVICE_PLUGIN, "DevicePluginOptions", {"get_preferred_allocation_available": True},
+     b"\x10\x01"),
+    (DEVICE_PLUGIN, "ListAndWatchResponse", {"devices": [{"ID": "i", "health": "h"}]},
+     b"\x0a\x06\x0a\x01i\x12\x01h"),
     (DEVICE_PLUGIN, "PreferredAllocationRequest", {"container_requests": [{
         "available_deviceIDs": ["a"], "must_include_deviceIDs": ["m"], "allocation_size": 2,
     }]}, b"\x0a\x08\x0a\x01a\x12\x01m\x18\x02"),
@@ -64,10 +61,9 @@ WIRE = [
         "envs": {"k": "v"},
         "mounts": [{"container_path": "c", "host_path": "h", "read_only": True}],
         "devices": [{"container_path": "c", "host_path": "h", "permissions": "p"}],
-        "annotations": {"k": "v"}, "cdi_devices": [{"name": "n"}],
-    }]}, b"\x0a\x2a\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01"
-         b"\x1a\x09\x0a\x01c\x12\x01h\x1a\x01p\x22\x06\x0a\x01k\x12\x01v\x2a\x03\x0a\x01n"),
-    (DEVICE_PLUGIN, "PreStartContainerRequest", {"devices_ids": ["a"]}, b"\x0a\x01a"),
+        "cdi_devices": [{"name": "n"}],
+    }]}, b"\x0a\x22\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01"
+         b"\x1a\x09\x0a\x01c\x12\x01h\x1a\x01p\x2a\x03\x0a\x01n"),
     (DRA, "NodePrepareResourcesRequest", {
         "claims": [{"namespace": "s", "uid": "u", "name": "n"}],
     }, b"\x0a\x09\x0a\x01s\x12\x01u\x1a\x01n"),
@@ -78,8 +74,8 @@ WIRE = [
      b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s\x12\x01e"),
     (HEALTH, "NodeWatchResourcesResponse", {"devices": [{
         "device": {"pool_name": "p", "device_name": "d"}, "health": 2, "last_updated_time": 3,
-        "health_check_timeout_seconds": 4, "message": "m",
-    }]}, b"\x0a\x11\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x20\x04\x2a\x01m"),
+        "message": "m",
+    }]}, b"\x0a\x0f\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x2a\x01m"),
     (RUNTIME, "StatusRequest", {"verbose": True}, b"\x08\x01"),
     (RUNTIME, "StatusResponse", {"info": {"k": "v"}}, b"\x12\x06\x0a\x01k\x12\x01v"),
     (RUNTIME, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"},
@@ -168,8 +164,7 @@ class DividedGPU(Daemon):
 def test_divided_and_lost_cards_are_not_offered(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        divided, lost = _look(
-            DividedGPU(), Place("system", tmp_path / "s", tmp_path, "nvshare.com/gpu"))
+        divided, lost = _look(DividedGPU(), tmp_path / "s", tmp_path)
     assert "GPU-0a is divided (MIG)" in divided.trouble
     assert "GPU-1b fell off the bus" in lost.trouble
 
