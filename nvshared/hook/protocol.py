@@ -158,7 +158,7 @@ class ReportRecord:
     commit: int = 0                     # HELLO, COMMIT
     pins: int = 0                       # COMMIT
     moved: int = 0                      # all others; of STOPPED it is `used`
-    took: int = 0                       # us; of STORED an errno
+    took: int = 0                       # us; of STORED an errno, of BORROWED bytes
     version: int = VERSION
     text: str = ""                      # NAME, GANG
 
@@ -214,7 +214,7 @@ def encode_report(report: ReportRecord) -> bytes:
     """The bytes of a report."""
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
-    *figures, answered, to_pin, stays, _ = astuple(report.memory)
+    *figures, answered, to_pin, stays, _, _ = astuple(report.memory)
     asks = report.type in ASKS
     return REPORT.pack(
         report.type, report.version, report.flags, stays, report.number, *figures,

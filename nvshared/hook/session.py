@@ -80,7 +80,7 @@ class Session:
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
-        self._borrowed = 0              # of its host memory lies on the GPU with this UUID,
+        self._borrowed = self._dirty = 0    # of its host memory lies on the GPU with this UUID,
         self._lender = b""              # as it said last
         self._introduction = 0          # number of an INTRODUCE without its HELLO
         self._parked = ParkedHook(wire.send)
@@ -106,9 +106,10 @@ class Session:
             self._join_gang(record.text)
             return
         if record.type is Type.BORROWED:
-            self._borrowed, self._lender = record.moved, record.uuid
+            self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
             return
-        record = replace(record, memory=replace(record.memory, borrowed=self._borrowed))
+        record = replace(record, memory=replace(
+            record.memory, borrowed=self._borrowed, dirty=self._dirty))
         if self._introduction:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
@@ -405,7 +406,7 @@ def _bounded(said: events.Memory, total: int) -> events.Memory:
     return events.Memory(
         allocated, said.resident, said.pinned, pending, min(said.room, total),
         _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.stays,
-        said.borrowed,
+        said.borrowed, min(said.dirty, said.borrowed),
     )
 
 

@@ -14,6 +14,8 @@ The goals, in order of priority:
    if a client will come, so it is done only while an idle client has swapped memory; the client
    that lacks most is taken for the next. What it lacks, less what is free, is written back where
    it would be evicted: from the client that will run last.
+   Memory that idle clients have on a neighbour card is written back, too, whoever comes: with a
+   copy on the host it returns at once (loans.py).
 4. **Preallocate** host memory in running clients (PREALLOCATE) for what will be evicted from them.
    Their memory changes, so it cannot be written back yet. PREALLOCATE has no answer, and any move
    ends it.
@@ -103,6 +105,8 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
             _prefetch(decision)
         if writeback_pays(card) and Way.OUT not in _copying(card):
             _write_back(decision)
+        if card.settings.writeback and Way.OUT not in _copying(card):
+            _copy_borrowed(decision)
     if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
         _preallocate(decision, head)
 
@@ -268,6 +272,21 @@ def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -
         return False
     decision.write_back(client, size, host)
     return True
+
+
+def _copy_borrowed(decision: Decision) -> None:
+    """One client at a time, all that it has on another card alone; at most a part of the host."""
+    card, block = decision.card, decision.card.settings.block
+    if any(move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves):
+        return
+    for client in card.groups.group("borrowing"):
+        wanted = min(
+            client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
+        if not client.memory.dirty or client.moves or not client.is_idle or wanted < block:
+            continue
+        if decision.due(max(client.since + client.writeback.after, client.copy_after)):
+            decision.write_back(client, 0, client.host_charged + wanted)
+            return
 
 
 def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:

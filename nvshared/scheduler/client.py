@@ -290,7 +290,8 @@ class ScheduledClient(Counting):
     writeback: WritebackState = WritebackState()
     preallocated: int = 0               # host memory it may have, by the last PREALLOCATE
     lender: Neighbour | None = None     # of which it borrows, or may; see loans.py
-    return_after: int = 0               # a return failed; do not order another before this
+    return_after: int = 0               # a return failed; do not order another before this,
+    copy_after: int = 0                 # and the same of a writeback of borrowed memory
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see quantum.py
     rests: int | None = None            # the window before them, if idleness ended its last turn

@@ -62,6 +62,7 @@ class Memory:
     to_pin: int = 0                     # granted up to that one, and not pinned yet
     stays: Stays = Stays.NOT
     borrowed: int = 0                   # what of `host` lies on another card; see loans.py
+    dirty: int = 0                      # what of that the host has no copy of
 
     @property
     def need(self) -> int:

@@ -37,6 +37,7 @@ SLACK_MOST = GIB                        # room to grow that a holder gets beyond
 SLACK_PART = 8                          # at most this part of the room that no client needs,
 SLACK_REFILL = 4                        # filled up when it is down to this part
 RETURN_AGAIN = SECOND // 4              # before a loan that could not be given back is asked for
+COPY_AGAIN = 2 * SECOND                 # before borrowed memory that was not copied is copied
 TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
 # Host memory is taken in pieces, so more may be taken than must be: a few
 # blocks, or this part of what is left of the budget.
@@ -334,6 +335,9 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
             _evicted(card, client, answer, done, before)
         case Loaded():
             failed = _loaded(card, client, answer, done) or failed
+        case WrittenBack() if isinstance(done.order, Writeback) and not done.order.size:
+            if client.memory.dirty and not answer.yielded:
+                client.copy_after = card.now + COPY_AGAIN
         case WrittenBack() if isinstance(done.order, Writeback):
             done_now = client.writeback.bytes if client.holds else min(
                 answer.bytes, client.memory.resident)

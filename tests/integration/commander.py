@@ -48,7 +48,9 @@ class Hook:
     introduction: int = 0               # until a HELLO with this number, nothing counts
     answered: int = 0                   # the question up to which it has heard
     borrowed: int = 0                   # bytes of memory.host that lie on the lender,
-    had_borrowed: bool = False          # and whether any did after the last order
+    dirty: int = 0                      # and those of them that must be copied to return them,
+    had_borrowed: bool = False          # and whether any did after the last order,
+    had_dirty: int = 0                  # and how many of these there were then
     stored: int = 0                     # bytes in its file,
     has_file: bool = False              # which was sent on this connection, or is older
     to_pin: int | None = None           # what it may still pin of that; None: not said yet
@@ -81,6 +83,7 @@ class Commander:
         self.stored = 0                 # the most that was in one file
         self.emptied = 0                # times that a file had bytes and then none
         self.borrowed = self.returned = 0   # the most that was lent at once, and what was recalled
+        self.cleaned = 0                # orders that copied some of it to the host
         self.refuses = refuses          # this part of what is asked for, although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
@@ -359,11 +362,14 @@ class Commander:
                 if order.type is Type.EVICT and not order.flags & Flag.KEEP:
                     assert hook.borrowed <= order.loan or record.flags & Flag.NO_MEMORY
                     self.returned += hook.borrowed == 0 and hook.had_borrowed
-                hook.had_borrowed = hook.borrowed > 0
                 if order.flags & Flag.KEEP:
                     self.bytes_saved += record.moved
+                    self.cleaned += hook.borrowed > 0 and hook.dirty < hook.had_dirty
+                    if record.flags == 0 and order.host > 1 << 39 and not hook.running:
+                        assert not hook.dirty, "the host has no copy of borrowed memory"
                 else:
                     self.bytes_moved += record.moved
+                hook.had_borrowed, hook.had_dirty = hook.borrowed > 0, hook.dirty
             case Type.COMMIT if record.commit == 0:
                 self.beyond += 1
                 self.send(hook, self._limits(hook, record.number, beyond=memory.beyond))
@@ -378,7 +384,8 @@ class Commander:
 
     def _hear_borrowed(self, hook: Hook, record: ReportRecord) -> None:
         assert record.uuid == self.lender
-        hook.borrowed = record.moved
+        hook.borrowed, hook.dirty = record.moved, record.took
+        assert hook.dirty <= hook.borrowed
         self.borrowed = max(self.borrowed, sum(one.borrowed for one in self.hooks))
 
     def _hear_stored(self, hook: Hook, record: ReportRecord) -> None:

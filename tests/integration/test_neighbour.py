@@ -115,6 +115,25 @@ def test_client_of_the_lender_gets_lent_memory_back(site: Site) -> None:
     assert most_lent(trace) <= CAPACITY
 
 
+def test_idle_borrower_returns_memory_of_which_the_host_has_a_copy(site: Site) -> None:
+    _, trace = start(site)
+    idle = site.workload(
+        "--memory", "24MiB", "--chunk", "2MiB", "--until-told", "--cpu-ms", "3000", "--seed", "1",
+        "--json")
+    programs = [idle, *[program(site, seed, None) for seed in (2, 3)]]
+    lines = follow(trace)
+    next(line for line in lines if line.get("pid") == idle.pid and borrowed(line))
+    finish(programs[1:])
+    copied = next(line for line in lines if line.get("pid") == idle.pid
+                  and line.get("event") == "written-back" and not line["memory"]["dirty"])
+    assert borrowed(copied)
+    own = [on_second(site, seed) for seed in (7, 8)]
+    returned = next(line for line in lines if line.get("pid") == idle.pid
+                    and line.get("event") == "evicted" and not borrowed(line))
+    assert returned["memory"]["host"] < copied["memory"]["host"]
+    finish([idle, *own])
+
+
 @pytest.mark.parametrize("whom", ["borrower", "client of the lender", "daemon"])
 def test_kill_with_memory_lent_loses_no_bytes_of_other_programs(site: Site, whom: str) -> None:
     daemon, trace = start(site)

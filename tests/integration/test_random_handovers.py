@@ -134,7 +134,7 @@ def test_every_byte_is_right_after_many_turns(
     assert commander.bytes_moved > (10 if thorough else 3) * CAPACITY
     assert commander.bytes_saved > 0
     assert commander.beyond > 0
-    assert not all_tiers or (commander.borrowed > 0 and commander.returned > 0)
+    assert not all_tiers or min(commander.borrowed, commander.returned, commander.cleaned) > 0
     assert not all_tiers or (commander.stored > 0 and commander.emptied > 0)
     often = ("graphs", "shared", "pooled")
     for what in (*often, "mapped_elsewhere", "reused", "touched") if thorough else often:

@@ -121,6 +121,7 @@ class Hook:
     doing: MoveOrder | None = None
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     borrowed: int = 0                   # of its host memory lies on another card
+    dirty: int = 0                      # and not on the host
     early: int = 0                      # host memory that it makes meanwhile, in all;
     making: bool = False                # a slab of it is begun
     dead: bool = False
@@ -162,7 +163,7 @@ class Hook:
             self.allocated - fast, self.resident - fast, self.pinned + fast, self.pending,
             self.room, self.host, answered=self.answered,
             to_pin=sum(one.pins for one in self.taking), stays=self.stays,
-            borrowed=min(self.borrowed, self.host),
+            borrowed=min(self.borrowed, self.host), dirty=min(self.dirty, self.borrowed, self.host),
         )
 
     @property

@@ -38,7 +38,7 @@ def evict(
     filled = hook.filled + (hook.pending if hook.granted else 0)
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
-    hook.borrowed = min(order.loan, hook.host)
+    hook.borrowed = hook.dirty = min(order.loan, hook.host)
     hook.say(Evicted(
         hook.id, hook.memory, order.number, moved, no_memory=no_host, driver_error=failed,
         yielded=more and order.number in hook.cut,
@@ -71,6 +71,7 @@ def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bo
             hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
             return
     hook.borrowed = min(max(hook.borrowed, order.loan), hook.host)
+    hook.dirty = hook.borrowed if order.number in hook.cut else 0
     hook.say(WrittenBack(
         hook.id, hook.memory, order.number, ready, no_memory=no_host,
         driver_error=failed, yielded=more and order.number in hook.cut,

@@ -10,8 +10,16 @@ from unittest import mock
 import pytest
 
 from nvshared.scheduler import Scheduler
-from nvshared.scheduler.actions import Action, Evict, Writeback
-from nvshared.scheduler.events import Evicted, GPULost, Joined, Memory, Tick
+from nvshared.scheduler.actions import Action, Evict, Load, Writeback, Yield
+from nvshared.scheduler.events import (
+    Evicted,
+    GPULost,
+    Joined,
+    Memory,
+    SettingsChanged,
+    Tick,
+    WrittenBack,
+)
 from nvshared.scheduler.neighbours import Neighbour
 from nvshared.units import GIB
 from tests.unit import scheduler_world
@@ -101,6 +109,60 @@ def test_commit_on_the_lender_calls_the_excess_back() -> None:
     assert far.scheduler.snapshot().free == 50 * GIB
     near.tell(_evicted(near, 1, 19))
     assert far.scheduler.snapshot().free == 61 * GIB
+
+
+def idle_borrower(near: Talk) -> None:
+    """Client 1 is idle with 30 GiB on the other card alone, client 2 has left."""
+    near.tell(SettingsChanged(replace(near.settings, writeback=True)))
+    lend(near)
+    near.memory[1] = replace(near.memory[1], dirty=30 * GIB)
+    near.leave(2)
+    near.changed(1)
+
+
+def test_writeback_copies_borrowed_memory_of_an_idle_client_once_to_the_host() -> None:
+    near, _ = pair()
+    idle_borrower(near)
+    (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
+    assert (order.client, order.size) == (1, 0)
+    assert order.loan == 30 * GIB
+    assert order.host > near.memory[1].host + 30 * GIB
+    near.memory[1] = replace(near.memory[1], host=60 * GIB, dirty=0)
+    near.tell(WrittenBack(1, near.memory[1], order.number, 0))
+    assert not [one for one in near.wait(5) if isinstance(one, Writeback)]
+
+
+def test_writeback_of_borrowed_memory_that_copied_nothing_is_repeated_later() -> None:
+    near, _ = pair()
+    idle_borrower(near)
+    (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
+    assert not near.tell(WrittenBack(1, near.memory[1], order.number, 0))
+    assert [one for one in near.wait(3) if isinstance(one, Writeback)]
+
+
+def test_writeback_of_borrowed_memory_is_cut_when_a_client_wants_the_card() -> None:
+    near, _ = pair()
+    idle_borrower(near)
+    (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
+    assert Yield(1, order.number) in near.want(1)
+
+
+def test_recall_loads_dirty_memory_while_the_borrowers_own_card_has_room() -> None:
+    near, far = pair()
+    idle_borrower(near)
+    far.join(7, commit=70)
+    load, evict = [one for one in near.tell(Tick()) if isinstance(one, Load | Evict)]
+    assert (load.client, load.room) == (1, 60 * GIB)
+    assert (evict.client, evict.room, evict.loan) == (1, 60 * GIB, 0)
+
+
+def test_recall_loads_no_clean_memory() -> None:
+    near, far = pair()
+    idle_borrower(near)
+    near.memory[1] = replace(near.memory[1], dirty=0)
+    near.changed(1)
+    far.join(7, commit=70)
+    assert loans(near.tell(Tick())) == [(0, FAR)]
 
 
 def test_return_that_failed_is_ordered_again_later() -> None:

@@ -66,7 +66,7 @@ enum nvshare_type {
      * MOVED. A running client moves nothing: it gives up only the room it does not fill.
      * NVSHARE_KEEP in flags, to one whose gate is closed: nothing leaves and the room
      * stays. Instead copy to the host what would leave first, until `writeback` bytes
-     * could leave without a copy.
+     * could leave without a copy, and then what lies on another GPU alone.
      * `loan`, `lender`: how many of the bytes that are away may lie on another GPU, in all, and
      * on which. They count in memory.host, so that host memory can take them back; without KEEP,
      * what lies there beyond the loan goes to host memory first. */
@@ -174,8 +174,8 @@ enum nvshare_type {
      * NAME's: a name, a colon, and how many processes they are, if that is known. Only before
      * HELLO. */
     NVSHARE_GANG = 75,
-    /* `moved` bytes of memory.host lie on the GPU `uuid`. Before the next record, whenever that has
-     * changed; and before HELLO, if there ever were any. */
+    /* `moved` bytes of memory.host lie on the GPU `uuid`, and to return `dirty` of them takes a copy.
+     * Before the next record, whenever that has changed; and before HELLO, if there ever were any. */
     NVSHARE_BORROWED = 76,
     /* Answer to PARK, with its number. `park`: whether the client is parked now. NVSHARE_WANTS in
      * flags: a thread wants the driver, or stands at the gate. */
@@ -350,7 +350,10 @@ struct nvshare_report {
                         uint64_t used; /* STOPPED: microseconds */
                         uint64_t park; /* PARKED: enum nvshare_park */
                     };
-                    uint64_t took;   /* microseconds; STORED: errno */
+                    union {
+                        uint64_t took; /* MOVED, STOPPED: microseconds; STORED: errno */
+                        uint64_t dirty; /* BORROWED: bytes */
+                    };
                 };
             };
         };

@@ -119,6 +119,12 @@ bool block_take_place(struct block *block, uint64_t allowance)
         block_give_place(block);     /* its bytes there are old, and none go there from the card */
     if (take_place(block, allowance, false))
         return true;
+    struct block *copied;
+    while ((copied = search_oldest(block->client, SEARCH_COPIED)) != NULL) {
+        block_give_copy(copied);
+        if (take_place(block, allowance, false))
+            return true;
+    }
     /* The oldest blocks are evicted last, so they need their places least. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger) {
@@ -139,6 +145,20 @@ static void leave_place(struct block *block)
     block->store->block = NULL;
     block->store->write.cancelled = true;
     block->store = NULL;
+    block->place.tier = NULL;
+}
+
+static void give(struct block *block, struct place *place)
+{
+    if (place->tier != NULL)
+        place->tier->give(block->client, block->size, place);
+    place->tier = NULL;
+    search_note(block);
+}
+
+void block_give_copy(struct block *block)
+{
+    give(block, &block->copy);
 }
 
 void block_give_place(struct block *block)
@@ -147,11 +167,21 @@ void block_give_place(struct block *block)
         return;
     if (block->store != NULL)
         leave_place(block);
-    else
-        block->place.tier->give(block->client, block->size, &block->place);
-    block->place.tier = NULL;
+    give(block, &block->copy);
     block->known = false;
     block->clean_as_of_turn = 0;
+    give(block, &block->place);
+}
+
+void block_return_place(struct block *block)
+{
+    if (block->copy.tier == NULL) {
+        block_give_place(block);
+        return;
+    }
+    give(block, &block->place);
+    block->place = block->copy;
+    block->copy.tier = NULL;
     search_note(block);
 }
 
@@ -160,9 +190,13 @@ void blocks_give_places(struct client *client, uint64_t allowance)
     host_trim(client, allowance);    /* empty slabs first */
     if (client->memory.host <= allowance)
         return;
-    struct block *kept;
-    while ((kept = search_oldest(client, SEARCH_KEPT)) != NULL)
-        block_give_place(kept);
+    struct block *block;
+    while ((block = search_oldest(client, SEARCH_COPIED)) != NULL)
+        block_give_copy(block);
+    host_trim(client, allowance);
+    while (client->memory.host > allowance
+           && (block = search_oldest(client, SEARCH_KEPT)) != NULL)
+        block_give_place(block);
     host_trim(client, allowance);
 }
 

@@ -52,6 +52,7 @@ struct block {
     bool immovable;                  /* at present: block_hold() */
     bool managed;                    /* mapped by the driver, and not readable by examine.cu */
     struct place place;              /* may be kept while resident */
+    struct place copy;               /* on the host, of what `place` has on another GPU */
     CUmemGenericAllocationHandle handle;
     uint64_t clean_as_of_turn;       /* the place is current while the client's `turns` equals this;
                                         0: never */
@@ -87,8 +88,12 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 /* Finds a place for a block, as take() of its tiers. If there is none, resident blocks give up the
  * places that they keep. */
 bool block_take_place(struct block *block, uint64_t allowance);
-/* Gives up the block's place, if it has one. */
+/* Gives up the block's place, if it has one, and its copy. */
 void block_give_place(struct block *block);
+/* Gives up the copy alone: `place` is about to be overwritten, or others need host memory. */
+void block_give_copy(struct block *block);
+/* The copy replaces the place. Without a copy as block_give_place(). */
+void block_return_place(struct block *block);
 /* Makes resident blocks give up places until the client holds at most `allowance` bytes of host
  * memory, if that suffices. Service thread; may release and retake the lock. */
 void blocks_give_places(struct client *client, uint64_t allowance);

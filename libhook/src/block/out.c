@@ -257,6 +257,7 @@ static bool departure_copy(struct departure *departure, struct block *block)
     block->restless = block->known;
     bool has_place = block_take_place(block, order->host);
     block->known = false;            /* the place is about to be overwritten */
+    block_give_copy(block);
     block->clean_as_of_turn = 0;
     block->looked = departure->looked && look->whole;
     block->content = look->all;
@@ -271,6 +272,12 @@ static bool departure_copy(struct departure *departure, struct block *block)
     }
     enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
                                         order);
+    if (started == NOT_STARTED && block->place.tier == &tier_peer) {
+        block->writing_back = false;
+        block_give_place(block);     /* it is chosen again, and goes to the host */
+        victim_stays(block);
+        return true;
+    }
     if (started != STARTED) {
         block->writing_back = false;
         departure->progress.failed |= started == NOT_STARTED;
@@ -396,62 +403,47 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     return departing.progress.bytes;
 }
 
-/* Blocks whose bytes are copied together from another GPU to the host. */
-struct returning {
-    struct block *blocks[COPIES_IN_FLIGHT];
-    struct place places[COPIES_IN_FLIGHT];
-    unsigned count, started;
-};
-
-/* Looks for the next ones from `block` on, which go until `bytes` are on their way. They are COMING
- * meanwhile, so that they do not disappear. */
-static void begin_return(struct client *client, struct returning *set, struct block *block,
-                         uint64_t bytes, uint64_t allowance)
+/* Copies the oldest blocks of which only another GPU has the bytes to the host, until `bytes` are under
+ * way. They are COMING meanwhile, so that they do not disappear. Returns bytes copied; 0: no more can
+ * be. Service thread, with memory_lock, which is released meanwhile. */
+static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
-    *set = (struct returning){ .count = 0 };
-    for (uint64_t chosen = 0; block != NULL && chosen < bytes && set->count < COPIES_IN_FLIGHT;
-         block = block->younger)
-        if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_peer && !block->immovable) {
-            block_set_state(block, BLOCK_COMING);
-            chosen += block->size;
-            set->blocks[set->count++] = block;
-        }
-    for (; set->started < set->count; set->started++) {
-        struct block *next = set->blocks[set->started];
-        struct place *place = &set->places[set->started];
-        if (!tier_host.take(client, next->size, allowance, true, place))
-            return;
-        place->tier = &tier_host;
-        if (tier_host.out(place, next->place.peer.address, 0, next->size, client->copy_stream)
-            != CUDA_SUCCESS)
-            return;
+    struct block *block, *blocks[COPIES_IN_FLIGHT];
+    struct place places[COPIES_IN_FLIGHT] = { { .tier = NULL } };
+    unsigned count = 0, started = 0;
+    uint64_t copied = 0;
+    for (uint64_t chosen = 0; chosen < bytes && count < COPIES_IN_FLIGHT
+         && (block = search_oldest(client, SEARCH_DIRTY)) != NULL; chosen += block->size) {
+        block_set_state(block, BLOCK_COMING);
+        blocks[count++] = block;
     }
-}
-
-/* Waits for the copies. `*next`: where to go on. Returns bytes that are on the host now. */
-static uint64_t end_return(struct client *client, struct returning *set, struct block **next)
-{
-    uint64_t bytes = 0;
+    for (; started < count; started++) {
+        struct place *place = &places[started];
+        block = blocks[started];
+        if (!tier_host.take(client, block->size, allowance, true, place))
+            break;
+        place->tier = &tier_host;
+        if (tier_host.out(place, block->place.peer.address, 0, block->size, client->copy_stream)
+            != CUDA_SUCCESS)
+            break;
+    }
     pthread_mutex_unlock(&memory_lock);
-    bool copied = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
+    bool done = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
-    *next = set->count > 0 ? set->blocks[set->count - 1]->younger : NULL;
-    for (unsigned i = 0; i < set->count; i++) {
-        struct block *block = set->blocks[i];
-        struct place old = set->places[i];
-        if (copied && i < set->started) {
-            old = block->place;
-            block->place = set->places[i];
-            bytes += block->size;
+    for (unsigned i = 0; i < count; i++) {
+        block = blocks[i];
+        if (done && i < started) {
+            block->copy = places[i];
+            copied += block->size;
+        } else if (places[i].tier != NULL) {
+            places[i].tier->give(client, block->size, &places[i]);
         }
-        if (old.tier != NULL)
-            old.tier->give(client, block->size, &old);
         block_set_state(block, BLOCK_SWAPPED);
         if (block->doomed)
             block_free(block);
     }
     pthread_cond_broadcast(&memory_changed);
-    return bytes;
+    return copied;
 }
 
 uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order)
@@ -459,18 +451,22 @@ uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order 
     uint64_t loan = peer_allow(client, order->loan, order->lender);
     for (struct block *block = client->blocks; block != NULL && client->borrowed > loan;
          block = block->younger)
-        if (block->state == BLOCK_RESIDENT && block->place.tier == &tier_peer)
-            block_give_place(block);
+        if (block->place.tier == &tier_peer
+            && (block->state == BLOCK_RESIDENT
+                || (block->state == BLOCK_SWAPPED && block->copy.tier != NULL)))
+            block_return_place(block);
     return loan;
 }
 
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     pthread_mutex_lock(&memory_lock);
-    uint64_t loan = swap_forget_borrowed(client, order);
+    uint64_t loan = swap_forget_borrowed(client, order), copied;
     uint64_t surplus = client->borrowed > loan ? client->borrowed - loan : 0;
     pthread_mutex_unlock(&memory_lock);
-    bool more = surplus > 0 && swap_enter_context(client);
+    if (surplus == 0)
+        return;
+    bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
     /* These bytes count as host memory until they have moved, and so do their new places. Within the
      * order's allowance the host has room for them once. The lock is released meanwhile, so reports
@@ -478,13 +474,11 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     client->memory.host -= surplus;
     client->returning = surplus;
     tier_host.room(client, surplus);
-    for (struct block *block = client->blocks; more && client->borrowed > loan;) {
-        struct returning set;
-        begin_return(client, &set, block, client->borrowed - loan, order->host);
-        uint64_t moved = end_return(client, &set, &block);
-        client->memory.host += moved;
-        client->returning -= moved;
-        more = moved > 0 && set.started == set.count;
+    while (ready && client->borrowed > loan
+           && (copied = copy_borrowed(client, client->borrowed - loan, order->host)) > 0) {
+        swap_forget_borrowed(client, order);
+        client->memory.host += copied;
+        client->returning -= copied;
     }
     tier_host.room(client, 0);
     client->memory.host += client->returning;
@@ -536,6 +530,11 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
         }
         more = !yields && save(&departing, block) && !departing.progress.failed;
         memory_lock_yields(&held_since);
+    }
+    while (more && client->dirty > 0) {
+        more = !order_yields(client, order);
+        departing.flags |= more ? 0 : NVSHARE_YIELDED;
+        more = more && copy_borrowed(client, 1, order->host) > 0;
     }
     departure_end(&departing);
     ready = search_bytes(client, SEARCH_READY);

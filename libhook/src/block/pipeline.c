@@ -14,6 +14,7 @@
 #include "gate/connection.h"
 #include "gate/contexts.h"
 #include "tier/host_slabs.h"
+#include "tier/peer.h"
 
 #define HELD_MOST_US 2000
 
@@ -117,6 +118,17 @@ static enum settled settle(struct block *block)
         ? SETTLED : block->place.tier->settle(&block->place, block->address);
 }
 
+/* A copy to or from the block's place has failed: the next one takes another way, if there is one. */
+static void avoid(struct client *client, struct block *block)
+{
+    if (block->zero || block->place.tier != &tier_peer)
+        return;
+    if (block->state == BLOCK_LEAVING)
+        peer_failed(client);
+    else if (block->copy.tier != NULL)
+        block_return_place(block);
+}
+
 void pipeline_complete(struct client *client, struct pipeline *line)
 {
     struct move move = line->moves[line->first];
@@ -161,6 +173,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     } else {
         /* In either direction, the bytes are still at the source. */
         move.progress->failed = true;
+        avoid(client, block);
         if (!left)
             block_unmap(block);
         block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
@@ -229,5 +242,7 @@ enum start pipeline_start(struct client *client, struct pipeline *line, struct b
     }
     if (started != STARTED)
         cut_short(client, line, block);
+    if (started == NOT_STARTED)
+        avoid(client, block);
     return started;
 }

@@ -48,6 +48,10 @@ static uint16_t fitness(const struct block *block)
         fits |= 1u << SEARCH_ABSENT;
     if (block->state == BLOCK_SWAPPED && block->place.tier == &tier_host && block->store == NULL)
         fits |= 1u << SEARCH_STORABLE;
+    bool copied = block->copy.tier != NULL;
+    fits |= (unsigned)(block->state == BLOCK_SWAPPED && block->place.tier == &tier_peer && !copied
+                       && !block->immovable) << SEARCH_DIRTY;
+    fits |= (unsigned)copied << SEARCH_COPIED;
     if (block->state != BLOCK_RESIDENT)
         return (uint16_t)fits;
     fits |= (unsigned)(block->place.tier != NULL && block->place.tier != &tier_disk)
@@ -75,6 +79,7 @@ static void set(struct searches *searches, const struct block *block, uint16_t f
     size_t node = searches->room + block->slot;
     count(searches, searches->tree[node] & (uint16_t)~fits, -(uint64_t)block->size);
     count(searches, fits & (uint16_t)~searches->tree[node], block->size);
+    block->client->dirty = searches->bytes[SEARCH_DIRTY];
     while (node > 0 && searches->tree[node] != fits) {
         searches->tree[node] = fits;
         fits |= searches->tree[node ^ 1];

@@ -13,6 +13,8 @@ enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 enum search {
     SEARCH_ABSENT,                   /* to be loaded */
     SEARCH_STORABLE,                 /* swapped, in host memory and not being stored */
+    SEARCH_DIRTY,                    /* swapped to another GPU, without a copy on the host */
+    SEARCH_COPIED,                   /* have such a copy */
     /* All others are resident, and */
     SEARCH_KEPT,                     /* have a place in a tier above the disk, */
     SEARCH_UNSEEN,                   /* were never read, */

@@ -78,7 +78,7 @@ static void introduce(struct client *client, uint64_t number)
     client_hears(client, client->question, NULL);
     host_preallocated(client, client->host_most);
     client->introduced++;
-    if (client->lender != CU_DEVICE_INVALID)
+    if (client->borrowed_reported > 0)
         client->borrowed_reported = UINT64_MAX;      /* an earlier report may not have arrived */
     store_forget_order(client);
     client->reports_idle = client->reports_busy = false;    /* not asked for yet */

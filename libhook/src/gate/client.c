@@ -184,6 +184,7 @@ static void client_fill_report(const struct client *client, struct nvshare_repor
     } else if (report->type == NVSHARE_BORROWED) {
         memcpy(report->uuid, client->lender_uuid, sizeof report->uuid);
         report->moved = client->borrowed;
+        report->dirty = client->dirty;
     } else {
         report->answered = client->answered;
         report->to_pin = client_to_pin(client);
@@ -193,9 +194,10 @@ static void client_fill_report(const struct client *client, struct nvshare_repor
 static bool send_borrowed(struct client *client)
 {
     struct nvshare_report report = { .type = NVSHARE_BORROWED };
-    if (client->borrowed == client->borrowed_reported)
+    if (client->borrowed == client->borrowed_reported && client->dirty == client->dirty_reported)
         return true;
     client->borrowed_reported = client->borrowed;
+    client->dirty_reported = client->dirty;
     client_fill_report(client, &report);
     return connection_send(client->socket, &report);
 }

@@ -72,7 +72,8 @@ struct client {
      * may, by the order that is carried out. */
     uint64_t borrowed, loan;
     uint64_t returning;              /* bytes reported, but not in memory.host: swap_return() */
-    uint64_t borrowed_reported;      /* the daemon knows of so many */
+    uint64_t dirty;                  /* of the swapped ones, those that the host has no copy of */
+    uint64_t borrowed_reported, dirty_reported;      /* the daemon knows of so many */
     uint8_t lender_uuid[16];
     /* The client's file (block/store.c): bytes of blocks in it, the most by the last STORE and its
      * number; the errno of the last failure; whether the daemon does not know these. */
@@ -80,7 +81,7 @@ struct client {
     int store_error;
     bool store_news;
     uint64_t store_progress;         /* us: when a write ended last, or none was under way */
-    CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach it */
+    CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach or use it */
     int node;                        /* NUMA node near this device; -1: any */
     unsigned allocators;             /* threads that are making host slabs now, */
     unsigned preallocators;          /* and while the program runs; see host_threads.c */

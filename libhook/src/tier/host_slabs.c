@@ -196,7 +196,7 @@ bool host_register_next(struct client *client, uint64_t wanted)
 
 uint64_t host_useful(const struct client *client)
 {
-    return client->slab_use - client->stored + client->managed_away;
+    return client->slab_use - client->stored + client->managed_away + client->borrowed;
 }
 
 void host_leave_context(struct client *client, bool drained)

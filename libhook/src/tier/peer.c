@@ -49,6 +49,12 @@ uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]
     return loan;
 }
 
+void peer_failed(struct client *client)
+{
+    debug("copies to the GPU that lends memory fail: it is used no more");
+    client->lender = CU_DEVICE_INVALID;
+}
+
 static CUresult map(struct client *client, size_t size, struct place *place)
 {
     const CUmemAllocationProp property = {
