@@ -177,8 +177,8 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
-        idle = loop.create_task(manager.moving.watch())
-        stack.callback(idle.cancel)
+        for endless in (manager.moving.watch(), manager.balancing.watch()):
+            stack.callback(loop.create_task(endless).cancel)
         stack.callback(watch.close)
         watch.start(partial(_reload, manager))
         logger.info("nvshared %s manages %s", __version__, journal.cards(manager))

@@ -47,6 +47,7 @@ class ClientInterface(Interface):
     Gang = read_only("Gang", "s", lambda self: self._client.gang, Emits.NOTHING)
     State = read_only("State", "s", lambda self: self._client.state)
     Unparkable = read_only("Unparkable", "s", lambda self: self._client.unparkable)
+    Moved = read_only("Moved", "s", lambda self: self._client.moved, Emits.NOTHING)
     Stays = read_only("Stays", "s", lambda self: str(self._client.memory.stays))
     Allocated = read_only(
         "Allocated", "t", lambda self: self._client.memory.allocated, Emits.NOTHING)

@@ -91,6 +91,7 @@ class ClientSnapshot(NamedTuple):
     bytes_in: int
     bytes_out: int
     unparkable: str = ""                # why its context cannot leave, if that is known
+    moved: str = ""                     # why nvshared has moved it here by itself
 
 
 class Turn(NamedTuple):

@@ -78,7 +78,7 @@ from nvshared.scheduler.actions import Action, MoveOrder, Run, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.domains import UNBOUNDED, Domains, HostBudget
 from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import Snapshot
@@ -180,6 +180,15 @@ class Scheduler:
         """It holds no turn, and owes no answer to an order."""
         found = self._card.clients.get(client)
         return found is not None and not found.holds and not found.moves
+
+    def tenants_left(self, tenants: Iterable[str]) -> tuple[int, str]:
+        """Bytes of the card that the tightest memory limit of these tenants leaves to a client
+        that comes, and that limit in words."""
+        names = {*tenants}
+        left = [(one.capacity - one.sums.promised, one.words)
+                for client in self._card.clients.values() for one in client.tenancies
+                if one.name in names and one.capacity]
+        return min(left, default=(UNBOUNDED, ""))
 
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, those to mute clients left out."""

@@ -243,6 +243,11 @@ class Config:
         "gpu", _off(quantity.positive_duration), None,
         "how long a program may be idle before its context leaves the GPU, too, until it uses "
         "the GPU again; needs driver 570 or later; off: it stays", metavar="TIME", words="off")
+    balance: bool = _setting(
+        "gpu", quantity.switch, False,
+        "move a program that waits to another GPU of the same kind, once its waiting has cost, or "
+        "will cost, more than the move; needs driver 570 or later; programs of pods, jobs, "
+        "containers and gangs stay; on or off", metavar="SWITCH", words="off")
     drain_patience: int = _setting(
         "gpu", quantity.duration, 2 * SECOND,
         "how long to wait before a program that could not stop is asked again", metavar="TIME",

@@ -41,6 +41,7 @@ class Defaults:
     neighbour: str = "auto"             # which cards lend memory: see sharing/lending.py
     rules: tuple[Rule, ...] = ()        # for tenants
     deep_idle: int | None = None        # microseconds; None: idle clients keep their contexts
+    balance: bool = False               # see sharing/balancing.py
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
@@ -81,7 +82,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     )
     return Defaults(
         settings, lambda facts: _card(config, facts), config.swap_budget is None,
-        config.neighbour, config.rules, config.deep_idle)
+        config.neighbour, config.rules, config.deep_idle, config.balance)
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

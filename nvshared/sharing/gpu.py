@@ -95,6 +95,8 @@ class Client:
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
         self.leaving = False            # it is suspended, so that it can be parked
         self.unparkable = ""            # why the driver does not checkpoint it; "": it may
+        self.moved = ""                 # why it was moved here, if no user had asked for it
+        self.tries = 0                  # of balancing.py to move it
 
     def __str__(self) -> str:
         return f"{self.name}[{self.peer.pid}]"
@@ -123,7 +125,7 @@ class Client:
     def come_from(self, before: "Client") -> None:
         """It was moved here. What is set for it, and what it has used, comes with it."""
         self.held_before, self.waited_before = before.held, before.waited
-        self.unparkable = before.unparkable
+        self.unparkable, self.moved, self.tries = before.unparkable, before.moved, before.tries
         self.set_terms(before.terms)
 
     def set_leaving(self, leaving: bool) -> None:

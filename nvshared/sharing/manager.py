@@ -22,6 +22,7 @@ from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import AUTO, Override, Overrides, saved
+from nvshared.sharing.balancing import Balancing
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
@@ -73,6 +74,8 @@ class Manager:
         self.gangs = Gangs(clock, timer)
         self.moving = Moving(self.gpus)
         self.moving.deep_idle = self._defaults.deep_idle
+        self.balancing = Balancing(self.gpus, self.moving)
+        self.balancing.on = self._defaults.balance
         self._budget = Budget(self._defaults.settings.host_budget, clock, timer)
         self._budget.gathered.connect(self.gathered.emit)
         self._lending = Lending(self._defaults.neighbour, timer)
@@ -284,6 +287,7 @@ class Manager:
         self._budget.resize(self._defaults.settings.host_budget)
         self._lending.use(self._defaults.neighbour)
         self.moving.deep_idle = self._defaults.deep_idle
+        self.balancing.on = self._defaults.balance
         self.changed.emit(frozenset({"tq", "anti_thrash"}))
 
     def _for(self, facts: Facts) -> Settings:

@@ -26,10 +26,11 @@ from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
 from nvshared.machine import checkpoint
 from nvshared.machine.checkpoint import Answer, Step
 from nvshared.scheduler.actions import ClientState
+from nvshared.scheduler.client import PACE, Average
 from nvshared.sharing.gpu import GPU, Client, Parkable
 from nvshared.sharing.sampler import look
 from nvshared.signal import Signal
-from nvshared.units import SECOND
+from nvshared.units import MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
 
@@ -38,6 +39,7 @@ CLEAR = frozenset({"running", "checkpointed", "failed"})    # of what the driver
 LOOK = 0.01                             # seconds between looks whether memory has left
 LEAVES_WITHIN = 60.0                    # seconds, or the program is not parked
 AGAIN = 2.0                             # seconds between tries to restore
+TELLING = 256 * MIB                     # bytes that must have left to teach the pace
 IDLE_LOOK = 1.0                         # seconds between looks for clients that are idle for long
 
 Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
@@ -52,8 +54,11 @@ class Moving:
         self.deep_idle: int | None = None       # microseconds; clients idle for longer are parked
         self.parked: Signal[Client] = Signal("parked")
         self.woken: Signal[Client, GPU] = Signal("woken")       # on this card
+        self.moves = 0                          # under way
         self._gpus = gpus
         self._ask = ask
+        # Of moves, for price(): us for each byte that leaves the card first, and for the rest.
+        self._pace, self._rest = PACE, Average(2 * SECOND, SECOND // 10)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
@@ -65,13 +70,17 @@ class Moving:
         if client.parking != PARKED:
             await asyncio.shield(self._start(self._park(client, ahead=ahead)))
 
-    async def move(self, client: Client, target: GPU) -> None:
-        """Moves a client to another card; it goes on there.
+    async def move(self, client: Client, target: GPU, why: str = "") -> None:
+        """Moves a client to another card; it goes on there. `why`: if no user has asked for it.
 
         Raises NvshareError with the reason if it cannot be; then it goes on where it is.
         """
-        _check_target(client, target)
-        await asyncio.shield(self._start(self._move(client, target)))
+        check_target(client, target)
+        await asyncio.shield(self._start(self._move(client, target, why)))
+
+    def price(self, client: Client) -> float:
+        """Microseconds that a move of the client takes, as far as the moves until now tell."""
+        return self._rest.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
         """Moves all clients of a card to others, or parks them.
@@ -126,7 +135,7 @@ class Moving:
 
     def _idles_long(self, client: Client) -> bool:
         return (self.deep_idle is not None and not client.parking and not client.unparkable
-                and not _refusal(client) and client.view.state is ClientState.IDLE
+                and not refusal(client) and client.view.state is ClientState.IDLE
                 and client.idle >= self.deep_idle)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -142,13 +151,25 @@ class Moving:
         self.parked.emit(client)
         client.set_leaving(False)
 
-    async def _move(self, client: Client, target: GPU) -> None:
+    async def _move(self, client: Client, target: GPU, why: str) -> None:
+        self.moves += 1
+        try:
+            await self._move_now(client, target, why)
+        finally:
+            self.moves -= 1
+
+    async def _move_now(self, client: Client, target: GPU, why: str) -> None:
+        began, resident = client.gpu.now, client.memory.resident
         if client.parking != PARKED:
             await self._checkpoint(client, ahead=False)
         client.parking = RESTORING
         await _make_room(client, target)
         others = [gpu for gpu in self._homes(client) if gpu is not target]
         words = await self._restore(client, [target, *others])
+        if not words:
+            client.moved = why
+            rest = client.gpu.now - began - self._pace.value * resident
+            self._rest = self._rest.after(max(0.0, rest))
         if client.parking == PARKED and _way(client).wanted:
             self.wake(client)           # its turn may have come meanwhile, and wake() did nothing
         if words:
@@ -158,14 +179,17 @@ class Moving:
         """Raises NvshareError with the reason if it is not checkpointed; then it goes on."""
         if client.parking:
             raise NvshareError(f"{client} is just {client.parking}")
-        if why := _refusal(client) or client.unparkable:
+        if why := refusal(client) or client.unparkable:
             raise NvshareError(f"{client} cannot be parked: {why}")
         client.parking = PARKING
         asked = False
         try:
             await self._try_driver(client)
+            began, resident = client.gpu.now, client.memory.resident
             client.set_leaving(True)
             await _leaves(client, ahead=ahead)
+            if resident >= TELLING:
+                self._pace = self._pace.after((client.gpu.now - began) / resident)
             asked = True
             await _way(client).park(ahead=ahead)
             answer = await self._ask_until_clear(client)
@@ -303,7 +327,7 @@ def _is_there(client: Client) -> bool:
     return client.gpu.clients.get(client.id) is client
 
 
-def _refusal(client: Client) -> str:
+def refusal(client: Client) -> str:
     """Why a client cannot be parked, as far as the daemon knows."""
     if client.gpu.lost:
         return f"{client.gpu} is lost"
@@ -316,7 +340,8 @@ def _refusal(client: Client) -> str:
     return ""
 
 
-def _check_target(client: Client, target: GPU) -> None:
+def check_target(client: Client, target: GPU) -> None:
+    """Raises NvshareError with the reason if a client cannot be moved to a card."""
     if target is client.gpu:
         raise InvalidArgs(f"{client} is on GPU {target.facts.index} already")
     if target.lost:
@@ -329,6 +354,10 @@ def _check_target(client: Client, target: GPU) -> None:
     if memory.allocated + memory.pinned > target.capacity.bytes:
         raise NvshareError(
             f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
+    left, words = target.scheduler.tenants_left(map(str, client.peer.tenants))
+    if memory.allocated + memory.pinned > left:
+        raise NvshareError(
+            f"{client} cannot be moved: on GPU {target.facts.index}, {words}")
 
 
 def _same_kind(one: GPU, other: GPU) -> bool:

@@ -215,6 +215,7 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
             f"It held the GPU for {duration(client.held_usec)} in {counted(client.turns, 'turn')} "
             f"and waited for {duration(client.waited_usec)}. {size(client.bytes_in)} came in, "
             f"{size(client.bytes_out)} moved out.", width),
+        *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ()),
     ]
 
 

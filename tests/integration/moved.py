@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import select
 import sys
 import threading
 
@@ -53,6 +54,23 @@ def ask_in_child() -> int:
     if child == 0:
         os._exit(cuda.cuCtxSynchronize())
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def grow(mib: int) -> int:
+    """Allocates more, and fills it."""
+    more = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(more), ctypes.c_size_t(mib << 20))
+    call("cuMemsetD8_v2", more, ctypes.c_ubyte(5), ctypes.c_size_t(mib << 20))
+    return mib
+
+
+def work() -> set[int]:
+    """Uses the GPU without pause, until the next line of the input."""
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        call("cuMemsetD8_v2", memory, ctypes.c_ubyte(7), ctypes.c_size_t(MEMORY))
+        call("cuCtxSynchronize")
+    sys.stdin.readline()
+    return read()
 
 
 threads: list[threading.Thread] = []

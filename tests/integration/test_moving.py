@@ -265,6 +265,64 @@ def test_idle_program_is_parked_after_deep_idle(
         one.end()
 
 
+def keep_busy(program: Program, other: Program) -> None:
+    """Both use their GPU without pause, and do not fit together."""
+    for one in (program, other):
+        assert one.ask("grow(600)") == "600"
+        one.say("work()")
+
+
+def test_balance_moves_a_waiting_program_to_the_idle_card_and_says_why(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus, "--balance", "on", "--tq", "3")
+    programs = Program(own_site), Program(own_site)
+    keep_busy(*programs)
+    with Control(bus) as control:
+        eventually(lambda: {one.gpu for one in control.snapshot().clients} == {0, 1})
+        (moved,) = [one for one in control.snapshot().clients if one.gpu == 1]
+        assert "from GPU 0" in moved.moved
+        assert "waiting" in moved.moved
+        # Each has a card now, so neither moves again.
+        for one in programs:
+            assert one.ask("stop") == "{7}"
+            one.end()
+    assert "moves to gpu1 from GPU 0" in own_site.log.read_text()
+
+
+def test_balance_leaves_a_program_that_the_driver_refuses_and_does_not_ask_again(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus, "--balance", "on", "--tq", "1",
+                   NVSHARE_SIM_FAIL="cuCheckpointProcessCheckpoint:1+:801")
+    programs = Program(own_site), Program(own_site)
+    keep_busy(*programs)
+    with Control(bus) as control:
+        eventually(lambda: all(one.unparkable for one in control.snapshot().clients))
+        assert {(one.gpu, one.moved) for one in control.snapshot().clients} == {(0, "")}
+    for one in programs:
+        assert one.ask("stop") == "{7}"
+        one.end()
+    assert own_site.log.read_text().count("moves to gpu1") == 2
+
+
+def test_program_is_not_moved_beyond_its_tenants_memory_limit_on_the_other_card(
+    own_site: Site, bus: str,
+) -> None:
+    own_site.start("--bus", bus)
+    program, other = Program(own_site), Program(own_site)
+    with Control(bus) as control:
+        (tenant,) = {one.tenant for one in control.snapshot().clients}
+        control.move(control.snapshot().clients[0].id, "1")
+        control.set_tenant_terms(tenant, {"memory-limit": 100 * MIB})
+        (last,) = [one for one in control.snapshot().clients if one.gpu == 0]
+        with pytest.raises(NvshareError, match=r"on GPU 1, all programs of .* are limited to"):
+            control.move(last.id, "1")
+    for one in (program, other):
+        assert one.ask("read()") == "{7}"
+        one.end()
+
+
 def test_killed_program_leaves_the_card_while_parked(
     own_site: Site, bus: str, eventually: Eventually,
 ) -> None:

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which clients the daemon may move by itself, and when it looks for one."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nvshared.machine.nvml import Sample
+from nvshared.machine.tenant import Kind, Tenant
+from nvshared.scheduler.events import BudgetChanged, Memory
+from nvshared.sharing.gpu import Client
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, MIB, SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, peer
+
+SECOND_CARD = replace(FACTS, index=1, uuid="GPU-99112233-4455-6677-8899-aabbccddeeff")
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def manager(time: Time) -> Manager:
+    made = Manager(lambda: replace(DEFAULTS, balance=True), time.clock, time.timer)
+    for facts in (FACTS, SECOND_CARD):
+        made.add(facts, Sample(), gather=False)
+    return made
+
+
+def join(manager: Manager, size: int = 40 * GIB, **who: Any) -> Client:
+    """A client that wants the first card."""
+    client = Client(
+        manager.next_id(), manager.gpus[0], replace(peer(uid=0), **who), Noted())
+    client.gpu.join(
+        client, Memory(allocated=size, host=size), running=False, wants=True, commit=size)
+    return client
+
+
+def run(manager: Manager, card: int, size: int) -> None:
+    """A client that has its gate open."""
+    client = Client(manager.next_id(), manager.gpus[card], peer(uid=0), Noted())
+    client.gpu.join(
+        client, Memory(allocated=size, resident=size, room=size), running=True, wants=False,
+        commit=size)
+
+
+def chosen(manager: Manager, time: Time) -> list[int]:
+    """The client that is to move after it has waited for long, if any."""
+    manager.balancing.look()
+    time.now += 100 * SECOND
+    choice = manager.balancing.look()
+    return [] if choice is None else [choice.client]
+
+
+def test_look_chooses_the_client_that_waits(manager: Manager, time: Time) -> None:
+    _, waiting = join(manager), join(manager)
+    assert chosen(manager, time) == [waiting.id]
+
+
+def test_look_chooses_none_without_the_setting(manager: Manager, time: Time) -> None:
+    join(manager)
+    join(manager)
+    manager.balancing.on = False
+    assert chosen(manager, time) == []
+
+
+def test_look_chooses_none_where_all_run_at_once(manager: Manager, time: Time) -> None:
+    join(manager, size=GIB)
+    join(manager, size=GIB)
+    assert chosen(manager, time) == []
+
+
+@pytest.mark.parametrize("who", [
+    {"gang": "all"}, {"is_contained": True}, {"pid": 0},
+    {"tenants": (*peer().tenants, Tenant(Kind.POD, "00000001-0000-0000-0000-000000000000"))},
+    {"tenants": (*peer().tenants, Tenant(Kind.JOB, "7"))},
+])
+def test_look_leaves_programs_of_gangs_pods_jobs_and_containers(
+    manager: Manager, time: Time, who: dict[str, Any],
+) -> None:
+    join(manager, **who)
+    join(manager, **who)
+    assert chosen(manager, time) == []
+
+
+def test_look_chooses_none_while_a_client_moves(manager: Manager, time: Time) -> None:
+    join(manager)
+    join(manager)
+    manager.moving.moves = 1
+    assert chosen(manager, time) == []
+
+
+def test_look_leaves_clients_that_the_driver_has_refused(manager: Manager, time: Time) -> None:
+    join(manager)
+    join(manager).unparkable = "checkpoint: operation not supported (801)"
+    assert chosen(manager, time) == []
+
+
+def test_look_asks_more_of_a_client_with_each_try(manager: Manager, time: Time) -> None:
+    join(manager)
+    waiting = join(manager)
+    waiting.tries = 1_000_000
+    assert chosen(manager, time) == []
+
+
+@pytest.mark.parametrize(("budget", "moves"), [(200 * GIB, True), (21 * GIB, False)])
+def test_look_leaves_a_client_for_whose_memory_the_host_has_no_place(
+    manager: Manager, time: Time, budget: int, moves: bool,
+) -> None:
+    for gpu in manager.gpus:
+        gpu.tell(BudgetChanged(budget))
+    run(manager, 0, 34 * GIB)
+    waiting = Client(manager.next_id(), manager.gpus[0], peer(uid=0), Noted())
+    waiting.gpu.join(
+        waiting, Memory(allocated=40 * GIB, resident=20 * GIB, room=20 * GIB, host=20 * GIB),
+        running=False, wants=True, commit=40 * GIB)
+    assert bool(chosen(manager, time)) is moves
+
+
+@pytest.mark.parametrize(("used", "moves"), [(1.0, False), (0.05, True)])
+def test_look_counts_a_card_without_waiting_clients_by_what_nvml_sees(
+    manager: Manager, time: Time, used: float, moves: bool,
+) -> None:
+    join(manager)
+    join(manager)
+    run(manager, 1, 40 * GIB)
+    manager.gpus[1].sample = Sample(utilisation=used)
+    assert bool(chosen(manager, time)) is moves
+
+
+def test_look_chooses_no_card_where_the_tenants_memory_limit_leaves_too_little(
+    manager: Manager, time: Time,
+) -> None:
+    manager.tenancy.set("user:root", {"memory-limit": 41 * GIB})
+    run(manager, 1, 2 * MIB)
+    manager.gpus[1].sample = Sample(utilisation=0.0)
+    join(manager)
+    join(manager)
+    assert chosen(manager, time) != []
+    run(manager, 1, 2 * GIB)
+    manager.gpus[1].sample = Sample(utilisation=0.0)
+    assert chosen(manager, time) == []
