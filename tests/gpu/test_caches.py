@@ -34,7 +34,9 @@ def test_caches_do_not_cross_the_bus(framework: str, record: Record) -> None:
     figures, outputs, late = {}, {}, {}
     wanted = {"NVSHARE_TRIM_CACHES": "1", "PYTHONPATH": str(library.program())}
     for name, settings in (("moved", {}), ("trimmed", wanted)):
-        with sharing("--tq", "200ms", "--capacity", CAPACITY, *BUDGET) as daemon:
+        # On a neighbour GPU an eviction needs no bus.
+        with sharing("--tq", "200ms", "--capacity", CAPACITY, "--neighbour", "off",
+                     *BUDGET) as daemon:
             with rival(competitor(RIVAL_GIB, "--until-told"), daemon.environment) as other:
                 together = run([command], {**daemon.environment, **settings})
             figures[name] = summary(daemon.trace())
