@@ -32,6 +32,7 @@ def main() -> None:
     for line in sys.stdin:
         lasts, _, _ = map(int, line.split())
         torch_memory_saver.resume()
+        began = now()
         run(memory)
         passes += 1
         first = ended = now()

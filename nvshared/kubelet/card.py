@@ -6,8 +6,10 @@ GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with whatever
 around it.
 """
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +19,8 @@ from nvshared.control import Daemon
 from nvshared.errors import NvshareError
 from nvshared.kubelet.pod import RESOURCE
 
-PATIENCE = 5.0                          # seconds for nvshared's answer
+PATIENCE = 5.0                          # seconds for nvshared's answer,
+RESTART = 5.0                           # and until it counts as gone: its restart takes one
 DRIVER = Path("/proc/driver/nvidia/gpus")
 
 # NVML's names of a GPU and of a MIG device; a UUID without such a word may be of anything.
@@ -80,6 +83,9 @@ def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
     return int(found[1]) if found else None
 
 
+# The cards, or why nvshared does not say which there are; and its own name on the bus, "" if it
+# does not answer.
+Seen = tuple[tuple[Card, ...] | NvshareError, str]
 T = TypeVar("T")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 # Of a resource whose devices may be NVIDIA's GPUs. The other makers' GPUs are none.
@@ -157,9 +163,21 @@ def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> s
     return unknown
 
 
+async def look_twice(
+    look: Callable[[], Seen], patience: float, pause: float = RESTART / 10
+) -> Seen:
+    """What `look` says once nvshared answers, or else its last answer after `patience` seconds."""
+    limit = time.monotonic() + patience
+    while True:
+        seen, name = await asyncio.to_thread(look)
+        if name or time.monotonic() >= limit:
+            return seen, name
+        await asyncio.sleep(pause)
+
+
 def look(
     bus: str, socket: Path, kubelet: Path, *, fresh: bool = False
-) -> tuple[tuple[Card, ...] | NvshareError, str]:
+) -> Seen:
     """The cards now, or why nvshared does not say which there are; and its own name on the bus.
 
     The name is another one after each start; "" if nvshared does not answer. `socket`: of nvshared,

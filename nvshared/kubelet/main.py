@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.card import holders, look
+from nvshared.kubelet.card import RESTART, holders, look, look_twice
 from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.claims import Prepared
 from nvshared.kubelet.container import Containers, prepare
@@ -66,8 +66,11 @@ async def _serve(options: Options) -> None:
 
     async def look_again(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        seen, answered = await asyncio.to_thread(
-            look, options.bus, options.socket, options.kubelet, fresh=fresh)
+        # While shares are offered, a restart of nvshared goes by: a pod that kubelet would refuse
+        # in that second would have failed for good.
+        seen, answered = await look_twice(
+            partial(look, options.bus, options.socket, options.kubelet, fresh=fresh),
+            0 if offer.trouble_of_all else RESTART)
         news = offer.learn(seen)
         if pods is not None and answered not in ("", nvshared):
             pods.nvshared_is_back()     # which looks at what is offered now

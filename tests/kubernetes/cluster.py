@@ -2,7 +2,8 @@
 """Pods that share the simulated card of a node, and what is known of them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -100,6 +101,22 @@ class Cluster(Node):
     def allocatable(self) -> int:
         """How many shares kubelet counts."""
         return int(self.get("node", NAME)["status"]["allocatable"].get(RESOURCE, 0))
+
+    @contextmanager
+    def stopped(self, *units: str) -> Iterator[None]:
+        """These units of the device plugin do not run meanwhile.
+
+        Kubelet counts no share within the block, and all after it: a pod that kubelet admitted
+        while a unit restarts would fail for good.
+        """
+        self.run("systemctl", "stop", *units)
+        self.until(lambda: self.allocatable() == 0, "no share is offered")
+        try:
+            yield
+        finally:
+            self.run("systemctl", "daemon-reload")
+            self.run("systemctl", "start", *units)
+        self.until(lambda: self.allocatable() == 10, "ten shares are offered again")
 
     def phase(self, name: str) -> str:
         """Of a pod."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import __version__
 from tests.kubernetes import node, programs
 from tests.kubernetes.cluster import Cluster
 from tests.system import card
@@ -68,6 +69,9 @@ def prepared(
             "containerd": made.output("containerd", "--version").split()[-1],
             "runc": made.output("runc", "--version").split()[2],
             "linux": platform.release(),
+            "nvshared": subprocess.run(
+                ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT,
+                capture_output=True, text=True, check=False).stdout.strip() or __version__,
         }
         made.lay_ground()
         made.import_image(image)

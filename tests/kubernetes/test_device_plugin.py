@@ -77,12 +77,11 @@ def test_the_eleventh_pod_waits_for_a_share(cluster: Cluster) -> None:
 
 
 def test_pod_with_a_share_starts_only_when_nvshared_runs(cluster: Cluster) -> None:
-    cluster.run("systemctl", "stop", "nvshared")
-    cluster.until(lambda: cluster.allocatable() == 0, "nothing is offered")
-    cluster.apply(pod("early"))
-    cluster.until(lambda: cluster.get("pod", "early")["status"].get("conditions"), "it is judged")
-    assert cluster.phase("early") == "Pending"
-    cluster.run("systemctl", "start", "nvshared")
+    with cluster.stopped("nvshared"):
+        cluster.apply(pod("early"))
+        cluster.until(
+            lambda: cluster.get("pod", "early")["status"].get("conditions"), "it is judged")
+        assert cluster.phase("early") == "Pending"
     cluster.until(lambda: cluster.shares("early"), "it uses the GPU")
     cluster.finish("early")
 
@@ -115,16 +114,13 @@ def test_program_started_without_nvshared_waits_and_logs_the_reason(cluster: Clu
     main["command"][-1] = f"until [ -e {TOLD}/go ]; do sleep 0.1; done; {main['command'][-1]}"
     cluster.apply(one)
     cluster.until(lambda: cluster.phase("late") == "Running", "it runs")
-    cluster.run("systemctl", "stop", "nvshared.socket", "nvshared")
-    cluster.write(f"{TOLD}/go", "")
-    try:
+    with cluster.stopped("nvshared.socket", "nvshared"):
+        cluster.write(f"{TOLD}/go", "")
         cluster.until(
             lambda: "waits for nvshared, which is not running" in cluster.kubectl("logs", "late"),
             "it says why it waits")
-        assert cluster.phase("late") == "Running"
-    finally:
         cluster.run("rm", f"{TOLD}/go")
-        cluster.run("systemctl", "start", "nvshared.socket", "nvshared")
+        assert cluster.phase("late") == "Running"
     cluster.until(lambda: cluster.shares("late"), "it shares the GPU")
     cluster.finish("late")
 

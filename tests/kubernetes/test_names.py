@@ -17,11 +17,11 @@ LABELS = {'tenant="pod:default/it"', 'namespace="default"', 'pod="it"', 'contain
 @pytest.fixture
 def _metrics(cluster: Cluster) -> Iterator[None]:
     """Are served meanwhile."""
-    cluster.write(CONF, "[nvshared]\nmetrics = 127.0.0.1:9402\n")
-    cluster.run("systemctl", "restart", "nvshared")
+    with cluster.stopped("nvshared"):
+        cluster.write(CONF, "[nvshared]\nmetrics = 127.0.0.1:9402\n")
     yield
-    cluster.run("rm", CONF)
-    cluster.run("systemctl", "restart", "nvshared")
+    with cluster.stopped("nvshared"):
+        cluster.run("rm", CONF)
 
 
 @pytest.mark.usefixtures("_metrics")
@@ -42,7 +42,8 @@ def test_pod_is_shown_by_namespace_and_name_from_the_start(
     cluster.until(labelled, "the metrics have its names")
     record_property("seconds from then to names in metrics, at most", time.time() - came)
     for unit in ("nvshared", "nvshare-kubelet"):
-        cluster.run("systemctl", "restart", unit)
+        with cluster.stopped(unit):
+            pass
         cluster.until(lambda: cluster.shares("it"), f"it is known after a restart of {unit}")
     (client,) = card.clients(cluster)
     assert client["name"] == "default/it"

@@ -119,10 +119,9 @@ def test_pod_created_during_an_update_starts_afterwards(there: Cluster) -> None:
 
 
 def test_node_without_nvshared_has_an_event_with_the_reason(there: Cluster) -> None:
-    there.run("systemctl", "stop", "nvshared.socket", "nvshared")
-    there.until(lambda: "GPUsNotShared" in there.kubectl("describe", "node", NAME), "it is said")
-    there.run("systemctl", "start", "nvshared")
-    there.until(lambda: there.allocatable() == 10, "ten shares are offered again")
+    with there.stopped("nvshared.socket", "nvshared"):
+        there.until(
+            lambda: "GPUsNotShared" in there.kubectl("describe", "node", NAME), "it is said")
 
 
 def test_pod_that_wants_two_shares_of_a_gpu_is_refused_with_the_reason(there: Cluster) -> None:

@@ -17,12 +17,10 @@ CLASSES = {"batch": -10, "urgent": 1000}
 @pytest.fixture(scope="module")
 def classes(cluster: Cluster) -> Iterator[Cluster]:
     """The administrator has said what PriorityClasses mean for GPUs."""
-    cluster.write(DROP_IN, (
-        "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet"
-        " --priority-class ..-1=background --priority-class urgent=high\n"))
-    cluster.run("systemctl", "daemon-reload")
-    cluster.run("systemctl", "restart", "nvshare-kubelet")
-    cluster.until(lambda: cluster.allocatable() == 10, "the shares are there")
+    with cluster.stopped("nvshare-kubelet"):
+        cluster.write(DROP_IN, (
+            "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet"
+            " --priority-class ..-1=background --priority-class urgent=high\n"))
     made = [{
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
         "value": value, "preemptionPolicy": "Never",
@@ -30,10 +28,8 @@ def classes(cluster: Cluster) -> Iterator[Cluster]:
     cluster.apply(*made)
     yield cluster
     cluster.kubectl("delete", "priorityclass", *CLASSES)
-    cluster.run("rm", DROP_IN)
-    cluster.run("systemctl", "daemon-reload")
-    cluster.run("systemctl", "restart", "nvshare-kubelet")
-    cluster.until(lambda: cluster.allocatable() == 10, "the shares are back")
+    with cluster.stopped("nvshare-kubelet"):
+        cluster.run("rm", DROP_IN)
 
 
 def of_class(name: str, seed: int) -> dict[str, Any]:

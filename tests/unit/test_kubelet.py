@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvshare-kubelet's parts: messages, which shares are best, what a container gets, options."""
 
+import asyncio
 import base64
 import json
 import socket
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import Server, server
-from nvshared.kubelet.card import CHECKPOINT, Card, _look, conflict, elsewhere
+from nvshared.kubelet.card import CHECKPOINT, Card, Seen, _look, conflict, elsewhere, look_twice
 from nvshared.kubelet.meanings import MEANINGS, priority
 from nvshared.kubelet.messages import (
     DEVICE_PLUGIN,
@@ -167,6 +169,13 @@ def test_divided_and_lost_cards_are_not_offered(tmp_path: Path) -> None:
         divided, lost = _look(DividedGPU(), tmp_path / "s", tmp_path)
     assert "GPU-0a is divided (MIG)" in divided.trouble
     assert "GPU-1b fell off the bus" in lost.trouble
+
+
+def test_look_while_nvshared_restarts_waits_for_its_answer() -> None:
+    away: Seen = (NvshareError("nvshared is not running"), "")
+    answers: Iterator[Seen] = iter([away, away, ((HERE,), ":1.7"), away])
+    assert asyncio.run(look_twice(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
+    assert asyncio.run(look_twice(lambda: next(answers), 0, 0)) == away
 
 
 def test_elsewhere_reads_gpus_of_other_plugins_from_kubelets_checkpoint(tmp_path: Path) -> None:
