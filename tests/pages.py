@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[1]
 # tests/kubernetes/test_pages.py runs each command of these, and fails for one that it did not run.
 ON_A_NODE = {"docs/kubernetes.md", "docs/strategies.md"}
-PAGES = ("README.md", *sorted(
+PAGES = ("README.md", "packaging/README.md", *sorted(
     {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")} - ON_A_NODE))
 
 CALL = "pages.block"

@@ -27,12 +27,18 @@ exec chroot . env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTE
 """
 
 
+def commands(block: str) -> list[str]:
+    """The lines without what is said of them."""
+    return [line.partition(" #")[0].strip() for line in block.splitlines()]
+
+
 def test_readme_commands_build_and_install_on_an_empty_debian(tree: Path, tmp_path: Path) -> None:
     if why := offline():
         pytest.skip(why)
-    *lines, enable, doctor = pages.block("README.md", "apt build-dep").splitlines()
-    assert doctor.startswith("nvsharectl doctor ")
-    lines += [enable, f"{doctor.partition(' #')[0].strip()} || true", "nvsharectl --version"]
+    *lines, doctor = commands(pages.block("README.md", "apt build-dep"))
+    assert commands(pages.block("packaging/README.md", "apt build-dep")) == lines
+    assert doctor == "nvsharectl doctor"        # which finds that there is no driver
+    lines += [f"{doctor} || true", "nvsharectl --version"]
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
         capture_output=True, check=True).stdout
