@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.cdi import replace
+from nvshared.kubelet.container import replace
 from nvshared.kubelet.pod import Claimed, Pod
 from nvshared.quantity import priority, weight
 

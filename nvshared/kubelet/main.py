@@ -12,9 +12,8 @@ from functools import partial
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet.card import RESTART, holders, look, look_twice
-from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.claims import Prepared
-from nvshared.kubelet.container import Containers, prepare
+from nvshared.kubelet.container import Containers, Folders, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
 from nvshared.kubelet.pod import RESOURCE

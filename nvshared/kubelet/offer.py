@@ -156,23 +156,13 @@ def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[
     for share in available:
         if share not in must:
             free.setdefault(card_of(share), []).append(share)
-    for shares in free.values():
-        shares.sort(key=_number, reverse=True)
+    for shares in free.values():        # those of the lowest numbers last, which go first
+        shares.sort(key=lambda share: (len(share), share), reverse=True)
     here = Counter(map(card_of, chosen))
     while len(chosen) < size and free:
-        card = min(free, key=lambda one: _rank(one, here, free))
+        card = min(free, key=lambda one: (here[one], -len(free[one]), one))
         chosen.append(free[card].pop())
         here[card] += 1
         if not free[card]:
             del free[card]
     return chosen
-
-
-def _rank(card: str, here: Mapping[str, int], free: Mapping[str, Sequence[str]]) -> tuple[
-        int, int, str]:
-    return here[card], -len(free[card]), card
-
-
-def _number(share: str) -> tuple[int, str]:
-    number = share.partition(SEPARATOR)[2]
-    return int(number) if number.isdecimal() else 0, share

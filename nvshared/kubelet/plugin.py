@@ -8,7 +8,7 @@ from typing import Any
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet import rpc
-from nvshared.kubelet.container import Answer, Containers
+from nvshared.kubelet.container import Containers
 from nvshared.kubelet.messages import DEVICE_PLUGIN, classes
 from nvshared.kubelet.offer import Offer, SameCardTwice, preferred
 from nvshared.kubelet.pod import RESOURCE
@@ -101,15 +101,4 @@ class Plugin:
             missing = f"/dev/nvshare: {error}"
             return DP["ContainerAllocateResponse"](devices=[
                 DP["DeviceSpec"](container_path=missing, host_path=missing, permissions="r")])
-        return _as_message(self._containers.answer(cards, by_cdi=by_cdi))
-
-
-def _as_message(answer: Answer) -> Any:
-    return DP["ContainerAllocateResponse"](
-        envs=answer.variables,
-        mounts=[
-            DP["Mount"](container_path=there, host_path=str(here), read_only=True)
-            for there, here in answer.mounts
-        ],
-        cdi_devices=[DP["CDIDevice"](name=name) for name in answer.cdi],
-    )
+        return DP["ContainerAllocateResponse"](**self._containers.answer(cards, by_cdi=by_cdi))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.cdi import replace
+from nvshared.kubelet.container import replace
 from nvshared.kubelet.pod import RESOURCE, Pod
 from nvshared.names import WITHOUT_GPU
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card
-from nvshared.kubelet.cdi import Folders
 from nvshared.kubelet.claims import DRIVER, FILE, Prepared, parameters, quantity, read, terms
-from nvshared.kubelet.container import Containers
+from nvshared.kubelet.container import Containers, Folders
 from nvshared.kubelet.offer import Offer, Replicas
 from nvshared.kubelet.pod import Pod
 from nvshared.kubelet.runtime import endpoint, refusal
@@ -270,23 +269,23 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
     tmp_path: Path, text: str
 ) -> None:
     containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
-    assert containers.answer(["GPU-0a"], by_cdi=True).cdi == ("nvshare.com/gpu=GPU-0a",)
+    assert containers.answer(["GPU-0a"], by_cdi=True) == {
+        "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0a"}]}
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "nvidia.yaml").write_text(text)
-    answer = containers.answer(["GPU-0a"], by_cdi=True)
-    assert answer.cdi == ("nvshare.com/gpu=shared", "nvidia.com/gpu=GPU-0a")
-    assert answer.mounts == ()
-    assert answer.variables == {}
-    assert containers.answer(["GPU-0"], by_cdi=True).cdi == ("nvshare.com/gpu=GPU-0",)
+    assert containers.answer(["GPU-0a"], by_cdi=True) == {
+        "cdi_devices": [{"name": "nvshare.com/gpu=shared"}, {"name": "nvidia.com/gpu=GPU-0a"}]}
+    assert containers.answer(["GPU-0"], by_cdi=True) == {
+        "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0"}]}
 
 
 def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_path: Path) -> None:
     """Each of our devices would set it anew."""
     containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
     answer = containers.answer(["GPU-0a", "GPU-1b"], by_cdi=True)
-    assert answer.cdi == ()
-    assert answer.variables["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
-    assert answer.mounts
+    assert set(answer) == {"envs", "mounts"}
+    assert answer["envs"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
+    assert answer["mounts"]
 
 
 def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
