@@ -179,6 +179,7 @@ def test_paused_memory_makes_room_and_comes_back_at_its_address(site: Site) -> N
 from torch_memory_saver import configure_subprocess, torch_memory_saver
 assert torch_memory_saver.enabled
 torch_memory_saver.hook_mode = "torch"
+torch_memory_saver.set_disk_backup_dir("/nowhere")
 with configure_subprocess():
     pass
 def tensor(value):
@@ -186,7 +187,8 @@ def tensor(value):
     call("cuMemAlloc_v2", byref(made), 200 * MIB)
     call("cuMemsetD8_v2", made, value, 200 * MIB)
     return made.value
-with torch_memory_saver.region(tag="weights", enable_cpu_backup=True):
+with torch_memory_saver.region(
+        tag="weights", enable_cpu_backup=True, cpu_backup_backend="mmap"):
     weights = tensor(42)
 with torch_memory_saver.region(tag="kv_cache"), torch_memory_saver.disable():
     cache = tensor(43)

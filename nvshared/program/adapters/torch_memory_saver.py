@@ -54,6 +54,9 @@ class TorchMemorySaver:
     def resume(self, tag: str | None = None) -> None:
         """Does nothing."""
 
+    def set_disk_backup_dir(self, path: str) -> None:
+        """Does nothing: what leaves the GPU is in host memory, or where nvshared keeps it."""
+
     def get_cpu_backup(self, tensor: Any, zero_copy: bool = False) -> Any:
         """A copy of the tensor in host memory. Waits for a turn to make it."""
         return tensor.cpu()
