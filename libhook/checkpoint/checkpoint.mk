@@ -5,6 +5,6 @@
 all: checkpoint
 checkpoint: $(BUILD)/nvshare-checkpoint
 
-$(BUILD)/nvshare-checkpoint: checkpoint/nvshare_checkpoint.c
+$(BUILD)/nvshare-checkpoint: $(wildcard checkpoint/*.c checkpoint/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $< -ldl -o $@
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(filter %.c,$^) -ldl -o $@

@@ -7,11 +7,22 @@
  *     wake PID [OLD=NEW ...]       restores it and unlocks it; each GPU that it was on (UUID OLD) is
  *                                  from then on NEW
  *
+ * and for a process without libnvshare.so, which nothing keeps out of the driver:
+ *
+ *     hold PID TAG                 locks it and stops its threads; `park` may follow, and does so, too
+ *     restore PID                  restores it; it stays locked and stopped, until `wake`
+ *     held                         lists processes that are held
+ *
+ * A thread that asks for the state of a stream or an event takes no lock of the driver, and crashes
+ * in a process that is checkpointed (580). So all threads but the one with which the driver restores
+ * are stopped from before the checkpoint until after the unlock.
+ *
  * One command as arguments, or several as lines of the standard input. Each begins in whatever state
  * the process is, and only does what is missing: a caller or a helper that died in between leaves
  * nothing that the same command does not finish. Answers are lines:
  *
  *     step NAME CODE MICROSECONDS WORDS      a call of the driver, its result and what it means
+ *     held PID TAG                           a process that is held
  *     state STATE                            the last line: running, locked, checkpointed, failed,
  *                                            or none: the driver knows no such process, or is none
  *
@@ -26,6 +37,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "freezer.h"
 
 #define LOCK_TIMEOUT_MS 5000
 #define GPUS_MOST 64
@@ -59,6 +72,7 @@ static struct {
     int (*init)(unsigned);
     int (*error)(int, const char **);
     int (*state)(int, int *);
+    int (*restorer)(int, int *);
     int (*lock)(int, void *);
     int (*checkpoint)(int, void *);
     int (*restore)(int, void *);
@@ -96,6 +110,7 @@ static bool open_driver(void)
     driver.init = (int (*)(unsigned))dlsym(library, "cuInit");
     driver.error = (int (*)(int, const char **))dlsym(library, "cuGetErrorString");
     driver.state = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetState");
+    driver.restorer = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetRestoreThreadId");
     driver.lock = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessLock");
     driver.checkpoint = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessCheckpoint");
     driver.restore = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessRestore");
@@ -120,30 +135,80 @@ static bool step(const char *name, int (*call)(int, void *), int pid, void *argu
     return report(name, call(pid, arguments), began, NULL);
 }
 
-static bool unlock(int pid)
+static bool reported(const char *name, uint64_t began, const char *why)
+{
+    return why == NULL || report(name, -1, began, why);
+}
+
+/* All threads stop but that with which the driver restores. */
+static bool freeze(int pid)
+{
+    uint64_t began = now();
+    int spared, code;
+    if (driver.restorer == NULL)
+        return reported("freeze", began, "this driver does not name the thread that restores");
+    if ((code = driver.restorer(pid, &spared)) != 0)
+        return report("restorer", code, began, NULL);
+    return reported("freeze", began, freezer_stop(pid, spared));
+}
+
+/* If its threads are stopped, they go on once the driver lets them. */
+static void unlock(int pid)
 {
     uint64_t none[8] = { 0 };
-    return step("unlock", driver.unlock, pid, none);
+    if (state_of(pid) == LOCKED)
+        step("unlock", driver.unlock, pid, none);
+    if (state_of(pid) == RUNNING)
+        reported("release", now(), freezer_release(pid));
+}
+
+static bool lock(int pid)
+{
+    struct lock_arguments arguments = { .timeout_ms = LOCK_TIMEOUT_MS };
+    return state_of(pid) != RUNNING || step("lock", driver.lock, pid, &arguments);
 }
 
 static void park(int pid)
 {
-    struct lock_arguments lock = { .timeout_ms = LOCK_TIMEOUT_MS };
     uint64_t none[8] = { 0 };
-    if (state_of(pid) == RUNNING)
-        step("lock", driver.lock, pid, &lock);
-    if (state_of(pid) == LOCKED && !step("checkpoint", driver.checkpoint, pid, none)
-        && state_of(pid) == LOCKED)
+    bool held = freezer_has(pid);
+    lock(pid);
+    if (state_of(pid) == LOCKED && !(
+            (!held || freeze(pid)) && step("checkpoint", driver.checkpoint, pid, none)))
         unlock(pid);
 }
 
-static void wake(int pid, const struct pair *pairs, unsigned count)
+/* libnvshare.so keeps the threads of its process out of the driver by itself. */
+static bool has_library(int pid)
 {
-    struct restore_arguments restore = { .pairs = count == 0 ? NULL : pairs, .count = count };
-    if (state_of(pid) == CHECKPOINTED)
-        step("restore", driver.restore, pid, &restore);
-    if (state_of(pid) == LOCKED)
+    char name[32], line[4096];
+    bool found = false;
+    snprintf(name, sizeof name, "/proc/%d/maps", pid);
+    FILE *maps = fopen(name, "re");
+    while (maps != NULL && !found && fgets(line, sizeof line, maps) != NULL)
+        found = strstr(line, "libnvshare.so") != NULL;
+    if (maps != NULL)
+        fclose(maps);
+    return found;
+}
+
+static void hold(int pid, const char *tag)
+{
+    const char *why = has_library(pid) ? "it has libnvshare.so" : freezer_take(pid, tag);
+    if (reported("hold", now(), why) && (!lock(pid) || !freeze(pid)))
         unlock(pid);
+}
+
+static void restore(int pid, const struct pair *pairs, unsigned count)
+{
+    struct restore_arguments arguments = { .pairs = count == 0 ? NULL : pairs, .count = count };
+    if (state_of(pid) == CHECKPOINTED)
+        step("restore", driver.restore, pid, &arguments);
+}
+
+static void print_held(int pid, const char *tag)
+{
+    printf("held %d %s\n", pid, tag);
 }
 
 /* 32 hexadecimal digits, with or without "GPU-" and hyphens. Returns where they end, or NULL. */
@@ -172,26 +237,47 @@ static bool read_pair(const char *text, struct pair *pair)
     return rest != NULL && *rest == '\0';
 }
 
+static bool is_tag(const char *text)
+{
+    const char *allowed = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-";
+    size_t length = strlen(text);
+    return length > 0 && length < 128 && strspn(text, allowed) == length;
+}
+
 /* False: it is no command. */
 static bool obey(char *const *words, int count)
 {
     struct pair pairs[GPUS_MOST];
     char *end;
+    if (count == 1 && strcmp(words[0], "held") == 0) {
+        const char *why = freezer_list(print_held);
+        if (why != NULL)
+            report("held", -1, now(), why);
+        puts("state none");
+        return fflush(stdout) == 0;
+    }
     long pid = count < 2 ? 0 : strtol(words[1], &end, 10);
     bool wakes = count >= 2 && strcmp(words[0], "wake") == 0;
     bool parks = count == 2 && strcmp(words[0], "park") == 0;
     bool asks = count == 2 && strcmp(words[0], "state") == 0;
-    if (!(wakes || parks || asks) || *end != '\0' || pid <= 0 || pid > INT32_MAX
-        || count - 2 > GPUS_MOST)
+    bool restores = count == 2 && strcmp(words[0], "restore") == 0;
+    bool holds = count == 3 && strcmp(words[0], "hold") == 0 && is_tag(words[2]);
+    if (!(wakes || parks || asks || restores || holds) || *end != '\0' || pid <= 0
+        || pid > INT32_MAX || count - 2 > GPUS_MOST)
         return false;
-    for (int i = 2; i < count; i++)
-        if (!read_pair(words[i], &pairs[i - 2]))
+    unsigned number = wakes ? (unsigned)(count - 2) : 0;
+    for (unsigned i = 0; i < number; i++)
+        if (!read_pair(words[i + 2], &pairs[i]))
             return false;
     bool ready = open_driver();
     if (ready && parks)
         park((int)pid);
-    else if (ready && wakes)
-        wake((int)pid, pairs, (unsigned)(count - 2));
+    else if (ready && holds)
+        hold((int)pid, words[2]);
+    else if (ready && !asks)
+        restore((int)pid, pairs, number);
+    if (ready && wakes)
+        unlock((int)pid);
     printf("state %s\n", STATES[ready ? state_of((int)pid) : NONE]);
     return fflush(stdout) == 0;
 }
@@ -216,6 +302,6 @@ int main(int count, char **words)
         return obey_lines();
     if (obey(words + 1, count - 1))
         return 0;
-    fputs("usage: nvshare-checkpoint state|park|wake PID [OLD=NEW ...]\n", stderr);
+    fputs("usage: nvshare-checkpoint state|park|restore|wake PID [OLD=NEW ...], hold PID TAG, or held\n", stderr);
     return 2;
 }

@@ -4,9 +4,12 @@
  * on others (shared/shared_state.c).
  *
  * The driver lets calls through that take no lock of its own, and such a call of a process that is
- * checkpointed fails or crashes (580 on an H100). Here each call waits or crashes, so that a test
- * notices any.
+ * checkpointed fails or crashes (580 on an H100). Here each call of a checkpointed process crashes, so
+ * that a test notices any.
  */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,6 +57,28 @@ API(cuCheckpointProcessGetState, int pid, CUprocessState *state)
         return CUDA_ERROR_NOT_INITIALIZED;
     *state = (CUprocessState)life;
     return CUDA_SUCCESS;
+}
+
+API(cuCheckpointProcessGetRestoreThreadId, int pid, int *tid)
+{
+    ENTER(ENTRY_INIT);
+    char path[64], name[32];
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *threads = shared_life_of(pid) < 0 ? NULL : opendir(path);
+    if (threads == NULL || tid == NULL)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    *tid = 0;
+    for (struct dirent *one; *tid == 0 && (one = readdir(threads)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", pid, one->d_name);
+        FILE *file = fopen(path, "re");
+        bool read = file != NULL && fgets(name, sizeof name, file) != NULL;
+        if (read && strcmp(name, ENTRY_RESTORER "\n") == 0)
+            *tid = atoi(one->d_name);
+        if (file != NULL)
+            fclose(file);
+    }
+    closedir(threads);
+    return *tid != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 API(cuCheckpointProcessLock, int pid, CUcheckpointLockArgs *args)

@@ -44,6 +44,9 @@ void entry_left(const CUresult *entered);
  * thread that calls, unless that is within the subscriber already. NULL: none any more. */
 __attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));
 
+/* The name of the thread that stands for the driver's restore thread. */
+#define ENTRY_RESTORER "cuda-restorer"
+
 /* The life of the driver in this process. */
 bool driver_running(void);           /* between cuInit and the process's exit */
 bool driver_ended(void);             /* the process exits */

@@ -22,7 +22,7 @@
 #include "shared/process.h"
 
 #define MAGIC 0x6e767368617265ull
-#define LAYOUT 6
+#define LAYOUT 7
 #define EXPORTS 4096
 
 struct slot {
@@ -32,7 +32,8 @@ struct slot {
     uint64_t bytes[SHARED_GPUS];
     int32_t contexts[SHARED_GPUS];
     _Atomic uint32_t state;          /* enum shared_life; slept on while it is not SHARED_RUNS */
-    _Atomic uint32_t calls;          /* threads within a call of the driver */
+    _Atomic uint32_t calls;          /* threads within a call that takes the driver's lock */
+    _Atomic uint32_t polls;          /* threads within one that does not */
     uint64_t saved_bytes[SHARED_GPUS];       /* bytes and contexts, while it is checkpointed */
     int32_t saved_contexts[SHARED_GPUS];
     bool managed, refused;           /* it has had managed memory; a checkpoint was refused for it */
@@ -519,18 +520,20 @@ void shared_uuid(int gpu, unsigned char uuid[16])
  */
 
 static __thread struct slot *entered;
+static __thread bool polls;
 
-void shared_call_begins(void)
+void shared_call_begins(bool takes_lock)
 {
     int index = atomic_load(&self.slot);
     struct slot *slot = index < 0 ? NULL : &atomic_load(&self.map)->slots[index];
     entered = slot;
+    polls = !takes_lock;
     while (slot != NULL) {
-        atomic_fetch_add(&slot->calls, 1);
+        atomic_fetch_add(polls ? &slot->polls : &slot->calls, 1);
         uint32_t state = atomic_load(&slot->state);
-        if (state == SHARED_RUNS)
+        if (state == SHARED_RUNS || (polls && state == SHARED_LOCKED))
             return;
-        atomic_fetch_sub(&slot->calls, 1);
+        atomic_fetch_sub(polls ? &slot->polls : &slot->calls, 1);
         if (state != SHARED_LOCKED) {
             fputs("simulated GPU: a program that is checkpointed calls the driver\n", stderr);
             abort();
@@ -542,7 +545,7 @@ void shared_call_begins(void)
 void shared_call_ends(void)
 {
     if (entered != NULL)
-        atomic_fetch_sub(&entered->calls, 1);
+        atomic_fetch_sub(polls ? &entered->polls : &entered->calls, 1);
     entered = NULL;
 }
 
@@ -622,11 +625,28 @@ static bool exports(const struct shared *map, const struct slot *slot)
     return false;
 }
 
+/* A thread that was stopped within a call holds locks of the driver, and a checkpoint hangs; here it
+ * ends after a while. */
+static struct slot *left_polls(pid_t pid, struct slot *slot, struct shared **map,
+                               enum shared_step *result)
+{
+    for (int i = 0; i < 5000 && atomic_load(&slot->polls) > 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    slot = begin_step(pid, SHARED_LOCKED, map, result);
+    bool left = slot != NULL && atomic_load(&slot->polls) == 0;
+    *result = slot == NULL || left ? *result : SHARED_TIMEOUT;
+    return left ? slot : NULL;
+}
+
 enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS])
 {
     struct shared *map;
     enum shared_step result;
     struct slot *slot = begin_step(pid, SHARED_LOCKED, &map, &result);
+    if (slot != NULL && atomic_load(&slot->polls) > 0) {
+        unlock_shared(map);
+        slot = left_polls(pid, slot, &map, &result);
+    }
     if (slot != NULL && (slot->managed || exports(map, slot))) {
         result = slot->refused ? SHARED_REFUSED_BEFORE : SHARED_REFUSED;
         slot->refused = slot->managed;

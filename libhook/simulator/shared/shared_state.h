@@ -78,9 +78,9 @@ enum shared_step {
     SHARED_NO_MEMORY,                /* there; it is checkpointed as before */
 };
 
-/* Around each outermost call of the driver: waits while this process is locked, and ends it if it is
- * checkpointed, as the driver crashes then. */
-void shared_call_begins(void);
+/* Around each outermost call of the driver: waits while this process is locked, if the call takes the
+ * driver's lock, and ends the process if it is checkpointed, as the driver crashes then. */
+void shared_call_begins(bool takes_lock);
 void shared_call_ends(void);
 
 /* This process has managed memory, so it is checkpointed no more. */

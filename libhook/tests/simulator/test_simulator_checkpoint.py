@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of the simulated driver, by nvshare-checkpoint as the daemon calls it."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -87,10 +89,13 @@ def program(environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str]
         questions.close()
 
 
-def helper(environment: dict[str, str], *words: object) -> list[list[str]]:
+def helper(
+    environment: dict[str, str], *words: object, command: Sequence[object] = (HELPER,),
+) -> list[list[str]]:
     """Lines of its answer, in words; of steps only names and codes."""
     said = subprocess.run(
-        [HELPER, *map(str, words)], env=environment, capture_output=True, text=True, check=True)
+        [*map(str, command), *map(str, words)], env=environment, capture_output=True, text=True,
+        check=True)
     lines = [line.split() for line in said.stdout.splitlines()]
     return [line[1:3] if line[0] == "step" else line for line in lines]
 
@@ -227,4 +232,101 @@ def test_helper_obeys_lines_of_standard_input(environment: dict[str, str]) -> No
             capture_output=True, text=True, check=True).stdout
         states = [line for line in said.splitlines() if line.startswith("state")]
         assert states == ["state checkpointed", "state running"]
+        assert ask("read()") == "{7}"
+
+
+# Has threads that ask the driver without pause, and says how often they have asked.
+POLLING = """
+import threading
+asked = [0, 0]
+def poll(number):
+    call("cuCtxSetCurrent", context)
+    while True:
+        assert cuda.cuStreamQuery(None) in (0, 600)
+        asked[number] += 1
+for number in range(2):
+    threading.Thread(target=poll, args=(number,), daemon=True).start()
+"""
+
+# Runs a command beside control groups of version 2, wherever this machine has them.
+GROUPS = 'mount -t cgroup2 none "$1" && shift && exec "$@"'
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Callable[..., list[list[str]]]:
+    """helper(), for whom there are control groups."""
+    folder = tmp_path / "groups"
+    folder.mkdir()
+    inside = [
+        "unshare", "--mount", "--propagation", "private", "sh", "-c", GROUPS, "sh", str(folder)]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("control groups of version 2 cannot be mounted here; root may")
+
+    def ask(environment: dict[str, str], *words: object) -> list[list[str]]:
+        return helper(environment, *words, command=[*inside, HELPER])
+
+    return ask
+
+
+def test_held_program_whose_threads_poll_is_checkpointed_and_goes_on(
+    environment: dict[str, str], python: Python, grouped: Callable[..., list[list[str]]],
+) -> None:
+    environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
+    with program(environment) as (process, ask):
+        ask(f"exec({POLLING!r})")
+        for _ in range(3):
+            before = eval(ask("asked"))
+            assert grouped(environment, "hold", process.pid, "tag-1") == [
+                ["init", "0"], ["lock", "0"], ["state", "locked"]]
+            assert ["held", str(process.pid), "tag-1"] in grouped(environment, "held")
+            assert grouped(environment, "park", process.pid)[-1] == ["state", "checkpointed"]
+            assert used(python) == [0, 0]
+            process.send_signal(signal.SIGCONT)     # which starts no thread that is frozen
+            assert grouped(environment, "restore", process.pid)[-1] == ["state", "locked"]
+            assert used(python)[0] >= 64
+            assert grouped(environment, "wake", process.pid)[-1] == ["state", "running"]
+            assert ask("read()") == "{7}"
+            while any(now <= then for now, then in zip(eval(ask("asked")), before, strict=True)):
+                pass
+        assert ["held", str(process.pid), "tag-1"] not in grouped(environment, "held")
+
+
+def test_held_program_goes_on_when_the_driver_refuses_or_names_no_restoring_thread(
+    environment: dict[str, str], grouped: Callable[..., list[list[str]]],
+) -> None:
+    with program(environment) as (process, ask):
+        assert grouped(environment, "hold", process.pid, "x") == [
+            ["init", "0"], ["lock", "0"], ["restorer", "801"], ["unlock", "0"],
+            ["state", "running"]]
+        assert ask("read()") == "{7}"
+    environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
+    with program(environment) as (process, ask):
+        ask("export()")
+        assert grouped(environment, "hold", process.pid, "x")[-1] == ["state", "locked"]
+        assert grouped(environment, "park", process.pid) == [
+            ["init", "0"], ["checkpoint", "801"], ["unlock", "0"], ["state", "running"]]
+        assert ask("read()") == "{7}"
+
+
+def test_killed_program_leaves_no_control_group_behind_when_it_was_held(
+    environment: dict[str, str], grouped: Callable[..., list[list[str]]],
+) -> None:
+    environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
+    with program(environment) as (process, _):
+        grouped(environment, "hold", process.pid, "x")
+        group = Path(f"/proc/{process.pid}/cgroup").read_text().rpartition("0::")[2]
+        assert group.endswith(f"nvshare-{process.pid}-x/stopped\n")
+        grouped(environment, "park", process.pid)
+        process.kill()
+        process.wait()
+        assert all(str(process.pid) not in line for line in grouped(environment, "held"))
+
+
+def test_program_with_the_library_is_not_held(
+    environment: dict[str, str], grouped: Callable[..., list[list[str]]],
+) -> None:
+    loaded = environment | {"LD_PRELOAD": str(LIBHOOK / "build" / "libnvshare.so")}
+    with program(loaded) as (process, ask):
+        assert grouped(environment, "hold", process.pid, "x") == [
+            ["init", "0"], ["hold", "-1"], ["state", "running"]]
         assert ask("read()") == "{7}"
