@@ -16,6 +16,12 @@ card's bus (32 GiB took 0.63 s between two H100s). So an eighth of the card is n
 that grows no faster than that finds room, and only a client that takes most of the card at once
 waits.
 
+**A process that is no client cannot call a loan back.** So with `neighbour = auto` a card lends
+only while NVML shows no such process on it. A card that could lend is watched for that even without
+clients, and ten times a second while it lends. A process counts when two samples in a row show it,
+as the context of a client is there before its HELLO. Until the loans are back, such a process has
+the eighth of the card that is never lent.
+
 **The host can take all loans back.** What a client borrows counts in its host memory
 (`memory.host`), and everything that bounds host memory bounds it. So a loan makes a hand-over
 faster, and nothing larger.
@@ -39,9 +45,10 @@ RESERVE_PART = 8                        # of a card is never lent
 
 def lendable(card: Card) -> int | None:
     """Bytes that the card could lend in all. None: its clients have not reported yet."""
-    if card.lost:
+    neighbour = card.neighbour
+    if card.lost or (neighbour.exclusive and neighbour.alone is False):
         return 0
-    if card.now < card.gathered:
+    if card.now < card.gathered or (neighbour.exclusive and neighbour.alone is None):
         return None
     needed = max(card.groups.sums.committed, card.groups.sums.charged)
     return max(0, card.capacity - card.capacity // RESERVE_PART - needed)

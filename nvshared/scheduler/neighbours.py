@@ -22,6 +22,8 @@ class Neighbour:
     reachable: "tuple[Neighbour, ...]" = ()     # of which its clients may borrow
     lendable: int | None = 0            # as of its last event. None: it is not known yet
     loans: dict[int, Loan] = field(default_factory=dict)    # by client
+    exclusive: bool = False             # it lends only while all processes there are clients
+    alone: bool | None = None           # whether they are, by NVML; None: not known yet
 
     def note(self, client: int, loan: Loan) -> None:
         """A client has this from now on."""

@@ -192,8 +192,8 @@ class Config:
     neighbour: str = _setting(
         "gpu", _mode, "auto",
         "swapped memory may lie on other cards of this host, as far as no client there was "
-        "promised it: on those linked by NVLink (auto), on all that it reaches (on), or on none "
-        "(off), as where programs that do not share need idle cards",
+        "promised it: on those linked by NVLink while no other programs use them (auto), on all "
+        "that it reaches (on), or on none (off)",
         metavar="MODE")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,

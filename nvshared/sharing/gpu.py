@@ -231,6 +231,7 @@ class GPU:
         self.lost = ""                  # why, or "" while it is there
         self._faults: dict[str, str] = {}       # what cannot be relied on, by who says so
         self._witness = Witness()
+        self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
@@ -315,9 +316,14 @@ class GPU:
     @property
     def strangers(self) -> dict[int, int]:
         """Bytes of the card that processes hold which are no clients, as NVML said last."""
-        ours = {client.peer.pid for client in self.clients.values()}
+        ours = {client.peer.pid for gpu in (self, *self.others) for client in gpu.clients.values()}
         held = self.sample.processes or ()
         return {one.pid: one.memory or 0 for one in held if one.pid not in ours}
+
+    @property
+    def may_lend(self) -> bool:
+        """Clients of other cards may borrow of it."""
+        return any(one.clients and self.neighbour in one.neighbour.reachable for one in self.others)
 
     @property
     def queue_length(self) -> int:
@@ -334,6 +340,12 @@ class GPU:
         """The driver's figures are these. `before`: `occupied` before it was asked."""
         if sample.processes is None:
             return                      # what it said before is the latest that is known
+        foreign, before_alone = frozenset(self.strangers), self.neighbour.alone
+        # The context of a client may be there before its HELLO.
+        alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
+        self._foreign, self.neighbour.alone = foreign, alone
+        if alone != before_alone:
+            self.tell(events.Tick())
         pids = [client.peer.pid for client in self.clients.values()]
         self._witness.hear(sample.processes, pids)
         if evidence := self._evidence(

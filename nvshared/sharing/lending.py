@@ -27,7 +27,8 @@ class Lending:
         gpu.happened.connect(self._heard)
 
     def use(self, mode: str) -> None:
-        """auto: cards linked by NVLink lend to each other; on: all that reach each other; off.
+        """auto: cards linked by NVLink lend to each other while they have no processes but clients;
+        on: all that reach each other; off.
 
         What has been lent and is not allowed any more is taken back.
         """
@@ -38,10 +39,14 @@ class Lending:
             before = gpu.neighbour.reachable
             gpu.others = tuple(others)
             gpu.neighbour.others = tuple(one.neighbour for one in others)
+            gpu.neighbour.exclusive = mode == "auto"
             gpu.neighbour.reachable = tuple(
                 one.neighbour for one in others if one.facts.uuid in near)
             if gpu.neighbour.reachable != before:
                 gpu.tell(Tick())
+        for gpu in self._seen:
+            if gpu.may_lend:
+                gpu.look(lambda: None)  # the sampler goes on with it
 
     def _heard(self, now: int, _event: Event) -> None:
         due = bool(self._concerned)

@@ -6,7 +6,8 @@ nor the figures of other cards may wait for that. While an answer is out, the ca
 again. An answer that never comes costs that card's figures and nothing else, unless the driver
 itself keeps others waiting.
 
-A card without clients is not asked, except when somebody wants to see it. Who does waits for the
+A card without clients is not asked, except when somebody wants to see it, or clients of another
+card may borrow of it (scheduler/loans.py). Who does waits for the
 answer, unless a fresh one is there; but not for long, and not at all while NVML stalls. After a
 client has come or gone the next question comes early, as the capacity does not know its context
 yet.
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 SOON = 50 * MILLISECOND                 # after a client has come or gone
 FRESH = SECOND                          # a sample younger than that is as good as a new one
 PATIENCE = SECOND                       # of somebody who looks
+LENDS = 100 * MILLISECOND               # between samples of a card that lends
 GROWN = 10 * SECOND                     # a client that is so old has its context
 FAILURES_SHOWN = 10                     # one line in so many failed questions
 FAILURES = 3                            # one after the other, and the card cannot be relied on
@@ -139,6 +141,9 @@ class Sampler:
         def came(client: Client) -> None:
             self._timer(self._clock() + GROWN, lambda: _grown(client))
             soon(client)
+            for other in gpu.others:
+                if other.may_lend and not other.clients:
+                    self._ask_in(self._watches[other.facts.uuid], SOON)
 
         gpu.client_new.connect(came)
         gpu.client_removed.connect(soon)
@@ -218,5 +223,6 @@ class Sampler:
                 held = gpu.scheduler.filled()
                 gpu.capacity.sampled(result.memory_used, held, alone=not gpu.clients)
                 gpu.apply_capacity()
-        if gpu.clients:
-            self._ask_in(watch, self.interval)
+        if gpu.clients or gpu.may_lend:
+            lends = bool(gpu.neighbour.loans)
+            self._ask_in(watch, min(LENDS, self.interval) if lends else self.interval)

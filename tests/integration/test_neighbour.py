@@ -134,6 +134,27 @@ def test_idle_borrower_returns_memory_of_which_the_host_has_a_copy(site: Site) -
     finish([idle, *own])
 
 
+def test_card_lends_nothing_while_a_process_that_does_not_share_uses_it(site: Site) -> None:
+    _, trace = start(site, "--sample-interval", "50ms")
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    lines = follow(trace)
+    next(line for line in lines if borrowed(line))
+    foreign = site.workload(
+        "--memory", "4MiB", "--chunk", "2MiB", "--until-told", "--kernel-us", "100000",
+        "--seed", "9", "--json", CUDA_VISIBLE_DEVICES="1", LD_PRELOAD="")
+    held: dict[int, int] = {}
+    without = 0                         # evictions in a row with nothing lent
+    while without < 10:
+        line = next(lines)
+        if "memory" in line:
+            held[line["client"]] = borrowed(line)
+        if line.get("event") == "evicted" and line["bytes"]:
+            without = 0 if any(held.values()) else without + 1
+    finish([foreign])
+    next(line for line in lines if borrowed(line))
+    finish(programs)
+
+
 @pytest.mark.parametrize("whom", ["borrower", "client of the lender", "daemon"])
 def test_kill_with_memory_lent_loses_no_bytes_of_other_programs(site: Site, whom: str) -> None:
     daemon, trace = start(site)

@@ -10,10 +10,11 @@ import pytest
 
 from nvshared.errors import GPULost, NvshareError
 from nvshared.machine.capacity import Allowances
-from nvshared.machine.nvml import Sample
+from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import Load
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from nvshared.sharing.gpu import GPU
+from nvshared.sharing.lending import Lending
 from nvshared.sharing.sampler import Answer, Sampler, Worker, look
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
@@ -333,3 +334,43 @@ def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
     assert bench.gpu.fault == "NVML does not answer questions about it"
     bench.answer(GIB)
     assert bench.gpu.fault == ""
+
+
+def test_card_that_may_lend_is_sampled_without_clients_for_other_processes(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch)
+    time = Time()
+    answers: dict[str, Answer] = {}
+    sampler = Sampler(
+        lambda uuid, answer: answers.update({uuid: answer}), time.clock, time.timer, SECOND)
+    lending = Lending("auto", time.timer)
+    near, far = (
+        GPU(replace(facts, linked=frozenset({other.uuid})), SETTINGS, NO_RESERVE, time.clock,
+            time.timer)
+        for facts, other in ((FACTS, OTHER), (OTHER, FACTS)))
+    for gpu in (near, far):
+        sampler.add(gpu)
+        lending.add(gpu)
+
+    def sample(*pids: int) -> bool | None:
+        """What is known of the far card after its next sample, which shows these processes."""
+        time.pass_by(SECOND)
+        answers.pop(far.facts.uuid)(
+            Sample(processes=tuple(Process(pid, GIB, 0) for pid in pids)))
+        return far.neighbour.alone
+
+    time.pass_by(10 * SECOND)
+    assert not answers
+    client = joined(near, 1, Noted())
+    borrower = client.peer.pid
+    assert sample(borrower)
+    assert sample(borrower, 99)         # it may be about to say HELLO
+    assert sample(borrower, 98)
+    assert not sample(borrower, 98)
+    assert not sample(borrower, 97)
+    assert sample()
+    near.leave(client)
+    assert sample()
+    time.pass_by(10 * SECOND)
+    assert far.facts.uuid not in answers

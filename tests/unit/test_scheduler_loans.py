@@ -91,6 +91,31 @@ def test_evict_borrows_no_memory_of_a_lost_neighbour() -> None:
     assert loans(near.want(2)) == [(0, "")]
 
 
+@pytest.mark.parametrize(("alone", "lent"), [(True, 30), (False, 0), (None, 0)])
+def test_exclusive_lender_lends_only_without_other_processes(
+    alone: bool | None, lent: int
+) -> None:
+    near, far = pair()
+    neighbour = far.scheduler._card.neighbour
+    neighbour.exclusive, neighbour.alone = True, alone
+    far.tell(Tick())
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    assert [loan for loan, _ in loans(near.want(2))] == [lent]
+
+
+@pytest.mark.parametrize(("alone", "ordered"), [(False, [(0, FAR)]), (None, [])])
+def test_process_that_appears_on_an_exclusive_lender_calls_loans_back(
+    alone: bool | None, ordered: list[tuple[int, str]]
+) -> None:
+    near, far = pair()
+    lend(near)
+    neighbour = far.scheduler._card.neighbour
+    neighbour.exclusive, neighbour.alone = True, alone
+    far.tell(Tick())
+    assert loans(near.tell(Tick())) == ordered
+
+
 def test_commit_on_the_lender_calls_the_excess_back() -> None:
     near, far = pair(step=1)
     near.join(1, 60, 60)
