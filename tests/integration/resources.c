@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -58,6 +59,32 @@ static void enter_sandbox(void)
     must(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0,
          "a sandbox");
     must(syscall(SYS_membarrier, 0, 0, 0) == -1 && errno == EPERM, "being refused");
+    pause_here("away");
+    check();
+}
+
+/* As a daemon that has closed its standard streams. */
+static void close_streams(void)
+{
+    int in = dup2(STDIN_FILENO, 100), out = dup2(STDOUT_FILENO, 101), taken = 0;
+    for (int stream = 0; stream < 3; stream++)
+        close(stream);
+    begin();
+    for (int stream = 0; stream < 3; stream++)
+        taken += is_socket_of_library(stream);
+    must(dup2(in, STDIN_FILENO) == 0 && dup2(out, STDOUT_FILENO) == 1, "its streams");
+    must(taken == 0, "a socket of the library was a standard stream");
+    pause_here("away");
+    check();
+}
+
+static void start_small_threads(void)
+{
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    must(pthread_attr_setstacksize(&small, PTHREAD_STACK_MIN) == 0
+         && pthread_setattr_default_np(&small) == 0, "small stacks");
+    begin();
     pause_here("away");
     check();
 }
@@ -172,6 +199,10 @@ int main(int count_of_arguments, char **arguments)
         start_threads();
     else if (strcmp(what, "sandbox") == 0)
         enter_sandbox();
+    else if (strcmp(what, "closed-streams") == 0)
+        close_streams();
+    else if (strcmp(what, "small-stacks") == 0)
+        start_small_threads();
     else if (strcmp(what, "environment") == 0)
         change_environment();
     else if (strcmp(what, "no-thread") == 0)

@@ -48,6 +48,17 @@ def test_environment_changed_after_init_is_ignored(
     moves(Life(site, resources, "environment"))
 
 
+def test_program_with_closed_standard_streams_has_no_socket_at_their_numbers(
+    site: Site, resources: Path
+) -> None:
+    """What it prints would go to the daemon."""
+    moves(Life(site, resources, "closed-streams"))
+
+
+def test_program_whose_threads_have_small_stacks_takes_turns(site: Site, resources: Path) -> None:
+    moves(Life(site, resources, "small-stacks"))
+
+
 @pytest.mark.parametrize("what", ["closes-descriptors", "takes-descriptors"])
 def test_program_that_overwrites_the_librarys_descriptors_keeps_its_files(
     site: Site, resources: Path, tmp_path: Path, what: str

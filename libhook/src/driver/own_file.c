@@ -2,6 +2,7 @@
 #include "driver/own_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 
 #include "driver/file_identity.h"
@@ -44,6 +45,11 @@ int own_file_add(int descriptor)
 void own_file_replace(int handle, int descriptor)
 {
     struct own_file *file = &files[handle];
+    if (descriptor >= 0 && descriptor <= STDERR_FILENO) {
+        int above = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        close(descriptor);
+        descriptor = above;
+    }
     file->open = false;
     file->descriptor = descriptor;
     file->open = file_identify(descriptor, &file->identity);
