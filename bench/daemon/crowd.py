@@ -20,6 +20,8 @@ ORDER = struct.Struct("<HHIQ3Q64x")
 NOTHING_HEARD = bytes(16)               # which answers, and what is to be pinned of them
 PATIENCE = 60.0                         # seconds without a record, after which something is wrong
 
+SEND_PATIENCE = struct.pack("ll", int(PATIENCE), 0)     # struct timeval
+
 
 class Client:
     """One connection. Figures are bytes."""
@@ -28,8 +30,10 @@ class Client:
 
     def __init__(self, path: Path, uuid: bytes, allocated: int) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(PATIENCE)
+        # As the library: where the daemon's queue is full, connect() waits.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_PATIENCE)
         self.socket.connect(str(path))
+        self.socket.settimeout(PATIENCE)
         self.uuid = uuid
         self.allocated = allocated
         self.resident = self.room = 0

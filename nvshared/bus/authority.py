@@ -105,7 +105,7 @@ class Checks:
 
     async def _owner(self, uid: int) -> int | str:
         """The user whom this id is lent to; as /etc/subuid has it, if nobody knows in time."""
-        lender = subordinate.lender(uid)
+        lender = subordinate.lenders()(uid)
         if lender == uid:
             return uid
         found: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()

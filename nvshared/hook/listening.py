@@ -18,7 +18,9 @@ from pathlib import Path
 from nvshared.errors import AlreadyRunning, InvalidArgs, NotPermitted, NvshareError
 
 MODE = 0o666                            # any user's program may ask for the GPU
-BACKLOG = 4096                          # the kernel takes net.core.somaxconn if that is less
+# Connections in the kernel's queue, at most. Each new one waits behind all of them, whoever's they
+# are; where the queue is full, connect() waits. The same as in nvshared.socket.
+BACKLOG = 256
 PATH_LONGEST = 107                      # sun_path without its final zero
 
 

@@ -74,6 +74,26 @@ def close(
         Thread(target=empty, name="emptying", daemon=True).start()
 
 
+def turn_away(
+    connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Sends a packet on a socket that has just been accepted, and closes it."""
+    connected.setblocking(False)
+    with suppress(OSError):
+        connected.send(refusal)
+    try:
+        may_carry = connected.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
+    except OSError:                     # an older kernel
+        may_carry = 1
+    if may_carry:
+        prepare(connected)
+        close(connected, loop, lambda: None)
+        return
+    with suppress(OSError):             # Unread packets would keep the client from reading that.
+        connected.recv(1)
+    connected.close()
+
+
 def leave(connected: socket.socket) -> None:
     """Closes our copy of a socket; one with descriptors is left to the end of the process.
 

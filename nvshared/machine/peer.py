@@ -43,6 +43,11 @@ class Peer:
     gang: str = ""                      # NVSHARE_GANG; the same for all its members
     gang_size: int = 0                  # number of the gang's members; 0: unknown
 
+    @classmethod
+    def unknown(cls, pid: int, uid: int) -> "Peer":
+        """A process that is not identified. Does not block."""
+        return cls(pid, uid, uid, "?", (Tenant(Kind.USER, str(uid)),), is_contained=True)
+
     @property
     def user(self) -> str:
         """The name of its user, or the number of a user without a name."""
@@ -161,13 +166,19 @@ def watch(connection: socket.socket, pid: int) -> int | None:
         if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
             raise ProcessLookupError from error
         found = _open(pid)
-    if found is not None:
-        asked = select.poll()           # select.select() is limited to 1,024 descriptors
-        asked.register(found, select.POLLIN)
-        if asked.poll(0):
-            os.close(found)
-            raise ProcessLookupError
+    if found is not None and has_ended(found):
+        os.close(found)
+        raise ProcessLookupError
     return found
+
+
+def has_ended(pidfd: int | None) -> bool:
+    """Whether the process has ended, or may have. Until then its id is not reused."""
+    if pidfd is None:
+        return True
+    asked = select.poll()               # select.select() is limited to 1,024 descriptors
+    asked.register(pidfd, select.POLLIN)
+    return bool(asked.poll(0))
 
 
 def _open(pid: int) -> int | None:

@@ -9,6 +9,7 @@ containers that root runs: there each id counts as a user of its own.
 import os
 import pwd
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,9 +29,14 @@ def owner(uid: int) -> int:
     return _owner(uid, _all())
 
 
-def lender(uid: int) -> int | str:
-    """The same as written in the file, a name or a number. Does not block: no user is looked up."""
-    return next((name for name, first, count in _all() if first <= uid < first + count), uid)
+def lenders() -> Callable[[int], int | str]:
+    """Returns a function that gives the same as written in the file, a name or a number.
+
+    Does not block: no user is looked up. The function does not notice later changes of the file.
+    """
+    ranges = _all()
+    return lambda uid: next(
+        (name for name, first, count in ranges if first <= uid < first + count), uid)
 
 
 def _all() -> tuple[Range, ...]:

@@ -30,6 +30,7 @@ from nvshared.units import MIB
 from tests.integration.busattacks import BUS_ATTACKS, flood
 
 QUESTIONS = 100                         # of one round
+SWARM = 50                              # processes at a time
 ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.MOVED, Type.LOAD: Type.MOVED}
 
 
@@ -94,6 +95,22 @@ def come_and_go(attack: Attack) -> Iterator[None]:
     while True:
         for one in attack.registered():
             one.close()
+        yield
+
+
+def swarm(attack: Attack) -> Iterator[None]:
+    """The same from many processes at once, each with one connection."""
+    while True:
+        children = []
+        for _ in range(min(attack.width, SWARM)):
+            child = os.fork()
+            if not child:
+                if (one := attack.connect()) is not None:
+                    say(one, attack.hello)
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
         yield
 
 
@@ -229,7 +246,7 @@ def obey(one: socket.socket, order: OrderRecord) -> None:
 ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
     attack.__name__: attack
     for attack in (
-        hold, come_and_go, answer_nothing, garbage, descriptors, change, gang, promise,
+        hold, come_and_go, swarm, answer_nothing, garbage, descriptors, change, gang, promise,
         claim_host_memory, cling,
     )
 }

@@ -4,12 +4,13 @@
 import os
 import socket
 import stat
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from nvshared.errors import AlreadyRunning, InvalidArgs, NvshareError
-from nvshared.hook.listening import Listening
+from nvshared.hook.listening import BACKLOG, Listening
 
 
 @pytest.fixture
@@ -100,3 +101,15 @@ def test_listening_names_a_path_that_is_impossible(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NvshareError, match=r"the socket .*/file/sock cannot be made: Not a dir"):
         Listening(tmp_path / "file" / "sock")
+
+
+def test_listening_queue_holds_few_connections_as_in_the_unit_of_systemd(path: Path) -> None:
+    made, queued = Listening(path), 0
+    with closing(made), ExitStack() as stack, suppress(BlockingIOError):
+        while queued <= 1000:
+            one = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            one.setblocking(False)
+            one.connect(str(path))
+            queued += 1
+    assert queued == BACKLOG + 1        # as the kernel counts
+    assert f"\nBacklog={BACKLOG}\n" in Path("systemd/nvshared.socket").read_text()

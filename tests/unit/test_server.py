@@ -1,41 +1,190 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server of hooks ends without waiting for clients."""
+"""The server of hooks: connections that are not served yet."""
 
 import asyncio
 import os
 import socket
-from contextlib import closing
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+import pytest
+
+from nvshared.hook import protocol
+from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
 from nvshared.hook.server import Server
 from nvshared.lanes import Lanes
-from nvshared.machine import subordinate
+from nvshared.machine import peer
+from nvshared.machine.peer import Peer
 from nvshared.report.systemd import Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time
 
+ATTACKER, NEIGHBOUR, OTHER = 65_534, 65_533, 65_532     # user ids
+HELLO = protocol.encode_report(ReportRecord(Type.HELLO, uuid=bytes(16)))
+
+another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@dataclass
+class Site:
+    """A server whose questions about processes are answered once `known` is set."""
+
+    path: Path
+    server: Server
+    known: Event
+    complaints: list[tuple[str, str]]   # account and kind
+    clients: list[socket.socket] = field(default_factory=list)
+
+    async def connect(self, uid: int | None = None) -> socket.socket:
+        """A connection of that user, which the server has accepted and which has said HELLO."""
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.clients.append(made)
+        if uid is not None:
+            os.seteuid(uid)
+        try:
+            made.connect(str(self.path))
+        finally:
+            os.seteuid(os.getuid())
+        made.setblocking(False)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if not answer(made):
+            made.send(HELLO)
+        return made
+
+
+def answer(one: socket.socket) -> bytes:
+    """The packet that waits; empty: there is none."""
+    try:
+        return one.recv(SIZE, socket.MSG_PEEK)
+    except BlockingIOError:
+        return b""
+
+
+def refusal(packet: bytes) -> int | None:
+    """Why a client is refused."""
+    return protocol.decode_order(packet).flags if packet else None
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the event loop work."""
+    while not condition():             # noqa: ASYNC110 (sockets of clients have no event)
+        await asyncio.sleep(0.001)
+
+
+@contextmanager
+def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
+    """A server in the running event loop."""
+    loop, time, known = asyncio.get_running_loop(), Time(), Event()
+    complaints: list[tuple[str, str]] = []
+
+    def post(call: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(call)
+
+    def complain(who: Peer, kind: str, _words: str) -> None:
+        complaints.append((who.account, kind))
+
+    lanes = Lanes("test", 1, post, time.clock, time.timer)
+    lanes.run("gate", known.wait, lambda _: None)
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listening.bind(str(folder / "socket"))
+        listening.listen()
+        folder.chmod(0o755)
+        (folder / "socket").chmod(0o666)
+        keeper = stack.enter_context(closing(Notifier({})))
+        server = Server(
+            Manager(lambda: DEFAULTS, time.clock, time.timer), listening, Config(), open_files,
+            complain, keeper, {}, lanes, lanes)
+        site = Site(folder / "socket", server, known, complaints)
+        stack.callback(server.close)
+        stack.callback(known.set)
+        yield site
+        for client in site.clients:
+            client.close()
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that other users can reach."""
+    with tempfile.TemporaryDirectory(prefix="nvshare-test-") as folder:
+        yield Path(folder)
+
 
 async def test_close_while_a_silent_client_is_being_identified_does_not_wait(
     tmp_path: Path
 ) -> None:
-    time, known = Time(), Event()
-    lanes = Lanes("test", 1, lambda _: None, time.clock, time.timer)
-    lanes.run(subordinate.lender(os.geteuid()), known.wait, lambda _: None)  # it stays unknown
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client,
-        closing(Notifier({})) as keeper,
-    ):
-        listening.bind(str(tmp_path / "socket"))
-        listening.listen()
-        server = Server(
-            Manager(lambda: DEFAULTS, time.clock, time.timer), listening, Config(), 1024,
-            lambda *_: None, keeper, {}, lanes, lanes)
-        client.connect(str(tmp_path / "socket"))
-        await asyncio.sleep(0)          # it accepts
-        await asyncio.sleep(0)
-        server.close()
+    with serving(tmp_path) as site:
+        client = await site.connect()
+        site.server.close()
         assert client.recv(1) == b""
-    known.set()
+
+
+async def test_server_identifies_a_process_once_for_all_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    identify = peer.identify
+
+    def count(pid: int, uid: int, *, grouped: bool) -> Peer:
+        asked.append(pid)
+        return identify(pid, uid, grouped=grouped)
+
+    monkeypatch.setattr(peer, "identify", count)
+    with serving(tmp_path) as site:
+        clients = [await site.connect() for _ in range(50)]
+        site.known.set()
+        await until(lambda: all(map(answer, clients)))
+        assert asked == [os.getpid()]
+        assert {refusal(answer(one)) for one in clients} == {Refusal.NO_SUCH_GPU}
+
+
+async def test_server_identifies_a_process_that_has_the_number_of_an_ended_one_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of the ended process is given by hand: the kernel reuses one after thousands."""
+    with serving(tmp_path) as site:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c",
+            "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+            "s.connect(sys.argv[1]); sys.stdin.read()", str(site.path),
+            stdin=asyncio.subprocess.PIPE)
+        credentials = peer.credentials
+        monkeypatch.setattr(
+            peer, "credentials", lambda one: credentials(one)._replace(pid=process.pid))
+        await until(lambda: bool(site.server.unserved))
+        process.kill()
+        await process.wait()
+        client = await site.connect()
+        monkeypatch.undo()
+        assert site.server.unserved == 1
+        site.known.set()
+        await until(lambda: bool(answer(client)))
+    assert site.complaints == []
+
+
+@another_user
+async def test_user_with_many_unserved_connections_is_refused_more_and_others_are_served(
+    public: Path
+) -> None:
+    with serving(public, open_files=800) as site:       # for 100 of them
+        flood = [await site.connect(ATTACKER) for _ in range(60)]
+        refused = [one for one in flood if answer(one)]
+        assert {refusal(answer(one)) for one in refused} == {Refusal.TOO_MANY_CLIENTS}
+        assert site.complaints == [(f"user:{ATTACKER}", "unserved")] * len(refused)
+        others = [await site.connect(uid) for uid in (NEIGHBOUR, OTHER, OTHER) for _ in range(2)]
+        assert not any(map(answer, others))
+        site.known.set()
+        await until(lambda: all(map(answer, [*flood, *others])))
+        assert {refusal(answer(one)) for one in others} == {Refusal.NO_SUCH_GPU}
+        assert 0 < len(refused) <= 50
+        # Those that were served have left room for as many.
+        late = [await site.connect(ATTACKER) for _ in range(5)]
+        await until(lambda: all(map(answer, late)))
+        assert {refusal(answer(one)) for one in late} == {Refusal.NO_SUCH_GPU}

@@ -46,7 +46,7 @@ def test_owner_is_found_for_ranges_given_by_user_name(
     assert subordinate.owner(200001) == ALICE
     assert subordinate.owner(100001) == 100001
     monkeypatch.delattr(pwd, "getpwnam")
-    assert [subordinate.lender(uid) for uid in (99999, 100001, 200001)] == [
+    assert [*map(subordinate.lenders(), (99999, 100001, 200001))] == [
         99999, NOBODY_HAS, "alice"]
 
 
@@ -63,8 +63,9 @@ def test_subuids_of_root_and_system_accounts_count_as_separate_users(lent: Path,
 def test_line_without_a_possible_user_or_range_is_ignored(lent: Path, line: str) -> None:
     lent.write_text(f"{line}\n{ALICE}:100000:65536\n")
     assert subordinate.owner(100001) == ALICE
-    assert subordinate.lender(100001) == str(ALICE)
-    assert subordinate.owner(99) == subordinate.lender(99) == 99
+    lender = subordinate.lenders()
+    assert lender(100001) == str(ALICE)
+    assert subordinate.owner(99) == lender(99) == 99
 
 
 def test_owner_follows_a_changed_or_invalid_subuid_file(lent: Path) -> None:

@@ -42,11 +42,11 @@
 
 /* us for which a program waits for a daemon that is being started */
 #define CONNECT_PATIENCE_US 1000000
-#define BUSY_PATIENCE_US 20000000
 /* systemd's watchdog replaces a daemon that hangs within half of that. A program that runs without
  * being admitted would use memory promised to others. */
 #define WELCOME_PATIENCE_MS 60000
 #define WELCOME_SILENT_MS 5000
+#define BUSY_PATIENCE_US (WELCOME_PATIENCE_MS * 1000)
 #define DEFAULT_IDLE_WINDOW_US 50000
 #define CONTEXT_RETRY_MS 50
 #define CONTEXT_TRIES 1200
