@@ -163,7 +163,7 @@ def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> s
     return unknown
 
 
-async def look_twice(
+async def look_until_answered(
     look: Callable[[], Seen], patience: float, pause: float = RESTART / 10
 ) -> Seen:
     """What `look` says once nvshared answers, or else its last answer after `patience` seconds."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.card import RESTART, holders, look, look_twice
+from nvshared.kubelet.card import RESTART, holders, look, look_until_answered
 from nvshared.kubelet.claims import Prepared
 from nvshared.kubelet.container import Containers, Folders, prepare
 from nvshared.kubelet.offer import Offer
@@ -65,9 +65,8 @@ async def _serve(options: Options) -> None:
 
     async def look_again(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        # While shares are offered, a restart of nvshared goes by: a pod that kubelet would refuse
-        # in that second would have failed for good.
-        seen, answered = await look_twice(
+        # A pod that kubelet refuses fails for good, so a restart of nvshared withdraws nothing.
+        seen, answered = await look_until_answered(
             partial(look, options.bus, options.socket, options.kubelet, fresh=fresh),
             0 if offer.trouble_of_all else RESTART)
         news = offer.learn(seen)

@@ -19,7 +19,15 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import Server, server
-from nvshared.kubelet.card import CHECKPOINT, Card, Seen, _look, conflict, elsewhere, look_twice
+from nvshared.kubelet.card import (
+    CHECKPOINT,
+    Card,
+    Seen,
+    _look,
+    conflict,
+    elsewhere,
+    look_until_answered,
+)
 from nvshared.kubelet.meanings import MEANINGS, priority
 from nvshared.kubelet.messages import (
     DEVICE_PLUGIN,
@@ -174,8 +182,8 @@ def test_divided_and_lost_cards_are_not_offered(tmp_path: Path) -> None:
 def test_look_while_nvshared_restarts_waits_for_its_answer() -> None:
     away: Seen = (NvshareError("nvshared is not running"), "")
     answers: Iterator[Seen] = iter([away, away, ((HERE,), ":1.7"), away])
-    assert asyncio.run(look_twice(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
-    assert asyncio.run(look_twice(lambda: next(answers), 0, 0)) == away
+    assert asyncio.run(look_until_answered(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
+    assert asyncio.run(look_until_answered(lambda: next(answers), 0, 0)) == away
 
 
 def test_elsewhere_reads_gpus_of_other_plugins_from_kubelets_checkpoint(tmp_path: Path) -> None:
