@@ -3,6 +3,7 @@
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
 PATIENCE = 5.0                          # seconds
 UNIX_SOCKETS = Path("/proc/net/unix")
-ACCEPTS = 1 << 16                       # of a socket's flags there
+# A line there. Users choose the names in it, newlines included: other forms are part of a name.
+LISTED = re.compile(r"[0-9a-f]+: [0-9A-F]{8} 0{8} ([0-9A-F]{8}) [0-9A-F]{4} [0-9A-F]{2} +\d+ (.*)")
+ACCEPTS = 1 << 16                       # of a socket's flags
 NO_BUS = "none"                         # as for nvshared --bus
 
 
@@ -143,10 +146,9 @@ def _listens(path: Path) -> bool:
         lines = UNIX_SOCKETS.read_text(errors="replace").split("\n")[1:]
     except OSError:
         return False
-    fields = [line.split(None, 7) for line in lines]
-    return any(
-        len(line) == 8 and line[7] == str(path) and int(line[3], 16) & ACCEPTS for line in fields
-    )
+    found = (LISTED.fullmatch(line) for line in lines)
+    return any(line is not None and line[2] == str(path) and int(line[1], 16) & ACCEPTS
+               for line in found)
 
 
 def _unreachable(path: Path, error: OSError, *, heard: bool) -> Finding:

@@ -358,6 +358,18 @@ def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket
     assert "start it" not in found.advice
 
 
+def test_doctor_reads_past_a_socket_whose_name_forges_a_line_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc/net/unix has names as they are: any user may bind one with a newline in it."""
+    path = "/nonexistent/nvshare.sock"
+    monkeypatch.setenv("NVSHARE_SOCKET", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as forger:
+        forger.bind(f"\0{os.getpid()}\n0: 2 0 none 1 1 1 {path}")
+        *_, found, _ = service_module.findings("none", service_module.Answer(None, None))
+    assert (found.topic, found.grade) == ("socket", Grade.FAULT)
+
+
 def test_doctor_warns_of_a_daemon_of_another_version() -> None:
     answer = service_module.Answer(a_snapshot(version="0.0.9"), None)
     *_, bus, version = service_module.findings("session", answer)
