@@ -7,6 +7,7 @@ that no test asks for, unless NOT_RUN says why.
 """
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -68,6 +69,20 @@ def block(page: str, beginning: str) -> str:
     if len(found) != 1:
         raise LookupError(f"{page} has {len(found)} blocks that begin with {beginning!r}")
     return found[0].text
+
+
+@cache
+def inline() -> tuple[tuple[str, str], ...]:
+    """Page and text of each command of nvsharectl or busctl that stands, with arguments, in a
+    sentence or a table."""
+    found = []
+    for page in ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))):
+        for token in MarkdownIt().enable("table").parse((ROOT / page).read_text()):
+            for child in token.children or ():
+                if child.type == "code_inline" and re.match(
+                        r"(nvsharectl|busctl) \S+ \S", child.content):
+                    found.append((page, child.content))
+    return tuple(dict.fromkeys(found))
 
 
 @cache

@@ -20,8 +20,10 @@ from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import NvshareError
 from nvshared.units import MIB
+from tests import pages
 from tests.bus.service import private_bus
 from tests.integration.conftest import BUILD, ROOT, Site
+from tests.integration.test_turns import NVSHARECTL
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
@@ -121,6 +123,27 @@ def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(
             control.park(only(control).id)
             assert used(own_site) == [0, 0]
             assert program.ask(question) == "True"
+    program.end()
+
+
+def test_commands_of_the_page_park_move_and_drain_as_printed(own_site: Site, bus: str) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        for command, card in (
+            ("nvsharectl park 4711", 0), ("nvsharectl move 4711 --to 1", 1),
+            ("nvsharectl drain --gpu 1", 0), ("nvsharectl --json clients", 0),
+        ):
+            assert ("docs/moving.md", command) in pages.inline()
+            words = command.replace("4711", str(program.popen.pid)).split()[1:]
+            done = subprocess.run(
+                [*NVSHARECTL, "--bus", bus, *words], cwd=ROOT, capture_output=True, text=True,
+                check=False)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+            assert only(control).gpu == card
+            if "park" in command:
+                assert only(control).state == "parked"
+            assert program.ask("read()") == "{7}"
     program.end()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import no_bus
+from nvshared.control import Daemon as Control
 from tests import pages
 from tests.bus.service import private_bus
 from tests.integration.conftest import BUILD, ROOT, Site
@@ -168,6 +169,29 @@ def test_commands_of_the_lab_server_succeed(machine: Machine, lines: str) -> Non
             machine.look(line.partition(" #")[0])
         else:
             machine.run(line)
+
+
+# Commands in sentences that are not run here, and the reason.
+ELSEWHERE = {
+    "nvsharectl run": "blocks of pages run it, with programs that end",
+    "nvsharectl preload": "changes the whole machine; test_preload.py has one of its own",
+    "nvsharectl park": "test_moving.py", "nvsharectl move": "test_moving.py",
+    "nvsharectl drain --gpu": "test_moving.py",
+}
+
+
+def test_commands_in_sentences_of_pages_succeed(machine: Machine) -> None:
+    run = [
+        command.replace("job:ID", "job:4711")
+        for _, command in pages.inline() if not command.startswith(tuple(ELSEWHERE))
+    ]
+    assert len(run) >= 8
+    with Control(machine.environment["DBUS_SYSTEM_BUS_ADDRESS"]) as control:    # as nvshare-kubelet
+        control.set_pods([("8a1b2c3d-1111-2222-3333-444455556666", "lab", "train", {})])
+    for command in run:
+        if command.startswith("busctl") and not shutil.which("busctl"):
+            continue
+        machine.run(command)
 
 
 def test_kernel_by_nvsharectl_run_keeps_the_library_beside_its_own_preload(
