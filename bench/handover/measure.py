@@ -23,7 +23,7 @@ from bench.handover.bus import bus
 from bench.handover.card import Card, find
 from bench.handover.first import first_out
 from bench.handover.goal import Result
-from bench.handover.neighbour import neighbour
+from bench.handover.neighbour import beside, neighbour
 from bench.handover.pieces import pieces
 from bench.handover.swapping import three_ahead, two_large
 from bench.handover.table import show
@@ -43,6 +43,7 @@ VARIANTS: Variants = {
     "two-large": lambda card: (two_large(card, examined) for examined in (False, True)),
     "first-out": lambda card: (first_out(card, writeback) for writeback in (True, False)),
     "neighbour": neighbour,
+    "beside": beside,
     "three-ahead": lambda card: iter([three_ahead(card)]),
     "undisturbed": lambda card: (undisturbed(card, load) for load in LOADS),
     "little-used": little_used,

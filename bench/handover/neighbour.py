@@ -3,12 +3,14 @@
 
 Two programs of 57 % of a card change all they have, as in `two-large`, while the second card is
 idle: with its memory (`neighbour`) and without. Then one on the second card asks for most of it
-while both have memory there: how fast that goes to the host, and how long the program waits. Last,
-one that computes on the second card, or only reads and writes its memory, while the others change
-places every two seconds: what it loses against the time before they came.
+while both have memory there: how fast that goes to the host, and how long the program waits.
+
+`beside`: a program that computes on the second card, or only reads and writes its memory, while
+the others change places every two seconds, with loans and without: what it loses against the time
+before they came.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,19 +26,26 @@ from nvshared.units import GIB
 
 NEARLY_ALL = 0.85                       # of the second card
 PER_32_GIB = 100                        # ms
+MODES = ("auto", "off")
 LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # percent, at most
 
 
 def neighbour(card: Card) -> Iterator[Result]:
     """With the second card, without it, and with a program there that comes later."""
-    for mode in ("auto", "off"):
+    for mode in MODES:
         yield handed_over(card, mode)
     yield given_back(card)
+
+
+def beside(card: Card) -> Iterator[Result]:
+    """What a program on the second card loses."""
     for load in LOADS[:2]:
-        yield felt(card, load)
+        for mode in MODES:
+            yield felt(card, load, mode)
 
 
-def _two_cards(card: Card) -> Card:
+def two_cards(card: Card) -> Card:
+    """The card with a second one beside it, where it is simulated."""
     more = {"NVSHARE_SIM_GPUS": "2", "NVSHARE_SIM_NVLINK": "1"} if card.simulated else {}
     return replace(card, environment={**card.environment, **more})
 
@@ -45,7 +54,7 @@ def handed_over(card: Card, mode: str) -> Result:
     """`mode`: the setting `neighbour`."""
     programs = tasks(card, 2, LARGE)
     trace, outcomes = run(
-        _two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour=mode)
+        two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour=mode)
     found = figures(handovers(trace))
     return Result(
         "neighbour", f"neighbour {mode}",
@@ -70,51 +79,46 @@ def given_back(card: Card) -> Result:
         after=card.seconds / 2, seconds=card.seconds / 4)
     programs.append(late)
     trace, outcomes = run(
-        _two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour="auto")
-    returns = _returns(trace)
-    size, took = (sum(one[i] for one in returns) for i in (0, 1))
-    pace = took / 1000 / (size / (32 * GIB)) if size else None
+        two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour="auto")
+    given = returns(trace)
     return Result(
         "neighbour", "its memory is given back",
         (
-            Goal("to the host, for 32 GiB", pace, "ms", most=PER_32_GIB),
-            Goal("given back", size / GIB, "GiB"),
+            *given_back_in(given),
             Goal("HELLO to first step there", _first_step(trace, outcomes[-1]), "ms"),
         ),
-        {"orders_ms": spread([one[1] / 1000 for one in returns]),
+        {"orders_ms": spread([one[1] / 1000 for one in given]),
          **described(programs, outcomes)},
         wrong(outcomes),
     )
 
 
-def felt(card: Card, load: Load) -> Result:
-    """`load`: of the program on the second card."""
+def felt(card: Card, load: Load, mode: str) -> Result:
+    """`load`: of the program on the second card; `mode`: the setting `neighbour`."""
     later = card.seconds * ALONE
     used = card.share(load.used)
     runner = Task(used, card.seconds, 9, used, rounds=load.rounds, visible="1")
     others = [
         replace(one, after=later, seconds=card.seconds - later) for one in tasks(card, 2, LARGE)]
     trace, outcomes = run(
-        _two_cards(card), [runner, *others], "100%", 2 * QUANTUM, examined=False, neighbour="auto")
+        two_cards(card), [runner, *others], "100%", 2 * QUANTUM, examined=False, neighbour=mode)
     first = min(one.started for one in outcomes[1:])
-    lent = next((line["at"] for line in trace if _is_lent(line)), None)
-    alone, beside = (
+    others_pids = {one.pid for one in outcomes[1:]}
+    moved = next((line["at"] for line in trace if line.get("pid") in others_pids
+                  and line.get("event") == "evicted" and line["bytes"]), first)
+    alone, disturbed = (
         _rate([at for at in outcomes[0].steps if begin <= at < end])
-        for begin, end in ((0, first), (lent or first, outcomes[0].steps[-1]))
+        for begin, end in ((0, first), (moved, outcomes[0].steps[-1]))
     )
-    loss = 100 * (1 - beside / alone) if alone and beside else None
+    loss = 100 * (1 - disturbed / alone) if alone and disturbed else None
     return Result(
-        "neighbour", f"a neighbour that is {load.name}",
-        (Goal("it loses", loss, "%", most=LOSS[load.name]),
+        "beside", f"a neighbour that is {load.name}, neighbour {mode}",
+        (Goal("it loses", loss, "%", most=LOSS[load.name] if mode == "auto" else None),
          Goal("lent at most", _most_borrowed(trace) / GIB, "GiB")),
-        {"steps_per_second_alone": alone, "steps_per_second_beside": beside,
+        {"steps_per_second_alone": alone, "steps_per_second_beside": disturbed,
          **described([runner, *others], outcomes)},
         wrong(outcomes),
     )
-
-
-def _is_lent(line: Line) -> bool:
-    return "memory" in line and bool(line["memory"]["borrowed"])
 
 
 def _rate(steps: list[int]) -> float | None:
@@ -132,7 +136,16 @@ def _most_borrowed(trace: list[Line]) -> int:
     return most
 
 
-def _returns(trace: list[Line]) -> list[tuple[int, int]]:
+def given_back_in(given: list[tuple[int, int]]) -> tuple[Goal, Goal]:
+    """`given`: by returns()."""
+    size, took = (sum(one[i] for one in given) for i in (0, 1))
+    pace = took / 1000 / (size / (32 * GIB)) if size else None
+    return (
+        Goal("given back, for 32 GiB", pace, "ms", most=PER_32_GIB),
+        Goal("given back", size / GIB, "GiB"))
+
+
+def returns(trace: Iterable[Line]) -> list[tuple[int, int]]:
     """Of each order that took some of a loan back: bytes, and microseconds."""
     held: dict[int, int] = {}
     loans: dict[Any, int] = {}

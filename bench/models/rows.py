@@ -12,6 +12,8 @@ from statistics import fmean, median
 
 from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
+from bench.handover.measure import Variants
+from bench.handover.neighbour import NEARLY_ALL, given_back_in, returns, two_cards
 from bench.models import demand
 from bench.models.demand import Demand, Request
 from bench.models.parts import PARTS, Told, crossed, told
@@ -24,7 +26,7 @@ FILLER = 0.6                            # 83 GiB
 SLOWER = 5                              # a simulated card, than what is asked of a real one
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "shared": (), "ahead": ("--prefetch", "on")}
+    "shared": ("--neighbour", "off"), "ahead": ("--neighbour", "off", "--prefetch", "on")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,31 @@ def measured(card: Card, name: str) -> Iterator[Result]:
         yield Result(name, setting, goals, {"milliseconds": took}, wrong(answers))
 
 
-ROWS = {name: partial(measured, name=name) for name in CASES}
+def neighbour(card: Card) -> Iterator[Result]:
+    """The case `three` with the memory of a second card, and without.
+
+    A program on the second card takes most of that at the end, while the models idle.
+    """
+    case, card = CASES["three"], two_cards(card)
+    models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
+    slower = SLOWER if card.simulated else 1
+    requests = [
+        Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
+    for mode in ("auto", "off"):
+        late = card.share(NEARLY_ALL) if mode == "auto" else 0
+        found = shared(card, models, requests, "100%", ("--neighbour", mode), late)
+        took = [(one.ended - one.due) / 1000 for one in found.answers]
+        most = (100, 250) if mode == "auto" else (None, None)
+        given = returns(found.trace)
+        yield Result(
+            "neighbour", f"neighbour {mode}",
+            (*_percentiles("", took, *most), Goal("requests", len(took), ""),
+             *(given_back_in(given) if late else ())),
+            {"milliseconds": took, "returns": given}, found.wrong)
+
+
+ROWS: Variants = {
+    **{name: partial(measured, name=name) for name in CASES}, "neighbour": neighbour}
 
 
 @cache

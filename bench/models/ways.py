@@ -21,14 +21,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.handover.card import Card, unshared
+from bench.handover.program import Task, finish
 from bench.harness import sharing
 from bench.models.demand import Request
 from bench.models.program import Answer, Program, Weights, started, write
 from bench.trace import Line
+from nvshared.errors import NvshareError
 
 CHUNK = 256 << 20
 SOON = 200_000                          # microseconds from asking until the first request
 WARM = 2                                # rounds of requests to each model before those that count
+IDLE = 3.0                              # seconds
+LATE_MOST = 60.0                        # that the late program may take
 ALONE = 5                               # requests to a resident model without others,
 PAUSE = 1.0                             # as many seconds apart as those of most traces: a card that
                                         # had nothing to do is slower for a moment
@@ -51,9 +55,12 @@ def weights(card: Card, share: float, seed: int) -> Weights:
 
 def shared(
     card: Card, models: Sequence[Weights], requests: Iterable[Request], capacity: str,
-    options: Sequence[str] = (),
+    options: Sequence[str] = (), late: int = 0,
 ) -> Shared:
-    """Each model a process of its own under a daemon with these options."""
+    """Each model a process of its own under a daemon with these options.
+
+    `late`: bytes that a program takes of the second card when the models have idled for a while.
+    """
     with card.log.open("ab") as log, sharing(
         "--capacity", capacity, "--swap-budget", str(card.budget), *options,
         environment=dict(card.environment), log=log,
@@ -69,6 +76,13 @@ def shared(
         found = [
             program.answer()._replace(model=programs.index(program)) for program, _ in timed
         ]
+        if late:
+            time.sleep(IDLE)
+            ended = finish(
+                Task(late, 1, 9, models[0].chunk).command(),
+                {**daemon.environment, "CUDA_VISIBLE_DEVICES": "1"}, LATE_MOST)
+            if ended.returncode:
+                raise NvshareError(f"the program on the second card failed: {ended.stderr}")
         trace = daemon.trace()
         same = [program.conclude() for program in programs]
         wrong = [f"model {number}: wrong words" for number, one in enumerate(same) if not one]
