@@ -34,7 +34,7 @@ from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
 from nvshared.settings.config import DEFAULT_FILE, Config, waiting
-from nvshared.settings.defaults import Defaults, derive
+from nvshared.settings.defaults import Defaults, check_disk, derive
 from nvshared.settings.files import load
 from nvshared.settings.state import Overrides, StateFile, TenantsFile
 from nvshared.settings.watch import Watch
@@ -73,6 +73,7 @@ def _run(argv: Sequence[str] | None) -> None:
     config = read()
     if only_check:
         derive(config, (), 0)
+        check_disk(config)
         return
     log.start(os.environ, debug=config.debug)
     sys.setswitchinterval(GIVE_WAY)
@@ -137,6 +138,8 @@ async def _serve(
         worker = Worker(nvml.sample, _poster(loop), [facts.uuid for facts in cards])
         sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
         post = _poster(loop)
+        manager.disk.client_failed.connect(
+            lambda who, words: journal.complain(limited, who, "disk", words))
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:
             stack.callback(trace.close)
@@ -171,6 +174,7 @@ async def _serve(
             manager, listening, config, _descriptors(config), partial(journal.complain, limited),
             notifier, given.kept, lanes, programs,
         )
+        stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
             stack.callback(kept.close)  # while it has its clients
@@ -239,7 +243,7 @@ def _manager(
     overrides = Overrides() if store is None else store.load()
     keeper = None if config.state_dir is None else TenantsFile(config.state_dir)
     tenancy = Tenancy(keeper, lanes.run)
-    manager = Manager(derived, monotonic, timer, overrides, store, tenancy)
+    manager = Manager(derived, monotonic, timer, overrides, store, tenancy, lanes.run)
     safe.follow(manager)
     ControlGroups(monotonic, timer, lanes.run).follow(manager)
     return manager

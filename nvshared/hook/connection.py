@@ -114,6 +114,11 @@ class HookConnection:
                 # Not at once: the one who sends is in the middle of something.
                 self._loop.call_soon(self.end, "it did not read")
 
+    def drop(self, why: str) -> None:
+        """Closes in a moment, as the client breaks its rules."""
+        self._complain("malformed", f"dropped: {why}")
+        self._loop.call_soon(self.end, why)
+
     def finish(self) -> None:
         """Closes when the other side has closed, or after a moment."""
         self._finishing = True

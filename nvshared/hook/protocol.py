@@ -214,7 +214,7 @@ def encode_report(report: ReportRecord) -> bytes:
     """The bytes of a report."""
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
-    *figures, answered, to_pin, stays, _, _ = astuple(report.memory)
+    *figures, answered, to_pin, stays, _, _, _ = astuple(report.memory)
     asks = report.type in ASKS
     return REPORT.pack(
         report.type, report.version, report.flags, stays, report.number, *figures,

@@ -43,7 +43,7 @@ STRANGE_MOST = 64                       # kinds of paths that people are told of
 ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
 UNSERVED_MOST = 4096                    # connections of all users that are not served yet
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
-DESCRIPTORS_EACH = 3                    # a socket, a pidfd and its word's page
+DESCRIPTORS_EACH = 4                    # a socket, a pidfd, its word's page, its file on the disk
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 

@@ -33,6 +33,7 @@ from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import parking, protocol
 from nvshared.hook.parking import ParkedHook
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
+from nvshared.hook.storing import StoringHook
 from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
@@ -57,6 +58,9 @@ class Wire(Protocol):
 
         A broken connection ends later, by itself.
         """
+
+    def drop(self, why: str) -> None:
+        """Ends the connection, as the client breaks its rules."""
 
     def finish(self) -> None:
         """Nothing more will be sent: close as soon as the other side has read everything."""
@@ -84,6 +88,7 @@ class Session:
         self._lender = b""              # as it said last
         self._introduction = 0          # number of an INTRODUCE without its HELLO
         self._parked = ParkedHook(wire.send)
+        self._storing = StoringHook(manager.disk, wire.send, wire.drop)
         self._moved: Client | None = None   # as it was on the card that it has left
 
     def take_over(self, number: int) -> None:
@@ -108,8 +113,11 @@ class Session:
         if record.type is Type.BORROWED:
             self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
             return
+        if record.type is Type.STORED:
+            self._hear_stored(record)
+            return
         record = replace(record, memory=replace(
-            record.memory, borrowed=self._borrowed, dirty=self._dirty))
+            record.memory, borrowed=self._borrowed, dirty=self._dirty, disk=self._storing.bytes))
         if self._introduction:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
@@ -149,6 +157,22 @@ class Session:
         if record.type is Type.WAITING:
             self._send(None, protocol.encode_order(_wait(self.client)))
 
+    def _hear_stored(self, record: ReportRecord) -> None:
+        known, before = self.client is not None and not self._introduction, self._storing.error
+        if not self._storing.hear(record, known=known):
+            return
+        client, error = self.client, self._storing.error
+        assert client is not None
+        if error and error != before:
+            self._manager.disk.failed(self.peer, error)
+        memory = replace(client.memory, disk=self._storing.bytes)
+        client.gpu.tell(events.Stored(
+            client.id, memory, self._storing.heard, failed=bool(error)))
+
+    def _not_stored(self, order: actions.Store) -> None:
+        if (client := self.client) is not None:
+            client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed=True))
+
     def _join_gang(self, text: str) -> None:
         """It is in a gang of this name; with a colon and the number of processes behind it."""
         if self.client is not None:
@@ -164,6 +188,7 @@ class Session:
         self.finished = True
         self._manager.met(self)
         self._parked.lost()
+        self._storing.ended()
         if self.client is not None:
             self.client.gpu.leave(self.client)
 
@@ -225,6 +250,12 @@ class Session:
         if self._parked.away and isinstance(order, actions.MoveOrder) and parking.answerable(order):
             self._answer(order)
             return
+        if isinstance(order, actions.Store):
+            if self._parked.holds:
+                self._not_stored(order)
+            else:
+                self._storing.order(self.peer, order, self._not_stored)
+            return
         page = None
         if isinstance(order, actions.Publish | actions.Watch) and order.on:
             page = self._page(order)
@@ -259,6 +290,7 @@ class Session:
             return
         try:
             gpu = self._manager.gpu_by_uuid(record.uuid)
+            self._storing.greet(gpu.facts.memory_total)
             memory = _bounded(record.memory, gpu.facts.memory_total)
             wants = bool(record.flags & Flag.WANTS)
             self.client = Client(self._manager.next_id(), gpu, self.peer, self)
@@ -317,6 +349,7 @@ class Session:
 
 
 def _record(order: actions.Order) -> OrderRecord:
+    assert not isinstance(order, actions.Store)     # which StoringHook sends
     match order:
         case actions.Run():
             flags = (
@@ -406,7 +439,7 @@ def _bounded(said: events.Memory, total: int) -> events.Memory:
     return events.Memory(
         allocated, said.resident, said.pinned, pending, min(said.room, total),
         _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.stays,
-        said.borrowed, min(said.dirty, said.borrowed),
+        said.borrowed, min(said.dirty, said.borrowed), min(said.disk, total),
     )
 
 

@@ -100,6 +100,15 @@ class Preallocate:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """STORE: have up to `size` bytes on the disk in all; it holds until the next one."""
+
+    client: int
+    number: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Yield:
     """YIELD: end this speculative EVICT or LOAD where it is."""
 
@@ -179,6 +188,6 @@ class Stayed:
     reason: Stays
 
 
-Order = Run | Stop | MoveOrder | Preallocate | Yield | Limits | Publish | Watch
+Order = Run | Stop | MoveOrder | Preallocate | Store | Yield | Limits | Publish | Watch
 Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
 Action = Order | Report

@@ -47,6 +47,9 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
     "borrowing": lambda c: c.lender,                # memory of another card
+    "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
+    "storable": lambda c: c.storable,
+    "stored": lambda c: c.memory.disk and c.memory.resident,    # perhaps copies of resident blocks
     # Its last hand-over has a known cost, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
@@ -82,6 +85,7 @@ class Figures(NamedTuple):
     filled: int = 0
     out_of_reach: int = 0
     written_back: int = 0
+    disk: int = 0
     # Read of each client only.
     takes: int = 0
     unpinned_commit: int = 0
@@ -94,8 +98,8 @@ class Counted(NamedTuple):
     groups: tuple[str, ...] = ()
     figures: Figures = Figures()
     account: Account = Account()
-    # Domains of host memory, and those of tenants' limits, with its part in each.
-    stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 2
+    # Domains of host memory, those of tenants' limits, and of limits of the disk, with its part.
+    stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 3
 
 
 def counted(client: ScheduledClient) -> Counted:
@@ -112,6 +116,7 @@ def counted(client: ScheduledClient) -> Counted:
         need=client.need, filled=memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
         written_back=min(client.writeback.bytes, client.staying) if idle else 0,
+        disk=client.disk_charged,
         takes=takes, unpinned_commit=max(0, committed - expected),
         swapped=max(0, memory.allocated - memory.resident) if idle else 0,
     )
@@ -119,7 +124,8 @@ def counted(client: ScheduledClient) -> Counted:
         groups, figures,
         Account(unshown, expected - shown, int(bool(committed) or not client.account)),
         ((client.domains, client.stake if client.domains else NO_STAKE),
-         (client.tenancies, client.tenant_stake if client.tenancies else NO_STAKE)),
+         (client.tenancies, client.tenant_stake if client.tenancies else NO_STAKE),
+         (client.disk_limits, Stake(taken=client.disk_charged))),
     )
 
 
@@ -307,6 +313,8 @@ class Card:
     now: int
     gathering_until: int
     host: HostPart
+    disk: HostPart
+    disk_limits: Domains
     neighbour: Neighbour = field(default_factory=Neighbour)     # itself, as others see it
     # Limits of host memory (domains.py), one object for all cards.
     domains: Domains = field(default_factory=Domains)
@@ -348,9 +356,10 @@ class Card:
         self.shown_quantum = self.settings.longest_tq
 
     def change_settings(self, settings: Settings) -> None:
-        """Replaces the settings, and sets the host budget of all cards by them."""
+        """Replaces the settings, and sets the budgets of all cards by them."""
         self.settings = settings
         self.host.budget.size = settings.host_budget
+        self.disk.budget.size = settings.disk_budget
 
     def add(self, client: ScheduledClient) -> None:
         """Adds a new client."""
@@ -406,6 +415,12 @@ class Card:
         """Host memory that no client has or may take; negative after the budget shrank."""
         taken = self.groups.sums.host_charged + self.groups.sums.beyond
         return self.host.takeable - taken
+
+    def disk_free_for(self, client: ScheduledClient) -> int:
+        """Bytes of the disk that the client may still write; negative after a limit shrank."""
+        self.groups.settle()
+        free = self.disk.takeable - self.groups.sums.disk
+        return min([free, *(limit.untaken for limit in client.disk_limits)])
 
     def host_free_for(self, client: ScheduledClient) -> int:
         """The same, bounded by the client's domains."""

@@ -7,11 +7,11 @@ Other files change it: turns.py the phase, moves.py orders under way, promises.p
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
-from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, TurnEnd
+from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Ganged, Memory, Standing, Stopped
 from nvshared.scheduler.neighbours import Loan, Neighbour
-from nvshared.scheduler.settings import Priority, Terms
+from nvshared.scheduler.settings import BLOCK, Priority, Terms
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
@@ -134,6 +134,7 @@ class Turn:
     copying: frozenset[Way] = frozenset()  # ways in which the program's own copies load the bus
     busy: int | None = None             # since when work was in flight at all times, by BUSY
     lacked: int | None = None           # bytes, when chosen; None: no room had to be made
+    swapped: int = 0                    # bytes, when chosen
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
     preempted: bool = False             # may end before its quantum is over
@@ -196,7 +197,8 @@ class Pauses:
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
-    "overclaims", "silenced", "path", "membership", "preallocated", "lender",
+    "overclaims", "silenced", "path", "membership", "preallocated", "lender", "stores",
+    "disk_limits",
 })
 
 
@@ -245,6 +247,10 @@ class Failures:
     trim_after: int = 0                 # it gave back no host memory: not asked before this moment
     spare_host_unusable: bool = False   # it could not evict into host memory that seemed free
     drains: int = 0                     # in a row that did not end
+    store_since: int = 0                # when a block was stored last, or an order given
+    store_after: int = 0                # a STORE failed: no other before this moment,
+    store_pause: int = 0                # which was so long after it
+    copies_after: int = 0               # it gave up copies on the disk: not asked before this
 
 
 @dataclass(slots=True)
@@ -256,6 +262,7 @@ class ScheduledClient(Counting):
     said: Memory = Memory()             # by its last record; `memory` has what counts of it
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
+    disk_limits: tuple[Domain, ...] = ()    # of its tenants
     account: str = ""                   # that its claims count for, see trust.py; "": trusted
     tenants: tuple[str, ...] = ()       # the outermost first
     evidence: Evidence = Evidence()
@@ -292,6 +299,8 @@ class ScheduledClient(Counting):
     lender: Neighbour | None = None     # of which it borrows, or may; see loans.py
     return_after: int = 0               # a return failed; do not order another before this,
     copy_after: int = 0                 # and the same of a writeback of borrowed memory
+    unproved: int = 0                   # bytes on the disk by its word alone, see trust.py
+    stores: tuple[Store, ...] = ()      # unanswered; the one before them, which holds until then
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see quantum.py
     rests: int | None = None            # the window before them, if idleness ended its last turn
@@ -386,6 +395,25 @@ class ScheduledClient(Counting):
         return most
 
     @property
+    def disk_charged(self) -> int:
+        """Bytes that the client has on the disk, or that an order allows it to write there."""
+        return max([self.memory.disk, *(order.size for order in self.stores)])
+
+    @property
+    def stored(self) -> int:
+        """Swapped bytes on the disk. Copies of resident blocks may count as well."""
+        return min(self.memory.disk, max(0, self.memory.allocated - self.memory.resident))
+
+    @property
+    def storable(self) -> int:
+        """Bytes in host memory that could go to the disk; 0 while the client runs.
+
+        Fewer are there if resident blocks keep host memory."""
+        memory = self.memory
+        size = min(memory.allocated - memory.resident, memory.host - memory.borrowed)
+        return size if size > BLOCK and not self.open else 0
+
+    @property
     def loan(self) -> Loan:
         """What it has borrowed, or may have."""
         held = self.memory.borrowed
@@ -464,6 +492,7 @@ class ScheduledClient(Counting):
         """Bytes that the client has by the driver's and the kernel's figures."""
         memory, host = self.memory, self.evidence.host
         away = memory.borrowed + min(memory.host - memory.borrowed, host or 0)
+        away += max(0, self.stored - self.unproved)
         return min(memory.filled, self.evidence.card or 0) + away
 
     @property
@@ -477,7 +506,7 @@ class ScheduledClient(Counting):
         beyond = self.beyond
         return Stake(
             max(0, self.committed - self.pinned_expected) + beyond, self.committed - self.used,
-            self.memory.allocated + beyond, self.host_counted + beyond,
+            self.memory.allocated - self.stored + beyond, self.host_counted + beyond,
         )
 
     @property

@@ -109,6 +109,12 @@ class Decision:
         client.preallocated = host
         self.order(actions.Preallocate(client.id, host))
 
+    def store(self, client: ScheduledClient, size: int) -> None:
+        """Has a client move swapped blocks to the disk until `size` bytes in all lie there."""
+        order = actions.Store(client.id, next(self.card.numbers), size)
+        client.stores = (*client.stores, order)
+        self.actions.append(order)
+
     def cut(self, client: ScheduledClient, move: Move) -> None:
         """Ends a move that is ahead, once."""
         move.cut = True

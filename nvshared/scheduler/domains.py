@@ -14,8 +14,11 @@ A tenant with a memory limit is a domain on each card, in which all counts that 
 promised. A tenant with a limit of host memory is a domain of all cards. Limits of tenants bound
 promises and nothing else: what is held already may leave as before.
 
-The schedulers of all cards share one `Domains` and one `HostBudget`. What a card's clients count
-there is as it was at the end of the card's last event (card.py).
+A tenant with a limit of the disk is a domain of all cards, too, which bounds what its clients store
+there (storage.py).
+
+The schedulers of all cards share one `Domains`, one `HostBudget` and one `DiskBudget`. What a
+card's clients count there is as it was at the end of the card's last event (card.py).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,6 +30,7 @@ from nvshared.scheduler.settings import BLOCK
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # of the host memory is the margin, or
 MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
+TRANSIT_PART = 16                       # of the host memory is divided among cards, see `most`
 MARGIN_MOST = 2                         # but no more than this part of it
 
 
@@ -181,6 +185,13 @@ class HostBudget:
 
 
 @dataclass(eq=False, slots=True)
+class DiskBudget(HostBudget):
+    """The same of the disk: with it, more can be promised than the host holds."""
+
+    limits: Domains = field(default_factory=Domains)    # of tenants
+
+
+@dataclass(eq=False, slots=True)
 class HostPart:
     """One card's view of the host budget; bytes, as of the last event of each card."""
 
@@ -193,6 +204,15 @@ class HostPart:
         """Bytes that other cards do not need. So no card asks another before it promises."""
         budget = self.budget
         return self.takeable if budget.gathering else budget.unneeded + self.needs
+
+    @property
+    def most(self) -> int:
+        """The needs that may be met here if the disk meets the rest. Each other card keeps a part,
+        as its blocks go to the disk through host memory."""
+        budget = self.budget
+        least = budget.size // (TRANSIT_PART * len(budget.cards))
+        return self.promisable - sum(
+            max(0, least - card.needs) for card in budget.cards if card is not self)
 
     @property
     def takeable(self) -> int:

@@ -63,6 +63,7 @@ class Memory:
     stays: Stays = Stays.NOT
     borrowed: int = 0                   # what of `host` lies on another card; see loans.py
     dirty: int = 0                      # what of that the host has no copy of
+    disk: int = 0                       # swapped and on the disk, not in `host`; see storage.py
 
     @property
     def need(self) -> int:
@@ -157,6 +158,14 @@ class WrittenBack(Moved):
 
 
 @dataclass(frozen=True, slots=True)
+class Stored(Said):
+    """STORED: the hook has the STORE of this number, or has `failed` to carry it out."""
+
+    number: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryChanged(Said):
     """MEMORY: the figures changed."""
 
@@ -204,6 +213,13 @@ class CapacityChanged:
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
     """The host budget of all cards is `bytes` from now on."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChanged:
+    """`bytes` of the disk may be used for all cards from now on; 0: none, as it has failed."""
 
     bytes: int
 
@@ -276,25 +292,24 @@ class GPULost:
     """The GPU is gone: all gates open, and only loads are ordered."""
 
 
-def settings_after(
-    event: CapacityChanged | BudgetChanged | SettingsChanged, before: Settings
-) -> Settings:
+def settings_after(event: "Resized", before: Settings) -> Settings:
     """The settings as the event changes them."""
     match event:
         case CapacityChanged():
             return replace(before, capacity=event.bytes)
         case BudgetChanged():
             return replace(before, host_budget=event.bytes)
+        case DiskChanged():
+            return replace(before, disk_budget=event.bytes)
         case SettingsChanged():
             return event.settings
 
 
 Record = (
     WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy | Parked
+    | Stored
 )
 ClientEvent = Joined | Left | Record | TermsChanged
-CardEvent = (
-    CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
-    | Ganged | Tick | GPULost
-)
+Resized = CapacityChanged | BudgetChanged | DiskChanged | SettingsChanged
+CardEvent = Resized | TenantChanged | Preempted | Awaited | Seen | Ganged | Tick | GPULost
 Event = ClientEvent | CardEvent

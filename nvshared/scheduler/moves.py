@@ -52,19 +52,23 @@ LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
 SHORTFALL = 10 * SECOND
 
 
-def plan(decision: Decision) -> None:
-    """Evicts memory that is in the way of holders, and loads into the room there is."""
+def plan(decision: Decision) -> int:
+    """Evicts memory that is in the way of holders, and loads into the room there is.
+
+    Returns how many bytes of host memory are missing for that.
+    """
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
     # Host memory that one order leaves may allow for another.
-    before = -1
+    before, host_short = -1, 0
     while before != len(decision.actions):
         before = len(decision.actions)
-        _move(decision)
+        host_short = _move(decision)
+    return host_short
 
 
-def _move(decision: Decision) -> None:
+def _move(decision: Decision) -> int:
     card = decision.card
     lacking = card.groups.group("lacking")
     lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
@@ -77,7 +81,8 @@ def _move(decision: Decision) -> None:
         evictions.order()
         if short > 0:
             host_short = max(0, evictions.host_short - _host_coming(card))
-    _trim(decision, _load(decision, lacking, host_short), evictions)
+    host_short = _load(decision, lacking, host_short)
+    _trim(decision, host_short, evictions)
     _relieve(decision)
     _slacken(decision, lacking)
     # The suspended leave the card, as far as host memory goes.
@@ -86,6 +91,8 @@ def _move(decision: Decision) -> None:
         evictions = Evictions(decision)
         evictions.plan(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
         evictions.order()
+        host_short += evictions.host_short
+    return host_short
 
 
 def coming(card: Card) -> int:
@@ -102,13 +109,13 @@ def _host_coming(card: Card) -> int:
     )
 
 
-def victims(card: Card) -> list[ScheduledClient]:
-    """Clients without a turn that occupy the card, in the order in which room is taken.
+def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
+    """Clients of a group without a turn, in the order in which room is taken.
 
     The suspended, then the idle, then those that wait, first for their gangs; of each, the client
     that will run last goes first.
     """
-    occupying = card.groups.group("occupying")
+    occupying = card.groups.group(group)
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
     away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
     idle = [c for c in away if not c.terms.suspended]
@@ -280,10 +287,10 @@ def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
         if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
         and c.id not in evictions.amounts
     ]
-    certain = [c for c in keepers if _kept(c) > 0]
-    for client in sorted(certain or keepers, key=lambda c: -_kept(c)):
+    certain = [c for c in keepers if kept(c) > 0]
+    for client in sorted(certain or keepers, key=lambda c: -kept(c)):
         if host_short > 0 and _take_back(decision, client, host_short):
-            host_short -= min(host_short, _kept(client) or client.host_charged)
+            host_short -= min(host_short, kept(client) or client.host_charged)
 
 
 def _relieve(decision: Decision) -> None:
@@ -291,10 +298,10 @@ def _relieve(decision: Decision) -> None:
     for domain in decision.card.domains.lacking:
         short = domain.lacking
         for client in promises.members(decision.card, domain):
-            kept = min(short, _kept(client))
-            free = kept > 0 and not client.moves and client.phase is not Phase.DRAINING
-            if free and _take_back(decision, client, kept):
-                short -= kept
+            unused = min(short, kept(client))
+            free = unused > 0 and not client.moves and client.phase is not Phase.DRAINING
+            if free and _take_back(decision, client, unused):
+                short -= unused
 
 
 def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
@@ -306,7 +313,7 @@ def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
     return True
 
 
-def _kept(client: ScheduledClient) -> int:
+def kept(client: ScheduledClient) -> int:
     """Host memory that certainly holds nothing. There is more if blocks never held anything."""
     return max(0, client.host_charged - (client.memory.allocated - client.memory.resident))
 

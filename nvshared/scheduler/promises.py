@@ -21,6 +21,9 @@ is decided without it, and so are all others until the client does answer.
 
 Domains and limits of tenants bound what their clients are promised as well. Of a domain a margin
 stays free as of the whole host; of a tenant's limit it does not.
+
+Where swapped blocks may go on to a disk (storage.py), its budget is promised too. A card's needs
+are met by host memory first, and by the disk beyond that.
 """
 
 from collections.abc import Callable
@@ -116,14 +119,16 @@ def tell(decision: Decision) -> None:
             _tell(decision, client, 0, most)
 
 
-def host_needs(card: Card) -> int:
-    """Bytes that this card needs of the host budget."""
-    groups = card.groups
+def settle(card: Card) -> None:
+    """Notes for the other cards what this one needs of the budgets of host memory and the disk."""
+    sums, clients = card.groups.sums, card.groups.margins()
+    card.host.needs, card.disk.needs = sums.host_charged, sums.disk
     if card.lost:                       # the memory that clients hold until they end
-        return groups.sums.host_charged
-    outside = groups.sums.beyond
-    beyond = groups.sums.committed + outside - card.settings.capacity
-    return max(groups.sums.host_charged + outside, least_host(beyond, groups.margins()))
+        return
+    held = sums.host_charged + sums.beyond
+    beyond = sums.committed + sums.beyond - card.settings.capacity
+    card.host.needs = needs = max(held, min(least_host(beyond, clients), _host(card)))
+    card.disk.needs = max(sums.disk, beyond - needs + margin(needs, clients))
 
 
 def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
@@ -281,9 +286,19 @@ def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
 
 def _left(card: Card) -> int:
     """Bytes that can still be promised; negative after card or budget shrank."""
-    host = card.host.promisable
-    can = card.settings.capacity + host - margin(host, card.groups.margins())
+    can = card.settings.capacity + _host_less_margin(card) + card.disk.promisable
     return can - card.groups.sums.committed - card.groups.sums.beyond
+
+
+def _host_less_margin(card: Card) -> int:
+    """Bytes of host memory that can be promised in all."""
+    host = _host(card)
+    return host - margin(host, card.groups.margins())
+
+
+def _host(card: Card) -> int:
+    """The same, with the margin."""
+    return card.host.most if card.disk.budget.size else card.host.promisable
 
 
 def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
@@ -327,6 +342,8 @@ def _most(card: Card, client: ScheduledClient) -> int:
 def _beyond_card(card: Card, client: ScheduledClient) -> int:
     """How much more a client may hold beyond the card."""
     least = min(_left(card), _bound(card, client).left, card.host_free_for(client))
+    if card.disk.budget.size:           # which does not hold it
+        least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
     return trust.promisable(card, client, least)
 
 

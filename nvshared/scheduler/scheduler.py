@@ -38,7 +38,8 @@ terms (terms.py) stop it. What it may grow to counts as pinned.
 
 **Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
 clients claim). What holders lack is evicted from others and loaded (moves.py). When they have all
-they need, memory is moved before clients wait for it (ahead.py).
+they need, memory is moved before clients wait for it (ahead.py). Host memory that is short, or not
+needed for long, is relieved by a disk (storage.py).
 
 **A client that does not answer**, as it may have been stopped, is waited for until people are told
 of it, and not from then on. A chosen client for which no room is found for a while goes to the end
@@ -70,6 +71,7 @@ from nvshared.scheduler import (
     promises,
     queue,
     snapshot,
+    storage,
     terms,
     trust,
     turns,
@@ -78,7 +80,7 @@ from nvshared.scheduler.actions import Action, MoveOrder, Run, Stayed, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.domains import UNBOUNDED, Domains, HostBudget
+from nvshared.scheduler.domains import UNBOUNDED, DiskBudget, Domains, HostBudget
 from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import Snapshot
@@ -98,12 +100,14 @@ class Scheduler:
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
         budget: HostBudget | None = None, neighbour: Neighbour | None = None,
+        disk: DiskBudget | None = None,
     ) -> None:
-        """`domains`, `budget`: those of all cards. `neighbour`: what others see of this one."""
+        """`domains`, `budget`, `disk`: those of all cards. `neighbour`: what others see of this."""
         host = (budget or HostBudget(settings.host_budget)).join()
+        disk = disk or DiskBudget(settings.disk_budget)
         self._card = Card(
-            settings, now, now + settings.gather, host, neighbour or Neighbour(),
-            domains or Domains())
+            settings, now, now + settings.gather, host, disk.join(), disk.limits,
+            neighbour or Neighbour(), domains or Domains())
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
@@ -123,7 +127,7 @@ class Scheduler:
             _plan(decision)
         loans.settle(card)              # other cards may look at these next,
         card.groups.settle()            # at the domains,
-        card.host.needs = promises.host_needs(card)     # and at the host budget
+        promises.settle(card)           # and at the budgets
         self._deadline = decision.deadline
         return decision.actions
 
@@ -140,6 +144,11 @@ class Scheduler:
     def host_promisable(self) -> int:
         """Bytes of the host budget that other cards do not need."""
         return self._card.host.promisable
+
+    @property
+    def disk_promisable(self) -> int:
+        """The same of the disk."""
+        return self._card.disk.promisable
 
     def filled(self) -> int:
         """Bytes of the card that clients and borrowers fill, as far as they are believed."""
@@ -222,7 +231,7 @@ def _note(decision: Decision, event: events.Event) -> None:
         case events.CapacityChanged() | events.SettingsChanged():
             card.change_settings(events.settings_after(event, card.settings))
             card.shortfall = 0
-        case events.BudgetChanged():
+        case events.BudgetChanged() | events.DiskChanged():
             card.change_settings(events.settings_after(event, card.settings))
         case events.GPULost():
             _lose(decision)
@@ -285,6 +294,8 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             turns.reopened(decision.card, client)
         case events.Moved():
             moves.answered(decision.card, client, record)
+        case events.Stored():
+            storage.answered(decision.card, client, record)
         case events.CommitAsked(bytes=0):
             promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():
@@ -314,8 +325,9 @@ def _plan(decision: Decision) -> None:
     loans.plan(decision)
     terms.plan(decision)
     blocked, lasts = turns.plan(decision)
-    moves.plan(decision)
+    host_short = moves.plan(decision)
     ahead.plan(decision, blocked, lasts)
+    storage.plan(decision, host_short)
     background.plan(decision)
     promises.tell(decision)
     turns.report_stuck(decision)        # again, for the deadline of the orders of this plan
@@ -324,7 +336,7 @@ def _plan(decision: Decision) -> None:
 def _lose(decision: Decision) -> None:
     """Ends all turns, the queue and all orders, and opens all gates."""
     card = decision.card
-    card.lost = card.host.lost = True
+    card.lost = card.host.lost = card.disk.lost = True
     card.contended, card.head = False, None
     for client in card.everyone:
         decision.end(client, TurnEnd.LOST)
@@ -344,7 +356,8 @@ def _hear_lost(decision: Decision, event: events.Event) -> None:
     match event:
         case events.Left():
             card.remove(event.client)
-        case events.CapacityChanged() | events.BudgetChanged() | events.SettingsChanged():
+        case (events.CapacityChanged() | events.BudgetChanged() | events.DiskChanged()
+              | events.SettingsChanged()):
             card.change_settings(events.settings_after(event, card.settings))
         case events.Said() | events.TermsChanged():
             client = card.clients.get(event.client)
@@ -367,6 +380,8 @@ def _hear_of_lost(
         case events.Evicted() | events.Loaded():
             client.room = client.memory.room
             client.moves = tuple(move for move in client.moves if move.order.number > event.number)
+        case events.Stored():
+            storage.answered(decision.card, client, event)
         case events.CommitAsked():
             _allow(decision, client, event.number, event.bytes)
 

@@ -68,6 +68,7 @@ class TenantTerms:
     compute_request: int = 0            # percent of the time, guaranteed
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
     suspended: bool = False             # evicted, and not run
+    disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
     shown: str = ""                     # the tenant's name for people; "": the same
 
 
@@ -87,6 +88,8 @@ class Settings:
     bus_sharing: bool = True            # speculative moves wait for a program's copies
     writeback: bool = True              # idle memory is copied to the host before it must leave
     prefetch: bool = False              # idle clients are loaded before they ask
+    disk_budget: int = 0                # bytes of the disk for swapped blocks, over all cards
+    park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
     accounting: Accounting = Accounting()       # of compute limits

@@ -62,6 +62,7 @@ class ClientView:
     reopened: int                       # drains that did not end
     failures: int                       # orders that met an error of driver or memory
     terms: Terms = Terms()
+    loading: int = 0                    # bytes that its hand-over loads in all; 0: it does not
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         waited=client.time_waited(card.now),
         waiting=card.now - client.wanted if client.waits else None,
         idle=card.now - client.since if client.phase is Phase.IDLE else None,
+        loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
         turns=client.history.turns,
         bytes_in=client.history.bytes_in,
         bytes_out=client.history.bytes_out,

@@ -60,16 +60,19 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
     for domains, limit, old, what in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
+        (card.disk_limits, terms.disk_limit, before.disk_limit, " of the disk"),
     ):
         if limit != old or (limit and terms.shown != before.shown):
             whose = terms.shown or tenant
             words = f"all programs of {whose} together are limited to {sized(limit)}{what}"
-            domains.resize(tenant, limit or None, words, term=bool(limit))
+            term = bool(limit) and domains is not card.disk_limits
+            domains.resize(tenant, limit or None, words, term=term)
             for client in card.clients.values():
                 if tenant in client.tenants:
                     bound(card, client)     # which is told at once, as it counts as changed
             card.groups.settle()
-            domains.drop(tenant)
+            if not limit:
+                domains.drop(tenant)
     for client in card.everyone:
         if tenant in client.tenants:
             if terms.suspended != before.suspended:
@@ -114,6 +117,7 @@ def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = No
     client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
     limited = (name for name, one in terms if one.host_memory_limit)
     client.domains = card.domains.named([*groups, *limited])
+    client.disk_limits = card.disk_limits.named([name for name, one in terms if one.disk_limit])
 
 
 def preempt(card: Card) -> None:

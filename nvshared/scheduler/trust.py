@@ -14,7 +14,7 @@ no account: they are believed, and promised whatever there is.
 **Claims.** Memory grows by the scheduler's leave: on the card by LOAD, on the host by EVICT, the
 commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A client
 that joins may hold memory from the time of an earlier daemon. Of that counts what is shown, and
-what would be promised anew.
+what would be promised anew; what it has on the disk is not shown.
 
 **Evidence.** About every second the driver and the kernel tell what each process holds (Seen).
 If twice in a row the driver shows less on the card than a client claims, the rest is overclaimed
@@ -48,6 +48,7 @@ def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) ->
         client.promise.commit = commit
         return
     memory = client.memory
+    client.unproved = memory.disk
     filled = _unshown(memory.filled, client.evidence.card)
     host = _unshown(memory.host - memory.borrowed, client.evidence.host)
     if filled:
@@ -56,6 +57,8 @@ def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) ->
     client.promise.commit = min(max(commit, memory.need), client.shown + more)
     more -= max(0, client.promise.commit - client.shown)
     client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
+    client.memory = replace(memory, disk=min(
+        memory.disk, client.promise.commit, max(0, card.disk.budget.unneeded)))
 
 
 def _unshown(claimed: int, seen: int | None) -> int:
@@ -93,11 +96,14 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
         said = replace(
             said, allocated=max(0, said.allocated - said.resident), resident=0,
             pinned=said.filled, stays=Stays.KEPT)
-    # Nobody else says that it borrows, so no more counts than was lent.
-    said = replace(said, borrowed=min(said.borrowed, client.loan.charged))
+    # Nothing else says what it borrows or has stored, so no more counts than was ordered.
+    said = replace(said, borrowed=min(said.borrowed, client.loan.charged),
+                   disk=min(said.disk, client.disk_charged))
     before, overclaims = client.memory, client.overclaims
     room, host = client.charged, client.host_counted
-    client.silenced = False
+    client.silenced, client.unproved = False, min(client.unproved, said.disk)
+    if said.disk > before.disk:
+        client.failures.store_since, client.failures.store_pause = now, 0
     client.history.fill(before, now)
     client.memory = said
     if client.account:

@@ -262,6 +262,7 @@ def _choose(
     client.turn = Turn(
         next(decision.card.serials), chosen=decision.now, beside=beside,
         lacked=quantum.lacks(client) if waited else None,
+        swapped=max(0, client.memory.allocated - client.memory.resident),
     )
     client.enter(Phase.LOADING, decision.now)
     queue.choose(decision.card, client)

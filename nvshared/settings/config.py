@@ -27,6 +27,7 @@ DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
 METRICS_PORT = 9402                     # promised by the predecessors
 
 MODES = ("auto", "on", "off")
+TIERS = ("neighbour", "host", "disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,21 @@ def _quantum(text: str) -> int | None:
         return quantity.quantum(text)
     except ValueError as wrong:
         raise ValueError(f"{wrong}, or auto") from None
+
+
+def _disk(text: str) -> tuple[Path, int]:
+    path, comma, size = text.rpartition(",")
+    if not comma:
+        raise ValueError("give a directory and a size, as in /var/lib/nvshare/swap, 200GiB, or off")
+    return _path(path.strip()), quantity.limit(size.strip())
+
+
+def _tiers(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(","))
+    if found != tuple(tier for tier in TIERS if tier in found) or "host" not in found:
+        raise ValueError(
+            f"give {', '.join(TIERS)} in this order; neighbour and disk may be missing")
+    return found
 
 
 def _off(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -195,6 +211,20 @@ class Config:
         "promised it: on those linked by NVLink while no other programs use them (auto), on all "
         "that it reaches (on), or on none (off)",
         metavar="MODE")
+    tiers: tuple[str, ...] = _setting(
+        "gpu", _tiers, TIERS,
+        "where swapped memory may lie, the fastest first; neighbour and disk have settings of "
+        "their own, which hold only for what is named here",
+        metavar="LIST", words=", ".join(TIERS))
+    disk: tuple[Path, int] | None = _setting(
+        "gpu", _off(_disk), None,
+        "directory on a disk of this machine, for files without names, and how much may lie there "
+        "of what programs that are idle, or host memory that is short, leave no room for; off: "
+        "host memory takes all", metavar="DIR,SIZE", words="off")
+    park_after: int = _setting(
+        "gpu", quantity.positive_duration, 600 * SECOND,
+        "how long a program may be idle before its swapped memory goes on to the disk, if there "
+        "is one", metavar="TIME", words="10min")
     step: Amount | None = _setting(
         "gpu", _auto(quantity.amount), None,
         "how much one order moves between card and host; auto: 512MiB, less on small cards",

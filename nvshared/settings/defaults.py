@@ -3,9 +3,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvshared.errors import ConfigError
-from nvshared.machine import host
+from nvshared.machine import disk, host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount, rounded
@@ -42,6 +43,7 @@ class Defaults:
     rules: tuple[Rule, ...] = ()        # for tenants
     deep_idle: int | None = None        # microseconds; None: idle clients keep their contexts
     balance: bool = False               # see sharing/balancing.py
+    disk: tuple[Path, int] | None = None    # directory and bytes for swapped memory
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
@@ -71,6 +73,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         bus_sharing=config.bus_sharing,
         writeback=config.writeback,
         prefetch=config.prefetch,
+        park_after=config.park_after,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
         accounting=Accounting(
@@ -82,7 +85,15 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     )
     return Defaults(
         settings, lambda facts: _card(config, facts), config.swap_budget is None,
-        config.neighbour, config.rules, config.deep_idle, config.balance)
+        config.neighbour if "neighbour" in config.tiers else "off", config.rules,
+        config.deep_idle, config.balance, config.disk if "disk" in config.tiers else None)
+
+
+def check_disk(config: Config) -> None:
+    """Raises ConfigError if the directory of the disk cannot be used. May block."""
+    if config.disk is not None and (fault := disk.fault(*config.disk)):
+        raise ConfigError(f"{_place(config, 'disk')}the disk cannot be used: {fault}",
+                          "the daemon would start, and use host memory alone")
 
 
 def _card(config: Config, facts: Facts) -> GPUDefaults:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells each card when the host budget that it shares with the others has changed.
+"""Tells each card when a budget that it shares with others has changed: of host memory, or a disk.
 
 The schedulers of all cards share one HostBudget (scheduler/domains.py), so each decides at once
 what it may promise and take. What a card leaves to others changes with its events. The others
@@ -11,6 +11,8 @@ then each card keeps to an even part, and questions that this part cannot answer
 may be another by then (safebudget.py): listeners of `gathered` set it before any client is
 refused.
 """
+
+from collections.abc import Callable
 
 from nvshared.clock import Clock, Timer
 from nvshared.scheduler import events
@@ -24,11 +26,17 @@ WORTH_TELLING = 64                      # a smaller part of the budget is no new
 
 
 class Budget:
-    """The host budget, and the cards that share it."""
+    """One budget, and the cards that share it."""
 
-    def __init__(self, size: int, clock: Clock, timer: Timer) -> None:
+    def __init__(
+        self, shared: HostBudget, clock: Clock, timer: Timer,
+        changed: Callable[[int], events.Event] = events.BudgetChanged,
+        promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
+    ) -> None:
+        """`changed`: the event of a new size; `promisable`: what a card can promise of it."""
         self.gathered: Signal[()] = Signal("gathered")
-        self.shared = HostBudget(size)
+        self.shared = shared
+        self._changed, self._promisable = changed, promisable
         self._clock = clock
         self._timer = timer
         self._told: dict[GPU, int] = {}     # bytes that each could promise when it was told last
@@ -39,7 +47,7 @@ class Budget:
         """Adds a card whose scheduler shares the budget."""
         self.shared.gathering = self.shared.gathering or gpu.state == "gathering"
         self._tell_all()
-        self._told[gpu] = gpu.scheduler.host_promisable
+        self._told[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._heard)
 
     @property
@@ -71,7 +79,7 @@ class Budget:
         return any(gpu.state == "gathering" for gpu in self._told)
 
     def _differs(self, gpu: GPU) -> bool:
-        change = abs(gpu.scheduler.host_promisable - self._told[gpu])
+        change = abs(self._promisable(gpu) - self._told[gpu])
         return change > self.shared.size // WORTH_TELLING
 
     def _tell_changed(self) -> None:
@@ -85,5 +93,5 @@ class Budget:
             self._tell(gpu)
 
     def _tell(self, gpu: GPU) -> None:
-        self._told[gpu] = gpu.scheduler.host_promisable
-        gpu.tell(events.BudgetChanged(self.shared.size))
+        self._told[gpu] = self._promisable(gpu)
+        gpu.tell(self._changed(self.shared.size))

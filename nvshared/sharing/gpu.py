@@ -24,7 +24,7 @@ from nvshared.machine.nvml import Facts, Sample, uuid_bytes
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget
 from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
@@ -220,8 +220,9 @@ class GPU:
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
         timer: Timer, domains: Domains | None = None, budget: HostBudget | None = None,
+        disk: DiskBudget | None = None,
     ) -> None:
-        """`domains`, `budget`: of all cards."""
+        """`domains`, `budget`, `disk`: of all cards."""
         self.neighbour = Neighbour(facts.uuid)      # what it has lent; see lending.py
         self.others: tuple[GPU, ...] = ()           # that might lend
         self.facts = facts
@@ -257,7 +258,7 @@ class GPU:
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains, budget, self.neighbour,
+            domains, budget, self.neighbour, disk,
         )
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
@@ -442,7 +443,7 @@ class GPU:
             self.capacity.allowances = allowances
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self.settings.host_budget,
+            host_budget=self.settings.host_budget, disk_budget=self.settings.disk_budget,
         )
         if settings != self.settings:
             self.tell(events.SettingsChanged(settings))

@@ -14,16 +14,18 @@ from typing import Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
+from nvshared.lanes import Run, here
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
-from nvshared.scheduler.domains import Domains
+from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import AUTO, Override, Overrides, saved
 from nvshared.sharing.balancing import Balancing
 from nvshared.sharing.budget import Budget
+from nvshared.sharing.disk import Disk
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.lending import Lending
@@ -46,8 +48,9 @@ class Manager:
     def __init__(
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         overrides: Overrides | None = None, store: Store | None = None,
-        tenancy: Tenancy | None = None,
+        tenancy: Tenancy | None = None, run: Run = here,
     ) -> None:
+        """`run`: Lanes.run, for the disk."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.client_new: Signal[Client] = Signal("client_new")
@@ -76,7 +79,9 @@ class Manager:
         self.moving.deep_idle = self._defaults.deep_idle
         self.balancing = Balancing(self.gpus, self.moving)
         self.balancing.on = self._defaults.balance
-        self._budget = Budget(self._defaults.settings.host_budget, clock, timer)
+        self._budget = Budget(HostBudget(self._defaults.settings.host_budget), clock, timer)
+        self.disk = Disk(clock, timer, run)
+        self.disk.use(self._defaults.disk)
         self._budget.gathered.connect(self.gathered.emit)
         self._lending = Lending(self._defaults.neighbour, timer)
 
@@ -125,6 +130,7 @@ class Manager:
             self._timer,
             self.domains,
             self._budget.shared,
+            self.disk.shared,
         )
         gpu.sample = sample
         if not gather and sample.memory_used is not None:
@@ -137,6 +143,7 @@ class Manager:
         gpu.client_removed.connect(self.gangs.leave)
         gpu.happened.connect(lambda *_: self.gangs.happened(gpu))
         self._budget.add(gpu)
+        self.disk.budget.add(gpu)
         self._lending.add(gpu)
         self.tenancy.follow(gpu)
         self.gpus.append(gpu)
@@ -285,6 +292,7 @@ class Manager:
         for gpu in self.gpus:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
         self._budget.resize(self._defaults.settings.host_budget)
+        self.disk.use(self._defaults.disk)
         self._lending.use(self._defaults.neighbour)
         self.moving.deep_idle = self._defaults.deep_idle
         self.balancing.on = self._defaults.balance

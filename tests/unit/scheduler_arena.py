@@ -15,6 +15,7 @@ class Place(Enum):
     EMPTY = "empty"                     # nowhere: it was never brought in
     RESIDENT = "resident"
     SWAPPED = "swapped"
+    STORED = "stored"                   # on the disk
 
 
 @dataclass(eq=False)
@@ -35,6 +36,8 @@ class Block:
     doomed: bool = False                # freed while on the move
     slab: Slab | None = None
     saved: bool = False                 # its place holds the same as it
+    filed: bool = False                 # it is in the file; if resident, a copy
+    stale: bool = False                 # its copy there is
 
 
 @dataclass(eq=False)

@@ -24,6 +24,7 @@ from nvshared.scheduler.actions import (
     Preallocate,
     Run,
     Stop,
+    Store,
     Writeback,
     Yield,
 )
@@ -37,6 +38,7 @@ from nvshared.scheduler.events import (
     Reopened,
     Stays,
     Stopped,
+    Stored,
 )
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
@@ -122,6 +124,11 @@ class Hook:
     cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
     borrowed: int = 0                   # of its host memory lies on another card
     dirty: int = 0                      # and not on the host
+    disk: int = 0                       # bytes in its file,
+    disk_limit: int = 0                 # which it may hold,
+    store: int = 0                      # by the STORE of this number
+    storing: bool = False               # a block is being written
+    store_fails: bool = False           # the next write, and no more is tried then
     early: int = 0                      # host memory that it makes meanwhile, in all;
     making: bool = False                # a slab of it is begun
     dead: bool = False
@@ -164,6 +171,7 @@ class Hook:
             self.room, self.host, answered=self.answered,
             to_pin=sum(one.pins for one in self.taking), stays=self.stays,
             borrowed=min(self.borrowed, self.host), dirty=min(self.dirty, self.borrowed, self.host),
+            disk=self.disk,
         )
 
     @property
@@ -340,7 +348,7 @@ class Hook:
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
         self.reports_idle = self.reports_copies = self.reports_busy = False
-        self.early = 0
+        self.early = self.disk_limit = 0
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None
         # A HELLO has a UUID in their place; the next record says them.
@@ -399,6 +407,11 @@ class Hook:
                 self._run(order)
             elif isinstance(order, Stop):
                 self._stop()
+            elif isinstance(order, Store):
+                self.disk_limit, self.store = order.size, order.number
+                moves.give_up_copies(self)
+                self.say(Stored(self.id, self.memory, order.number))
+                moves.store(self)
             elif isinstance(order, Preallocate):
                 self.early = order.host
                 moves.make(self)
@@ -415,6 +428,7 @@ class Hook:
     def done(self) -> None:
         """An order has been carried out: the next one."""
         self.busy, self.doing = False, None
+        moves.store(self)
         self.changed()
         self._proceed()
         self._carry_on()
@@ -438,6 +452,7 @@ class Hook:
             self.runs += 1
             for block in self.blocks:
                 block.saved = False
+                block.stale = block.filed and self.runs % 3 > 0
             watched = order.report_copies
         if watched and any(self.copying):
             self.say(Copies(self.id, self.memory, *self.copying))
@@ -492,6 +507,7 @@ class Hook:
     def forget(self, block: Block) -> None:
         """A block is freed."""
         self.arena.give(block)
+        moves.file(self, block, there=False)
         self.put(block, Place.EMPTY)
         self.allocated -= block.size
         self.blocks.remove(block)

@@ -7,7 +7,7 @@ Each is re-entered as a block has arrived where it goes.
 from typing import TYPE_CHECKING
 
 from nvshared.scheduler.actions import Evict, Load, Writeback
-from nvshared.scheduler.events import Evicted, Loaded, WrittenBack
+from nvshared.scheduler.events import Evicted, Loaded, Stored, WrittenBack
 from tests.unit.scheduler_arena import Block, Place, Slab
 
 if TYPE_CHECKING:
@@ -25,9 +25,15 @@ def evict(
         if hook.fail_out:
             no_host, failed = hook.fail_out == "host", hook.fail_out == "driver"
             hook.fail_out = ""
+        elif block.filed and not block.stale:
+            hook.arena.give(block)
+            hook.put(block, Place.STORED)
+            evict(hook, order, moved)
+            return
         elif not hook.arena.take(block, order.host, hook.world.slab):
             no_host = True
         else:
+            file(hook, block, there=False)
             hook.put(block, block.place, moving=True)
             took = 1 if block.saved else max(1, block.size // hook.world.bus)
             total = moved + (0 if block.saved else block.size)
@@ -51,6 +57,55 @@ def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
     if block.doomed:
         hook.forget(block)
     evict(hook, order, moved)
+
+
+def file(hook: "Hook", block: Block, *, there: bool) -> None:
+    """A block is in the file from now on, or is not."""
+    hook.disk += block.size * (there - block.filed)
+    block.filed, block.stale = there, False
+
+
+def give_up_copies(hook: "Hook") -> None:
+    """Of resident blocks, until the file is as small as it may be."""
+    for block in hook.blocks:
+        if hook.disk > hook.disk_limit and block.place is Place.RESIDENT and not block.moving:
+            file(hook, block, there=False)
+
+
+def store(hook: "Hook") -> None:
+    """One swapped block after the other goes to the disk, but for while a LOAD is carried out."""
+    block = next((b for b in hook.blocks if b.place is Place.SWAPPED and not b.moving), None)
+    loads = isinstance(hook.doing, Load)
+    if hook.dead or hook.storing or loads or block is None:
+        return
+    if hook.disk + block.size > hook.disk_limit:
+        return
+    hook.storing = True
+    hook.put(block, Place.SWAPPED, moving=True)
+    took = max(1, 4 * block.size // hook.world.bus)
+    hook.world.at(hook.world.now + took, lambda: _stored(hook, block))
+
+
+def _stored(hook: "Hook", block: Block) -> None:
+    hook.storing = False
+    failed, hook.store_fails = hook.store_fails, False
+    full = hook.disk + block.size > hook.disk_limit     # a STORE has come meanwhile
+    if failed or full:
+        hook.put(block, Place.SWAPPED)
+    else:
+        hook.put(block, Place.STORED)
+        file(hook, block, there=True)
+        hook.arena.give(block)
+        hook.arena.trim(0)
+    if block.doomed:
+        hook.forget(block)
+    if failed:
+        hook.say(Stored(hook.id, hook.memory, hook.store, failed=True))
+        hook.disk_limit = 0
+    hook.changed()
+    if isinstance(hook.doing, Load):
+        load(hook, hook.doing)          # which has waited for this block
+    store(hook)
 
 
 def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bool = False) -> None:
@@ -108,7 +163,9 @@ def _made(hook: "Hook", size: int) -> None:
 def load(
     hook: "Hook", order: Load, moved: int = 0, no_memory: bool = False, failed: bool = False
 ) -> None:
-    block = next((b for b in hook.blocks if b.place is not Place.RESIDENT), None)
+    block = next((b for b in hook.blocks if b.place is not Place.RESIDENT and not b.moving), None)
+    if block is None and any(b.moving and b.place is Place.SWAPPED for b in hook.blocks):
+        return                          # it is being stored, and comes after that
     more = block is not None and not no_memory and not failed and hook.mappable(block)
     if more and block is not None and order.number not in hook.cut:
         if hook.fail_in:

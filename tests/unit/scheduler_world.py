@@ -28,6 +28,7 @@ from nvshared.scheduler.actions import (
     Report,
     Run,
     Stop,
+    Store,
     Stuck,
     TurnEnded,
     TurnStarted,
@@ -54,7 +55,8 @@ from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 
 HookKind = TypeVar("HookKind", bound=Hook)
-OrderKind = TypeVar("OrderKind", Run, Stop, Evict, Load, Writeback, Preallocate, Limits, Yield)
+OrderKind = TypeVar(
+    "OrderKind", Run, Stop, Evict, Load, Writeback, Preallocate, Store, Limits, Yield)
 
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
@@ -123,7 +125,7 @@ class World:
         self._arrives: dict[tuple[int, str], int] = {}  # the last message of each link
         self._sent: dict[int, deque[Order]] = {}        # orders on their way, by client
         self._alarm: int | None = None
-        self._sums = (0, 0, 0, 0)
+        self._sums = (0, 0, 0, 0, 0)
         self._greeted: set[int] = set()
         self._saves: set[int] = set()   # numbers of all SAVEs
         self._looked = -LOOKS
@@ -318,8 +320,8 @@ class World:
             case Stuck():
                 self.stuck.append(action)
             case (
-                Run() | Stop() | Evict() | Load() | Writeback() | Preallocate() | Yield() | Limits()
-                | Publish() | Watch()
+                Run() | Stop() | Evict() | Load() | Writeback() | Preallocate() | Store() | Yield()
+                | Limits() | Publish() | Watch()
             ):
                 self._to_hook(action)
 
@@ -385,6 +387,10 @@ class World:
             states = {view.state for view in views.values()}
             assert states <= {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
                               ClientState.EVICTING, ClientState.LIMITED}, "it saves, and is awaited"
+        if isinstance(action, Store):
+            client = self.scheduler._card.clients[action.client]
+            more = action.size - client.memory.disk
+            assert more <= 0 or not client.open, "it stores, and runs"
         if isinstance(action, Yield) and action.number not in self._saves | self._early():
             # Whoever starts now has come in, and that hand-over is over.
             states = {view.state for view in views.values()}
@@ -409,17 +415,20 @@ class World:
 
     def check(self) -> None:
         """What must hold whatever happens."""
-        host = used = boxed = room = 0
+        host = used = boxed = room = disk = 0
         for hook in self.hooks.values():
             mine = [hook.room, hook.filled]
             if isinstance(hook.doing, Evict):
                 mine.append(hook.before)
-            hosts = [hook.host, hook.early]
+            hosts, disks = [hook.host, hook.early], [hook.disk, hook.disk_limit]
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)
                 elif isinstance(order, Evict | Writeback | Preallocate):
                     hosts.append(order.host)
+                elif isinstance(order, Store):
+                    disks.append(order.size)
+            disk += max(disks)
             room += max(mine)
             host += max(hosts)
             used += hook.allocated + hook.pinned
@@ -428,15 +437,17 @@ class World:
                 assert hook.resident == hook.allocated, "the gate is open on absent memory"
             assert hook.filled <= max(hook.room, hook.filled if hook.busy else 0)
         before = self._sums
-        self._sums = (room, host, used, boxed)
+        self._sums = (room, host, used, boxed, disk)
         # What was promised when there was more stays promised.
-        self.most = max(self.most, self.settings.capacity + self.settings.host_budget)
+        self.most = max(self.most, self.settings.capacity + self.settings.host_budget
+                        + self.settings.disk_budget)
         limits = (
             self.settings.capacity, self.settings.host_budget, self.most,
-            UNBOUNDED if self.box is None else self.box,
+            UNBOUNDED if self.box is None else self.box, self.settings.disk_budget,
         )
         for what, now, was, limit in zip(
-            ("room", "host memory", "memory", "box"), self._sums, before, limits, strict=True
+            ("room", "host memory", "memory", "box", "disk"), self._sums, before, limits,
+            strict=True,
         ):
             excused = self.shrunk and now <= was
             assert now <= limit or excused, f"{what}: {now} of {limit}"

@@ -12,10 +12,8 @@ from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.card import Counters
-from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget
 from nvshared.scheduler.events import (
-    BudgetChanged,
-    CapacityChanged,
     Event,
     Joined,
     Left,
@@ -23,7 +21,7 @@ from nvshared.scheduler.events import (
     Moved,
     Record,
     Reopened,
-    SettingsChanged,
+    Resized,
     Stopped,
     settings_after,
 )
@@ -87,6 +85,7 @@ class Scripted:
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
         budget: HostBudget | None = None, neighbour: Neighbour | None = None,
+        disk: DiskBudget | None = None,
     ) -> None:
         self.neighbour = neighbour
         self.settings = settings
@@ -111,7 +110,7 @@ class Scripted:
         self.events.append(event)
         self.times.append(now)
         welcome: list[Action] = []
-        if isinstance(event, CapacityChanged | BudgetChanged | SettingsChanged):
+        if isinstance(event, Resized):
             self.settings = settings_after(event, self.settings)
         if isinstance(event, Record) and event.client in self._clients:
             self._clients[event.client] = replace(
@@ -173,6 +172,11 @@ class Scripted:
     def host_promisable(self) -> int:
         """As Scheduler.host_promisable: nobody has anything."""
         return self.settings.host_budget
+
+    @property
+    def disk_promisable(self) -> int:
+        """As Scheduler.disk_promisable."""
+        return self.settings.disk_budget
 
     def snapshot(self) -> Snapshot:
         """As Scheduler.snapshot."""

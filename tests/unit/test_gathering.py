@@ -41,6 +41,9 @@ class Program:
         assert descriptor is None
         self.heard.append(protocol.decode_order(packet))
 
+    def drop(self, why: str) -> None:
+        """Wire.drop."""
+
     def finish(self) -> None:
         """Wire.finish."""
 

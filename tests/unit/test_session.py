@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a hook may say, what becomes of it, and what it is told."""
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +17,7 @@ from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Typ
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
-from nvshared.scheduler import events
+from nvshared.scheduler import actions, events
 from nvshared.scheduler.actions import (
     ClientState,
     Evict,
@@ -34,7 +36,7 @@ from nvshared.scheduler.events import Memory
 from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB
+from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
 
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
@@ -52,11 +54,15 @@ class Wire:
         self.descriptors: list[int] = []
         self.finished = False
         self.resumed = False
+        self.dropped = ""
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
         self.sent.append(protocol.decode_order(packet))
         if descriptor is not None:
             self.descriptors.append(descriptor)
+
+    def drop(self, why: str) -> None:
+        self.dropped = why
 
     def finish(self) -> None:
         self.finished = True
@@ -90,6 +96,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
     time = Time()
     made = Manager(lambda: DEFAULTS, time.clock, time.timer)
     made.add(FACTS, Sample(memory_used=0), gather=False)
+    setattr(made, "time", time)         # noqa: B010
     return made
 
 
@@ -286,6 +293,113 @@ def test_moved_of_impossible_bytes_ends_the_connection(hook: Hook) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
+
+
+STORE = actions.Store(1, 5, 8 * GIB)
+
+
+def stored(size: int, number: int = 5, error: int = 0) -> ReportRecord:
+    """What a hook says of its file."""
+    return ReportRecord(Type.STORED, number=number, moved=size, took=error)
+
+
+@pytest.fixture
+def disk(manager: Manager, tmp_path: Path) -> Path:
+    """A directory that takes swapped memory."""
+    manager.disk.use((tmp_path, GIB))
+    assert not manager.disk.fault
+    return tmp_path
+
+
+def test_first_store_brings_an_unnamed_private_file(hook: Hook, disk: Path) -> None:
+    hook.is_told(STORE)
+    hook.is_told(replace(STORE, number=6, size=0))
+    assert [(one.type, one.number, one.writeback) for one in hook.wire.sent] == [
+        (Type.STORE, 5, 8 * GIB), (Type.STORE, 6, 0)]
+    (descriptor,) = hook.wire.descriptors
+    found = os.fstat(descriptor)
+    assert (found.st_mode & 0o7777, found.st_nlink) == (0o600, 0)
+    assert os.get_inheritable(descriptor) is False
+    assert not [*disk.iterdir()]
+    os.close(descriptor)
+
+
+def test_store_without_a_disk_fails(hook: Hook) -> None:
+    told: list[events.Event] = []
+    assert hook.session.client is not None
+    hook.session.client.gpu.happened.connect(lambda _, event: told.append(event))
+    orders = [STORE]
+    Scripted.latest.decide = lambda _: [orders.pop()] if orders else []
+    hook.session.client.gpu.tell(events.Tick())
+    assert not hook.wire.sent
+    assert events.Stored(1, Memory(), 5, failed=True) in told
+
+
+def test_stored_counts_with_the_records_after_it(hook: Hook, disk: Path) -> None:
+    hook.is_told(STORE)
+    hook.says(stored(3))
+    hook.says(stored(7))
+    hook.says(ReportRecord(Type.MEMORY, memory=Memory(host=8)))
+    hook.says(stored(7, error=errno.EIO))
+    assert Scripted.latest.events == [
+        events.Stored(1, Memory(disk=3), 5),
+        events.MemoryChanged(1, Memory(host=8, disk=7), wants=False),
+        events.Stored(1, Memory(host=8, disk=7), 5, failed=True)]
+
+
+@pytest.mark.parametrize("size", [8 * GIB + 1, (1 << 64) - 1])
+def test_stored_beyond_the_order_ends_the_connection(hook: Hook, disk: Path, size: int) -> None:
+    hook.is_told(STORE)
+    hook.says(stored(8 * GIB, number=77, error=(1 << 64) - 1))
+    with pytest.raises(ProtocolError, match="and may have 8589934592 there"):
+        hook.says(stored(size))
+
+
+def test_stored_before_hello_is_joined_with(manager: Manager, disk: Path) -> None:
+    made = Hook(manager)
+    made.says(stored(1 << 60))
+    made.says(HELLO)
+    (joined,) = [one for one in Scripted.latest.events if isinstance(one, events.Joined)]
+    assert joined.memory.disk == FACTS.memory_total
+    made.is_told(STORE)                 # it has a file already
+    assert not made.wire.descriptors
+
+
+def test_file_that_grows_beyond_its_order_is_emptied_and_its_client_dropped(
+    hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook.is_told(replace(STORE, size=MIB))
+    monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
+    (descriptor,) = hook.wire.descriptors
+    os.posix_fallocate(descriptor, 0, 2 * MIB)
+    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    assert not hook.wire.dropped
+    os.posix_fallocate(descriptor, 0, 4 * MIB)
+    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    assert hook.wire.dropped.endswith("and may have 1048576 there")
+    assert os.fstat(descriptor).st_blocks == 0
+    hook.session.ended()
+    os.close(descriptor)
+
+
+def test_file_is_looked_at_after_the_connection_until_the_process_ends(
+    hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
+    started: list[int | None] = [None]
+    monkeypatch.setattr("nvshared.machine.host.started", lambda pid: started[0])
+    hook.is_told(replace(STORE, size=MIB))
+    (descriptor,) = hook.wire.descriptors
+    hook.session.ended()
+    os.posix_fallocate(descriptor, 0, 4 * MIB)
+    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    assert os.fstat(descriptor).st_blocks == 0
+    started[0] = 1                      # another process of that number
+    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    os.posix_fallocate(descriptor, 0, 4 * MIB)
+    manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
+    assert os.fstat(descriptor).st_blocks
+    os.close(descriptor)
 
 
 def test_borrowed_counts_with_the_records_after_it(hook: Hook) -> None:

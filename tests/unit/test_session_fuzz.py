@@ -73,6 +73,9 @@ class Wire:
         if descriptor is not None:
             os.close(descriptor)
 
+    def drop(self, why: str) -> None:
+        return
+
     def finish(self) -> None:
         return
 

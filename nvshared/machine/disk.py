@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory for swapped memory: whether it can hold any, and its files. All of this may block."""
+
+import os
+from pathlib import Path
+
+from nvshared.units import GIB
+
+SECTOR = 512                            # bytes; the unit of st_blocks
+MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+ELSEWHERE = frozenset({                 # a server or a program answers, or does not
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "afs", "gfs2", "ocfs2",
+    "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",
+})
+
+
+def fault(directory: Path, size: int) -> str:
+    """Why the directory cannot hold `size` bytes of swapped memory; "" if it can."""
+    try:
+        folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return f"{directory}: {error.strerror}"
+    try:
+        kind = _file_system(folder)
+    finally:
+        os.close(folder)
+    if kind in MEMORY:
+        return f"{directory} is on {kind}, which is memory itself"
+    if kind in ELSEWHERE or kind.startswith("fuse"):
+        return f"{directory} is on {kind}: it must be on a disk of this machine"
+    if kind == "overlay":
+        return f"{directory} is in a container's own layers: mount a disk's directory there"
+    try:
+        whole = os.statvfs(directory)
+        if size > (has := whole.f_blocks * whole.f_frsize):
+            return (f"{size / GIB:.1f} GiB are more than the file system of {directory} has: "
+                    f"{has / GIB:.1f} GiB")
+        descriptor = open_file(directory, direct=False)
+        try:
+            os.write(descriptor, bytearray(SECTOR))
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return f"{directory} cannot be written to: {error.strerror}"
+    return ""
+
+
+def open_file(directory: Path, *, direct: bool = True) -> int:
+    """A new file without a name, so that nothing is left of it after a crash. Raises OSError."""
+    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+    try:
+        return os.open(directory, flags, 0o600)
+    except OSError:
+        if not direct:
+            raise
+        return open_file(directory, direct=False)
+
+
+def written(descriptor: int) -> int:
+    """Bytes of the disk that a file takes."""
+    return os.fstat(descriptor).st_blocks * SECTOR
+
+
+def _file_system(descriptor: int) -> str:
+    """Its type, by the kernel's number of the mount."""
+    info = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").split()
+    number = info[info.index("mnt_id:") + 1]
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):
+        mount, _, source = line.partition(" - ")
+        if mount.split(" ")[0] == number:
+            return source.split(" ")[0]
+    return ""

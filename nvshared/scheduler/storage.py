@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swapped blocks on a disk: which clients' blocks go there, and when.
+
+Host memory is the cache of the disk: blocks go from the card to host memory and on to the disk, and
+are loaded from the disk to the card. A STORE says how many bytes a client may have in its file in
+all. The client's hook moves swapped blocks there in the background until the file holds so many.
+Blocks go to the disk
+
+* from clients that have been idle for `park_after`;
+* while little host memory is free, from clients that have been idle for a part of that;
+* while an eviction lacks host memory, from any client that does not run.
+
+The client that will run last comes first, as for evictions (moves.victims). So with little host
+memory a hand-over proceeds at the speed of the disk, and all that was promised (promises.py) still
+fits. A client that is chosen stores no more: its order is replaced by one for what lies in its file
+already. Only if its own blocks fill the host memory that the evictions need for which it waits, so
+that nothing can move, they go to the disk.
+
+**The file's bytes count** against the budget of the disk and the limits of the client's tenants
+from the order on, or as many as the order allows. The hook keeps copies of resident blocks in the
+file, as an unchanged block then leaves the card without a copy. While little of the disk is free,
+a STORE of 0 bytes has clients give these copies up. How many there are is not known.
+
+**Failures.** A STORE that fails, or brings nothing for a while, is followed by a pause, doubled
+each time. The client's blocks stay in host memory. Whether the disk is in order for others the
+daemon finds out (sharing/disk.py), and sets the budget to 0 while it is not.
+"""
+
+from collections.abc import Iterable
+
+from nvshared.scheduler.card import Card
+from nvshared.scheduler.client import Phase, ScheduledClient, Way
+from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.events import Stored
+from nvshared.scheduler.moves import kept, victims
+from nvshared.units import SECOND
+
+FREE_PART = 8                           # of host memory, or of the disk, is little
+EARLY_PART = 10                         # of `park_after`
+STALLED = 5 * SECOND                    # without a block stored, an order has failed
+FIRST_PAUSE = SECOND                    # after that,
+LONGEST_PAUSE = 64 * SECOND             # doubled each time up to this
+COPIES_AGAIN = SECOND                   # before a client is asked again to give copies up
+
+
+def plan(decision: Decision, short: int) -> None:
+    """Orders what is stored. `short`: bytes of host memory that evictions wait for."""
+    card, block = decision.card, decision.card.settings.block
+    if not (card.disk.budget.size or card.groups.size("storing")):
+        return
+    short -= sum(map(kept, card.everyone)) if short else 0     # which LOADs take back
+    moves = card.free >= block or any(c.moving(Way.OUT) and not c.mute for c in card.moving)
+    chosen = [] if moves else [
+        c for c in card.groups.group("storable") if c.phase is Phase.LOADING]
+    goes_on = set()
+    for client, size in _wanted(decision, short, [*victims(card, "storable"), *chosen]):
+        if client.mute or not decision.due(client.failures.store_after):
+            continue
+        if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
+            continue
+        most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
+        if most - client.memory.disk < block:       # the last order is carried out
+            more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
+            if more < min(size, block):
+                continue
+            client.failures.store_since = decision.now
+            decision.store(client, most + more)
+            decision.due(decision.now + STALLED)
+        elif decision.due(client.failures.store_since + STALLED):
+            _pause(client, decision.now)
+            decision.due(client.failures.store_after)
+            continue
+        goes_on.add(client.id)
+    for client in card.groups.group("storing"):
+        if client.id not in goes_on and client.stores[-1].size - client.memory.disk >= block:
+            decision.store(client, client.memory.disk)
+    if card.disk.takeable - card.groups.sums.disk < card.disk.takeable // FREE_PART:
+        for client in card.groups.group("stored"):
+            idle = client.id not in goes_on and client.memory.disk >= block
+            if idle and decision.due(client.failures.copies_after):
+                client.failures.copies_after = decision.now + COPIES_AGAIN
+                decision.store(client, 0)
+
+
+def _wanted(
+    decision: Decision, short: int, candidates: Iterable[ScheduledClient]
+) -> Iterable[tuple[ScheduledClient, int]]:
+    """Which clients are to store how many bytes more."""
+    card, park_after = decision.card, decision.card.settings.park_after
+    little = card.host.takeable // FREE_PART - card.host_free
+    for client in candidates:
+        storable = client.storable
+        size = min(storable, max(0, short))
+        if client.phase is Phase.IDLE or client.terms.suspended:
+            if decision.due(client.since + park_after):
+                size = storable
+            elif little > 0 and decision.due(client.since + park_after // EARLY_PART):
+                size = min(storable, max(short, little))
+        short, little = short - size, little - size
+        if size > 0:
+            yield client, size
+
+
+def answered(card: Card, client: ScheduledClient, answer: Stored) -> None:
+    """A hook has heard an order, or could not carry it out."""
+    client.stores = tuple(one for one in client.stores if one.number >= answer.number)
+    if answer.failed:
+        _pause(client, card.now)
+
+
+def _pause(client: ScheduledClient, now: int) -> None:
+    failures = client.failures
+    failures.store_pause = min(max(2 * failures.store_pause, FIRST_PAUSE), LONGEST_PAUSE)
+    failures.store_after = now + failures.store_pause

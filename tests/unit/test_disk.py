@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which directories can hold swapped memory, and what becomes of the budget when one cannot."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvshared.machine import disk
+from nvshared.machine.nvml import Sample
+from nvshared.settings.files import load
+from nvshared.sharing.disk import AGAIN, APART, Disk
+from nvshared.sharing.manager import Manager
+from nvshared.units import GIB, SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
+
+
+def test_directory_on_a_disk_can_hold_memory_and_keeps_no_file(tmp_path: Path) -> None:
+    assert disk.fault(tmp_path, GIB) == ""
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    ("tmpfs", "is on tmpfs, which is memory itself"),
+    ("nfs4", "is on nfs4: it must be on a disk of this machine"),
+    ("fuse.sshfs", "is on fuse.sshfs: it must be on a disk of this machine"),
+    ("overlay", "is in a container's own layers: mount a disk's directory there"),
+])
+def test_directory_on_another_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str
+) -> None:
+    monkeypatch.setattr(disk, "_file_system", lambda _: kind)
+    assert disk.fault(tmp_path, GIB) == f"{tmp_path} {words}"
+
+
+def test_directory_on_this_machines_tmpfs_is_refused() -> None:
+    assert disk.fault(Path("/dev/shm"), GIB) == "/dev/shm is on tmpfs, which is memory itself"
+
+
+def test_missing_directory_plain_file_and_too_large_size_are_refused(tmp_path: Path) -> None:
+    assert disk.fault(tmp_path / "none", GIB) == f"{tmp_path}/none: No such file or directory"
+    (tmp_path / "file").write_text("")
+    assert disk.fault(tmp_path / "file", GIB) == f"{tmp_path}/file: Not a directory"
+    assert "1048576.0 GiB are more than the file system of" in disk.fault(tmp_path, 1 << 50)
+
+
+def test_directory_that_cannot_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "write", full)
+    assert disk.fault(tmp_path, 1) == f"{tmp_path} cannot be written to: No space left on device"
+    monkeypatch.setattr(disk, "open_file", full)
+    assert disk.fault(tmp_path, 1) == f"{tmp_path} cannot be written to: No space left on device"
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("disk = /swap", "give a directory and a size"),
+    ("disk = swap, 5GiB", "give an absolute path"),
+    ("disk = /swap, much", "give a size such as"),
+    ("disk = /swap, 0", "give 1 to"),
+    ("tiers = disk, host", "give neighbour, host, disk in this order"),
+    ("tiers = neighbour, disk", "give neighbour, host, disk in this order"),
+    ("tiers = host, tape", "give neighbour, host, disk in this order"),
+    ("park-after = soon", "give a time such as"),
+])
+def test_wrong_setting_of_the_disk_is_named(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "nvshared.conf"
+    file.write_text(f"[gpu]\n{line}\n")
+    with pytest.raises(Exception, match=words):
+        load(file, {}, {})
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def manager(time: Time) -> Manager:
+    made = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    made.add(FACTS, Sample(memory_used=0), gather=False)
+    return made
+
+
+def budget(manager: Manager) -> int:
+    """Bytes of the disk that the card's scheduler knows."""
+    return manager.gpus[0].settings.disk_budget
+
+
+def test_directory_that_disappears_is_not_used_until_it_is_back(
+    tmp_path: Path, manager: Manager, time: Time
+) -> None:
+    folder = tmp_path / "swap"
+    folder.mkdir()
+    manager.disk.use((folder, GIB))
+    assert (budget(manager), manager.disk.fault) == (GIB, "")
+    folder.rmdir()
+    said: list[str] = []
+    manager.disk.client_failed.connect(lambda who, words: said.append(f"{who} {words}"))
+    manager.disk.failed(peer(), 5)
+    assert said == ["python[4711] its memory could not go to the disk: Input/output error"]
+    time.pass_by(APART)
+    assert (budget(manager), manager.disk.fault) == (0, f"{folder}: No such file or directory")
+    folder.mkdir()
+    time.pass_by(AGAIN)
+    assert (budget(manager), manager.disk.fault) == (GIB, "")
+
+
+def test_client_alone_that_says_it_cannot_write_ends_the_disk_for_no_other(
+    tmp_path: Path, manager: Manager, time: Time
+) -> None:
+    manager.disk.use((tmp_path, GIB))
+    for _ in range(1000):
+        manager.disk.failed(peer(), 28)
+    time.pass_by(SECOND)
+    assert (budget(manager), manager.disk.fault) == (GIB, "")
+
+
+def test_disk_that_does_not_answer_is_not_used(tmp_path: Path) -> None:
+    answers: list[Callable[[object], None]] = []
+    time = Time()
+    made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
+    made.use((tmp_path, GIB))
+    assert made.shared.size == GIB      # what clients say at the start counts
+    answers.pop()(None)
+    assert (made.shared.size, made.fault) == (0, f"{tmp_path} does not answer")
+
+
+def test_setting_that_changes_while_the_directory_is_looked_at_counts_alone(tmp_path: Path) -> None:
+    answers: list[Callable[[object], None]] = []
+    time = Time()
+    made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
+    made.use((tmp_path, GIB))
+    made.use(None)
+    answers.pop()("it is gone")
+    assert (made.shared.size, made.fault) == (0, "")

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swapped blocks go on to a disk: which, when, how many, and what is promised for that."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from nvshared.scheduler import Scheduler
+from nvshared.scheduler.actions import Action, Store
+from nvshared.scheduler.domains import DiskBudget, HostBudget
+from nvshared.scheduler.events import (
+    DiskChanged,
+    Joined,
+    Left,
+    Memory,
+    MemoryChanged,
+    Stored,
+    TenantChanged,
+    Tick,
+)
+from nvshared.scheduler.settings import TenantTerms
+from nvshared.units import GIB, MIB, SECOND
+from tests.unit.scheduler_talk import Talk, limits, runs
+from tests.unit.test_scheduler_rows import Row
+
+SHORT = (3, 9, 24, 40, 41, 66, 70, 98, 312)
+
+
+def with_disk(
+    disk: float, card: float = 80, host: float = 64, park_after: int = 600 * SECOND
+) -> Talk:
+    """A conversation with a scheduler that has so many GiB of a disk."""
+    talk = Talk(card, host, step=1)
+    talk.settings = replace(talk.settings, disk_budget=int(disk * GIB), park_after=park_after)
+    talk.scheduler = Scheduler(talk.settings, 0)
+    talk.tell(Tick())
+    return talk
+
+
+def stores(actions: Iterable[Action]) -> list[tuple[int, float]]:
+    """Which clients may have how many GiB on the disk."""
+    return [(a.client, round(a.size / GIB, 1)) for a in actions if isinstance(a, Store)]
+
+
+def last(talk: Talk, client: int) -> Store:
+    """The last STORE to a client."""
+    return [a for a in talk.said if isinstance(a, Store) and a.client == client][-1]
+
+
+def idle(talk: Talk, client: int, swapped: float, resident: float = 0) -> list[Action]:
+    """A client joins with so much in host memory."""
+    talk.memory[client] = Memory(
+        int((swapped + resident) * GIB), int(resident * GIB), room=int(resident * GIB),
+        host=int(swapped * GIB))
+    talk.swapped[client] = int(swapped * GIB)
+    return talk.tell(Joined(client, talk.memory[client], commit=int((swapped + resident) * GIB)))
+
+
+def store(talk: Talk, client: int, size: float = 1000) -> list[Action]:
+    """A hook hears its last STORE, and carries it out, up to so many GiB."""
+    order, memory = last(talk, client), talk.memory[client]
+    more = max(0, min(order.size - memory.disk, memory.host, int(size * GIB)))
+    talk.swapped[client] = talk.swapped.get(client, 0) - more
+    talk.memory[client] = replace(memory, host=memory.host - more, disk=memory.disk + more)
+    return talk.tell(Stored(client, talk.memory[client], order.number))
+
+
+def test_client_is_stored_once_it_was_idle_for_park_after() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 20)
+    assert not stores(talk.wait(599))
+    assert stores(talk.wait(1)) == [(1, 20.1)]
+    assert stores(store(talk, 1)) == [(1, 20)]
+    assert not stores(talk.wait(100))
+    assert talk.view(1).memory.disk == 20 * GIB
+
+
+def test_client_is_not_stored_without_a_disk() -> None:
+    talk = with_disk(0)
+    idle(talk, 1, 20)
+    assert not stores(talk.wait(3600))
+
+
+def test_client_that_wants_its_turn_stores_no_more() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 20)
+    talk.wait(600)
+    store(talk, 1, 5)
+    assert stores(talk.want(1)) == [(1, 5)]
+    store(talk, 1)
+    assert talk.scheduler._card.clients[1].disk_charged == 5 * GIB
+
+
+def test_idle_client_is_stored_early_while_little_host_memory_is_free() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 30)
+    idle(talk, 2, 30)
+    # 4 GiB of host memory are free, and an eighth of it is to be.
+    assert not stores(talk.wait(59))
+    assert stores(talk.wait(1)) == [(1, 4.1)]
+    assert not stores(store(talk, 1))
+
+
+def test_eviction_without_host_memory_has_idle_clients_stored_first() -> None:
+    talk = with_disk(200)
+    idle(talk, 1, 60)
+    talk.join(2, 70, 70)
+    talk.join(3, 20)
+    assert stores(talk.obey(talk.want(3)))[0][0] == 1
+    for _ in range(50):
+        if 3 in runs(talk.said):
+            break
+        order = last(talk, 1)
+        talk.obey(store(talk, 1, 2) if order.size > talk.memory[1].disk else talk.wait(1))
+    assert 3 in runs(talk.said)
+    assert talk.memory[1].disk > 0
+
+
+def test_ten_programs_of_20_gib_are_promised_all_on_80_gib_with_64_gib_and_a_disk() -> None:
+    talk = with_disk(100)
+    for client in range(10):
+        talk.join(client)
+        answers = talk.ask(client, 1, 20)
+        assert limits(answers, client)[-1].commit >= 20 * GIB
+        talk.changed(client, allocated=20, answered=1)
+    assert limits(talk.ask(9, 2, 80), 9)[-1].commit < 80 * GIB
+    without = with_disk(0)
+    answers = []
+    for client in range(10):
+        without.join(client)
+        answers = without.ask(client, 1, 20)
+        without.changed(client, allocated=20, answered=1)
+    assert limits(answers, 9)[-1].commit < 20 * GIB
+
+
+def test_budget_of_the_disk_bounds_what_is_stored() -> None:
+    talk = with_disk(30)
+    idle(talk, 1, 20)
+    idle(talk, 2, 20)
+    assert stores(talk.wait(600)) == [(1, 20.1), (2, 9.9)]
+
+
+def test_limit_of_a_tenant_bounds_what_is_stored() -> None:
+    talk = with_disk(100)
+    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=12 * GIB)))
+    for client in (1, 2):
+        talk.memory[client] = Memory(10 * GIB, host=10 * GIB)
+        talk.tell(Joined(client, talk.memory[client], tenants=("user:a",), commit=10 * GIB))
+    assert stores(talk.wait(600)) == [(1, 10.1), (2, 1.9)]
+    talk.leave(1)
+    assert stores(store(talk, 2)) == [(2, 10.1)]
+
+
+def test_failed_store_pauses_longer_each_time() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 20)
+    talk.wait(600)
+    times = []
+    for _ in range(4):
+        before = talk.now
+        talk.tell(Stored(1, talk.memory[1], last(talk, 1).number, failed=True))
+        while last(talk, 1).size == 0:
+            talk.wait(0.5)
+        times.append(round((talk.now - before) / SECOND))
+    assert times == [1, 2, 4, 8]
+
+
+def test_store_that_brings_nothing_is_given_up_for_a_while() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 20)
+    talk.wait(600)
+    assert stores(talk.wait(5)) == [(1, 0)]
+    assert stores(talk.wait(1)) == [(1, 20.1)]
+
+
+def test_disk_that_fails_is_promised_no_more_and_stores_nothing() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 20)
+    talk.wait(600)
+    store(talk, 1, 5)
+    assert stores(talk.tell(DiskChanged(0))) == [(1, 5)]
+    store(talk, 1)
+    talk.join(2)
+    assert limits(talk.ask(2, 1, 79), 2)[-1].commit >= 79 * GIB
+    assert talk.scheduler.disk_promisable <= 0
+    assert stores(talk.tell(DiskChanged(100 * GIB))) == [(1, 20.1)]
+
+
+def test_claim_to_have_stored_counts_up_to_the_order() -> None:
+    talk = with_disk(100)
+    idle(talk, 1, 20)
+    talk.memory[1] = replace(talk.memory[1], disk=50 * GIB)
+    talk.tell(MemoryChanged(1, talk.memory[1]))
+    assert talk.view(1).memory.disk == 0
+    talk.wait(600)
+    talk.tell(MemoryChanged(1, talk.memory[1]))
+    assert 20 * GIB <= talk.view(1).memory.disk <= 21 * GIB
+
+
+def test_hello_after_a_restart_counts_what_is_stored() -> None:
+    talk = with_disk(100)
+    talk.tell(Joined(1, Memory(20 * GIB, disk=15 * GIB, host=5 * GIB), commit=20 * GIB))
+    assert talk.view(1).memory.disk == 15 * GIB
+    assert talk.scheduler._card.groups.sums.disk == 15 * GIB
+    talk.tell(Left(1))
+    assert talk.scheduler._card.groups.sums.disk == 0
+
+
+def test_hello_claims_no_more_of_the_disk_than_could_be_promised() -> None:
+    talk = with_disk(100)
+    talk.tell(Joined(1, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
+    talk.tell(Joined(2, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
+    talk.tell(Joined(3, Memory(20 * GIB, disk=20 * GIB), commit=20 * GIB, account="user:1"))
+    assert talk.scheduler._card.groups.sums.disk <= 100 * GIB
+
+
+def test_holder_gives_up_its_copies_while_little_of_the_disk_is_free() -> None:
+    talk = with_disk(32)
+    idle(talk, 1, 30)
+    talk.wait(600)
+    store(talk, 1)
+    talk.obey(talk.want(1))
+    assert 1 in runs(talk.said)
+    assert stores(talk.said)[-1] == (1, 0)
+
+
+def test_two_cards_share_the_disk_and_keep_host_memory_each() -> None:
+    host, disk = HostBudget(64 * GIB), DiskBudget(100 * GIB)
+    talks = [with_disk(100), with_disk(100)]
+    for talk in talks:
+        talk.scheduler = Scheduler(talk.settings, 0, budget=host, disk=disk)
+        talk.tell(Tick())
+    for client in range(20):
+        talk = talks[client // 10]
+        talk.join(client)
+        talk.ask(client, 1, 20)
+        granted = talk.view(client).commit >= 20 * GIB
+        talk.changed(client, allocated=20 * granted, answered=1)
+    promised = sum(talk.scheduler._card.groups.sums.used for talk in talks)
+    assert 280 * GIB <= promised <= (160 + 64 + 100) * GIB
+    assert all(part.takeable >= 2 * GIB for part in host.cards)
+    assert sum(part.takeable for part in host.cards) <= 64 * GIB
+    assert sum(part.takeable for part in disk.cards) <= 100 * GIB
+
+
+def test_suspended_client_leaves_the_card_by_host_memory_and_disk() -> None:
+    talk = with_disk(100, host=4)
+    talk.join(1, 40, 40)
+    talk.tell(Tick())
+    from nvshared.scheduler.events import TermsChanged
+    from nvshared.scheduler.settings import Terms
+
+    talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
+    for _ in range(60):
+        if not talk.memory[1].resident:
+            break
+        talk.obey(store(talk, 1))
+        talk.obey(talk.wait(1))
+    assert talk.memory[1].resident == 0
+    assert talk.memory[1].disk >= 36 * GIB
+
+
+class DiskRow(Row):
+    """A row of random events on a machine with a disk, which is slow, fails and fills up."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.failed = False
+        world = self.world
+        self.disk = self.dice.choice([1, 4, 16]) * self.capacity // 4
+        self.set_disk(self.disk)
+        world.advance(SECOND)
+
+    def set_disk(self, size: int) -> None:
+        """The disk fails (0), or is there again."""
+        self.world.configure(replace(
+            self.world.settings, disk_budget=size, park_after=self.world.random.choice(
+                [SECOND // 100, SECOND, 100 * SECOND])))
+
+    def fail_to_store(self) -> None:
+        """The next write of a program does."""
+        self.hook(self.who()).store_fails = True
+
+    def weights(self) -> dict[Callable[[], None], float]:
+        """What may happen besides."""
+        return super().weights() | {
+            self.fail_to_store: 0.7,
+            lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,
+        }
+
+    def teardown(self) -> None:
+        """The disk is in order from here on."""
+        for hook in self.world.hooks.values():
+            hook.store_fails = False
+        self.set_disk(self.disk)
+        super().teardown()
+
+
+def play(seeds: Iterable[int]) -> tuple[int, int]:
+    """How many orders to store were given, and the most bytes on the disk at an end."""
+    orders = filled = 0
+    for seed in seeds:
+        row = DiskRow(seed)
+        row.happens()
+        filled = max(filled, row.world._sums[4])
+        row.teardown()
+        orders += len(row.world.orders_of(Store))
+    return orders, filled
+
+
+def test_random_rows_with_a_disk_keep_all_scheduler_invariants() -> None:
+    orders, filled = play(SHORT)
+    assert orders > 50
+    assert filled > 100 * MIB
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(400, 700, 20))
+def test_long_random_rows_with_a_disk_keep_all_scheduler_invariants(first: int) -> None:
+    play(range(first, first + 20))
