@@ -50,6 +50,10 @@ BLIND = (
     "this is a control group namespace of its own: limits of memory of groups outside, and whose "
     "they are, cannot be seen; mount the host's /sys/fs/cgroup in here too, read-only, for "
     "instance at /host/sys/fs/cgroup")
+HIDDEN = (
+    "/proc is mounted with hidepid: names of other users' programs, and their units, jobs and pods "
+    "are not known, and what is set for these does not hold; mount it with gid=GROUP too, and give "
+    "nvshared.service that group: SupplementaryGroups=GROUP")
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +91,8 @@ class ControlGroups:
             # Whose processes we see we may get clients of.
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)
+        if not host.process(1, "cgroup"):
+            logger.warning(HIDDEN)
         self._processes: dict[int, _Process] = {}
         self._coming: Counter[int] = Counter()  # host memory of clients that are yet to join
         self._limited: frozenset[Group] = frozenset()       # with a limit, when last looked

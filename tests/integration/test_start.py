@@ -72,6 +72,30 @@ def test_daemon_without_permission_names_the_path(site: Site) -> None:
     )
 
 
+# As on machines that hide processes of other users from each other (hidepid), without capabilities.
+# $1: the daemon's group; the first one may see them.
+HIDING = '''
+mount -t proc -o hidepid=2,gid=65533 proc /proc
+group=$1; shift
+exec setpriv --regid 65534 --groups "$group" --bounding-set=-all --inh-caps=-all "$@"
+'''
+CAN_HIDE = os.geteuid() == 0 and subprocess.run(
+    ["unshare", "-m", "mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"],
+    capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not CAN_HIDE, reason="/proc cannot be mounted with hidepid here")
+def test_daemon_from_which_proc_hides_processes_logs_what_it_cannot_know(site: Site) -> None:
+    site.before = ["unshare", "-m", "sh", "-ec", HIDING, "sh", "65533"]
+    site.start()
+    assert "hidepid" not in site.log.read_text()
+    site.close()
+    site.before[-1] = "65532"
+    site.start()
+    assert "units, jobs and pods" in site.log.read_text()
+    assert "SupplementaryGroups=" in site.log.read_text()
+
+
 def test_daemon_without_a_driver_names_the_missing_library(site: Site) -> None:
     sentence = one_sentence(site.run(LD_LIBRARY_PATH=""), ExitCode.NO_DRIVER)
     assert sentence.startswith("libnvidia-ml.so.1 is not installed, so no GPU can be managed")
