@@ -16,7 +16,8 @@
 #   make bench-shares   what each of several programs gets of a card, next to what it should get
 #   make bench-models   how long requests to many models on a card take, and where the time goes
 #   make bench-rl       what a hand-over between a trainer and a rollout engine takes
-#   make bench-moving   what parking, waking and moving a PyTorch program takes (a GPU; two to move)
+#   make bench-moving   what parking, waking and moving PyTorch programs takes, at random and by
+#                       balance = on, too (a GPU; two to move)
 #   make bench-peers    the same programs under nvshared and under other projects (NVSHARE_PEERS)
 #   make bench-preload  what the library costs the start of a program that has no use for it
 #   make bench-colocation  programs that share a card, and what each takes alone
@@ -126,6 +127,8 @@ bench-models: build $(VENV)/demo-ready
 
 bench-moving: build $(VENV)/demo-ready
 	@$(VENV)/bin/python -m bench.moving.measure $(OPTIONS)
+	@for part in charged idle random balance; do \
+		$(VENV)/bin/python -m bench.moving.together $$part || exit 1; done
 
 bench-rl: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/handover -s

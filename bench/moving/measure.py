@@ -105,6 +105,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=10.0, help="of the program's memory")
     parser.add_argument("--move-gib", type=float, default=24.0, help="of the one that is moved")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=["parks", "moves"])
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     result: dict[str, Any] = {"parks": [], "moves": []}
@@ -113,6 +114,8 @@ def main() -> int:
     if len(NVML().find()) > 1:
         kinds.append(("moves", options.move_gib))
     for kind, gib in kinds:
+        if options.only not in (None, kind):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(Path(folder), gib)
             result |= {"card": bench.cards[0].name, f"{kind}_gib": gib}
@@ -123,7 +126,7 @@ def main() -> int:
             wrong += bench.wrong
             bench.program.end()
             bench.daemon.popen.terminate()
-            bench.daemon.popen.wait()
+            bench.daemon.end()          # a thread of it reads its input
     result["wrong"] = wrong
     for kind, name in (("parks", "park_s"), ("parks", "wake_s"), ("moves", "to_next_step_s")):
         if times := [one[name] for one in result[kind]]:

@@ -112,9 +112,10 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
 
 
 def pauses_matter(card: Card) -> bool:
-    """An idle client has swapped memory, for which there is no place beside all others'."""
+    """An idle client has swapped memory, for which there is no place beside all others', or
+    contexts of idle clients may leave."""
     swapped, _ = card.groups.most_swapped()
-    return swapped > 0 and not _fit_together(card)
+    return card.settings.deep_idle or (swapped > 0 and not _fit_together(card))
 
 
 def writeback_pays(card: Card) -> bool:

@@ -90,6 +90,7 @@ class Settings:
     prefetch: bool = False              # idle clients are loaded before they ask
     disk_budget: int = 0                # bytes of the disk for swapped blocks, over all cards
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
+    deep_idle: bool = False             # contexts of idle clients may leave, so their turns end
     drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
     accounting: Accounting = Accounting()       # of compute limits

@@ -74,6 +74,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         writeback=config.writeback,
         prefetch=config.prefetch,
         park_after=config.park_after,
+        deep_idle=config.deep_idle is not None,
         drain_patience=config.drain_patience,
         stuck_after=config.stuck_after,
         accounting=Accounting(

@@ -21,7 +21,9 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import Moving, check_target, refusal
 from nvshared.units import SECOND
 
-LOOK = 0.5                             # seconds
+LOOK = 0.5                              # seconds
+STEADY = 2 * SECOND                     # loads are averages over about so long
+LEAST = SECOND // 2                     # the price of a move, however fast moves were until now
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,8 @@ class Balancing:
         self._gpus = gpus
         self._moving = moving
         self._lost: dict[int, float] = {}       # see choose(),
-        self._looked = 0                        # as it was at this moment
+        self._looked: int | None = None         # as it was at this moment; None: not yet
+        self._loads: dict[str, float] = {}      # since the last move
 
     async def watch(self) -> None:
         """Looks and moves, for ever."""
@@ -47,15 +50,16 @@ class Balancing:
     def look(self) -> Choice | None:
         """Which client is to move now."""
         cards = [gpu for gpu in self._gpus if not gpu.lost]
-        passed, self._looked = self._gpus[0].now - self._looked, self._gpus[0].now
+        now = self._gpus[0].now
+        passed, self._looked = now - (now if self._looked is None else self._looked), now
         if (not self.on or len(cards) < 2 or self._moving.moves
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
-            self._lost = {}
+            self._forget()
             return None
         places: dict[str, Place] = {}
         contenders: list[Contender] = []
         for gpu in cards:
-            places[gpu.facts.uuid] = _place(gpu)
+            places[gpu.facts.uuid] = self._place(gpu, min(1.0, passed / STEADY))
             contenders += [self._contender(client, cards) for client in _contending(gpu)]
         self._lost, choice = choose(places, contenders, self._lost, passed)
         return choice
@@ -64,7 +68,8 @@ class Balancing:
         client = next(gpu.clients[choice.client] for gpu in self._gpus
                       if choice.client in gpu.clients)
         target = next(gpu for gpu in self._gpus if gpu.facts.uuid == choice.card)
-        source, client.tries, self._lost = client.gpu, client.tries + 1, {}
+        source, client.tries = client.gpu, client.tries + 1
+        self._forget()
         wait = ("it cannot run there" if choice.lost == inf
                 else f"it would lose {choice.lost / SECOND:.1f} s by waiting there")
         why = (f"from GPU {source.facts.index}: {wait}, and a move takes "
@@ -75,6 +80,17 @@ class Balancing:
         except NvshareError as error:
             logger.info("%s: %s stays: %s", source, client, error)
 
+    def _forget(self) -> None:
+        self._lost, self._loads = {}, {}
+
+    def _place(self, gpu: GPU, part: float) -> Place:
+        """`part`: of the average that this moment counts for."""
+        uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
+        before = self._loads.get(uuid, load)
+        self._loads[uuid] = before + part * (load - before)
+        pinned = sum(view.memory.pinned for view in snapshot.clients.values())
+        return Place(self._loads[uuid], snapshot.capacity - pinned)
+
     def _contender(self, client: Client, cards: Sequence[GPU]) -> Contender:
         gpu, view = client.gpu, client.view
         wait = gpu.snapshot().waits.get(client.id)
@@ -84,7 +100,7 @@ class Balancing:
         short = left is not None and client.memory.resident > gpu.snapshot().host_free
         to = [] if short or not _is_movable(client) else [
             one.facts.uuid for one in cards if one is not gpu and _admits(one, client)]
-        price = self._moving.price(client) * (1 + client.tries)
+        price = max(LEAST, self._moving.price(client)) * (1 + client.tries)
         return Contender(client.id, gpu.facts.uuid, view.terms.weight, view.memory.need, left,
                          price, tuple(to))
 
@@ -97,15 +113,14 @@ def _contending(gpu: GPU) -> list[Client]:
             if id in views and (views[id].waiting is not None or id in snapshot.holders)]
 
 
-def _place(gpu: GPU) -> Place:
-    snapshot = gpu.snapshot()
+def _load(gpu: GPU) -> float:
+    """Of this moment; see choose(). A client that can never run as things stand is no load."""
     contending = [client.view for client in _contending(gpu)]
     load = float(sum(view.terms.weight for view in contending if view.fits))
-    if not any(view.waiting is not None for view in contending):
-        used = gpu.sample.utilisation
-        load *= 1.0 if used is None else used
-    pinned = sum(view.memory.pinned for view in snapshot.clients.values())
-    return Place(load, snapshot.capacity - pinned)
+    used = gpu.sample.utilisation
+    if used is None or any(view.waiting is not None for view in contending):
+        return load
+    return load * used
 
 
 def _is_movable(client: Client) -> bool:

@@ -271,19 +271,15 @@ def test_parked_program_is_found_and_woken_by_the_next_daemon(
     program.end()                       # at its end it calls the driver
 
 
-def test_idle_program_is_parked_after_deep_idle(
+def test_idle_programs_are_parked_after_deep_idle_though_no_program_waits(
     own_site: Site, bus: str, eventually: Eventually,
 ) -> None:
     own_site.start("--bus", bus, "--deep-idle", "10ms")
-    program = Program(own_site)
+    programs = [Program(own_site) for _ in range(3)]
     with Control(bus) as control:
-        eventually(lambda: only(control).state == "running")
-        other = Program(own_site)       # that lets it report that it is idle
-        for one in (program, other):
-            one.ask("in_thread('fill(7)') or True")
-        control.set_anti_thrash("on", None)
-        eventually(lambda: "parked" in {one.state for one in control.snapshot().clients})
-    for one in (program, other):
+        eventually(lambda: {one.state for one in control.snapshot().clients} == {"parked"})
+        assert used(own_site) == [0, 0]
+    for one in programs:
         assert one.ask("read()") == "{7}"
         one.end()
 
