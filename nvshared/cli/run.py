@@ -74,7 +74,11 @@ def _act(options: Options) -> NoReturn:
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:
-        raise NotFound(f"there is no program {command[0]!r}", "check its name and PATH") from error
+        if not shutil.which(command[0]):
+            raise NotFound(
+                f"there is no program {command[0]!r}", "check its name and PATH") from error
+        raise NotExecutable(f"{command[0]!r} cannot be run: its interpreter or its loader is not "
+                            "on this machine", "see its first line, or: file PROGRAM") from error
     except OSError as error:
         raise NotExecutable(f"{command[0]!r} cannot be run: {error.strerror}") from error
 

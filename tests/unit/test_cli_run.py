@@ -132,6 +132,17 @@ def test_run_of_a_missing_program_is_refused() -> None:
     )
 
 
+def test_run_of_a_script_without_its_interpreter_is_refused_with_that_reason(
+    tmp_path: Path
+) -> None:
+    script = tmp_path / "train"
+    script.write_text("#!/no/such/python\n")
+    script.chmod(0o755)
+    ended = run("--", str(script))
+    assert ended.returncode == ExitCode.NOT_EXECUTABLE
+    assert "its interpreter or its loader is not on this machine" in ended.stderr
+
+
 def test_run_prints_json_errors_only_for_the_option_before_the_program() -> None:
     said = "there is no program 'no-such-program'"
     for given in (["--", "no-such-program", "--json"], ["no-such-program", "--json"]):
