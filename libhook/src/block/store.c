@@ -58,6 +58,7 @@ static void finish(struct client *client, struct store *store)
     if (extent != NULL)
         disk_give(extent);
     client->store_progress = now_microseconds();
+    client_changed(client);          /* slabs may be empty now */
     if (error == ECANCELED)
         return;
     note_error(client, error);
@@ -66,7 +67,6 @@ static void finish(struct client *client, struct store *store)
         store_cancel(client);
     }
     client->store_news = true;
-    client_changed(client);
 }
 
 static bool begin(struct client *client, struct store *store)

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swapped memory goes on to a file and comes back the same, or with an error, never wrong."""
+
+import errno
+import os
+import resource
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.tiers.orders import Ordered, open_file
+from nvshared.hook.protocol import Flag, Park, ReportRecord, Type
+from nvshared.units import MIB
+from tests.integration.conftest import BUILD, CARD, Site
+from tests.integration.test_own_memory import Program
+
+SIZE = 224 * MIB
+KEEPS = '''
+size = 224 * MIB
+address = allocate(size)
+data = bytearray(noise(size))
+put(address, bytes(data))
+def changes():
+    "One byte of the second block, and of the last."
+    for at in (40 * MIB + 7, size - 1):
+        data[at] ^= 1
+        put(address + at, bytes(data[at:at + 1]))
+away()
+'''
+
+
+@pytest.fixture(name="ordered")
+def listen(site: Site) -> Iterator[Ordered]:
+    site.socket.parent.mkdir(exist_ok=True)
+    ordered = Ordered(site.socket, total=CARD, slab=64 * MIB)
+    yield ordered
+    ordered.close()
+
+
+def start(site: Site, ordered: Ordered, body: str, within: Sequence[str] = ()) -> Program:
+    """A program that has SIZE bytes on the card, and waits."""
+    program = Program(site, KEEPS + body, within)
+    ordered.until(ordered.connected)
+    ordered.run()
+    assert program.hears() == "away"
+    return program
+
+
+def swap(ordered: Ordered) -> None:
+    ordered.stop()
+    ordered.evict()
+    assert ordered.memory.resident == 0
+
+
+def store(ordered: Ordered, file: int | None, size: int = SIZE) -> None:
+    """Until so many bytes are in the file."""
+    ordered.store(file=file)
+    if file is not None:
+        os.close(file)
+    ordered.until(lambda: ordered.stored.moved == size and ordered.memory.host == 0)
+
+
+def end(program: Program, ordered: Ordered) -> None:
+    ordered.run()
+    program.go_on()
+    program.ends_well()
+
+
+def threads_of(pid: int, *names: str) -> list[int]:
+    return [
+        int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()
+        if (task / "comm").read_text().strip() in names
+    ]
+
+
+def test_stored_memory_leaves_no_host_memory_and_returns_the_same(
+    site: Site, ordered: Ordered
+) -> None:
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    assert ordered.memory.host >= SIZE
+    store(ordered, open_file(site.folder))
+    assert ordered.stored.took == 0
+    end(program, ordered)
+
+
+def test_unchanged_memory_returns_to_its_file_without_a_copy(site: Site, ordered: Ordered) -> None:
+    program = start(site, ordered, '''
+assert get(address, size) == data
+away()
+changes()
+away()
+assert get(address, size) == data
+''')
+    swap(ordered)
+    store(ordered, open_file(site.folder))
+    ordered.run()
+    program.go_on()
+    assert program.hears() == "away"
+    ordered.store(SIZE)                 # the file keeps what it has
+    ordered.stop()
+    assert ordered.evict().moved == 0
+    assert (ordered.stored.moved, ordered.memory.host) == (SIZE, 0)
+    ordered.run()
+    program.go_on()
+    assert program.hears() == "away"    # two of seven blocks have changed
+    ordered.stop()
+    assert ordered.evict().moved == 64 * MIB
+    ordered.until(lambda: ordered.stored.moved == SIZE and ordered.memory.host == 0)
+    end(program, ordered)
+
+
+def test_store_of_less_gives_up_copies_of_resident_blocks(site: Site, ordered: Ordered) -> None:
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    store(ordered, open_file(site.folder))
+    ordered.store(0)
+    assert ordered.stored.moved == SIZE     # the only copies
+    ordered.load()
+    assert ordered.stored.moved == SIZE
+    ordered.store(64 * MIB)
+    assert ordered.stored.moved == 64 * MIB
+    ordered.store(0)
+    assert ordered.stored.moved == 0
+    end(program, ordered)
+
+
+def test_file_holds_no_more_than_the_order_says(site: Site, ordered: Ordered) -> None:
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    file = open_file(site.folder)
+    ordered.store(100 * MIB, file)
+    ordered.until(lambda: ordered.stored.moved == 96 * MIB)
+    assert os.fstat(file).st_size <= 100 * MIB
+    ordered.load()
+    ordered.store(0)
+    until(lambda: os.fstat(file).st_size == 0)
+    os.close(file)
+    end(program, ordered)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.002)
+
+
+def test_descriptor_is_in_no_table_that_the_program_or_its_children_have(
+    site: Site, ordered: Ordered
+) -> None:
+    program = start(site, ordered, '''
+import subprocess
+def deleted():
+    run = subprocess.run(["ls", "-l", f"/proc/{os.getpid()}/fd"], capture_output=True, text=True)
+    return "(deleted)" in run.stdout
+assert not deleted()
+child = os.fork()
+if child == 0:
+    os._exit(deleted())
+assert os.waitpid(child, 0)[1] == 0
+os.closerange(3, 4096)                  # the connection, too
+assert get(address, size) == data
+''')
+    swap(ordered)
+    store(ordered, open_file(site.folder))
+    pid = program.popen.pid
+    threads = threads_of(pid, "nvshare-read", "nvshare-write")
+    assert threads
+    for thread in threads:
+        links = list(Path(f"/proc/{pid}/task/{thread}/fd").iterdir())
+        assert len(links) == 1, links
+    end(program, ordered)
+
+
+def test_restarted_daemon_hears_of_bytes_in_the_file(site: Site, ordered: Ordered) -> None:
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    store(ordered, open_file(site.folder))
+    ordered.stored = ReportRecord(Type.STORED)
+    ordered.disconnect()
+    ordered.until(ordered.connected)
+    assert (ordered.stored.moved, ordered.stored.number) == (SIZE, 0)
+    end(program, ordered)
+
+
+WRITE_ERRORS = {
+    "full": (errno.ENOSPC, "/dev/full", os.O_RDWR),
+    "read only": (errno.EBADF, "/dev/null", os.O_RDONLY),
+}
+
+
+@pytest.mark.parametrize("case", WRITE_ERRORS)
+def test_write_error_is_reported_and_bytes_stay_in_host_memory(
+    site: Site, ordered: Ordered, case: str
+) -> None:
+    error, path, flags = WRITE_ERRORS[case]
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    host = ordered.memory.host
+    file = os.open(path, flags)
+    ordered.store(file=file)
+    os.close(file)
+    ordered.until(lambda: ordered.stored.took != 0)
+    assert (ordered.stored.took, ordered.stored.moved) == (error, 0)
+    assert ordered.memory.host == host
+    end(program, ordered)
+
+
+def test_file_size_limit_of_the_program_stops_storing_and_not_the_program(
+    site: Site, ordered: Ordered
+) -> None:
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))
+    ordered.store(file=open_file(site.folder))
+    ordered.until(lambda: ordered.stored.took != 0)
+    assert ordered.stored.took == errno.EFBIG
+    assert ordered.stored.moved <= 64 * MIB
+    end(program, ordered)
+
+
+READS_LOST = '''
+def reads_nothing_wrong():
+    part, lost = 4 * MIB, 0
+    for at in range(0, size, part):
+        got = bytearray(part)
+        result = cuda.cuMemcpyDtoH_v2((ctypes.c_char * part).from_buffer(got),
+                                      c_uint64(address + at), c_size_t(part))
+        assert result != 0 or got == data[at:at + part], f"wrong bytes at {at}"
+        lost += result != 0
+    print(json.dumps(lost), flush=True)
+reads_nothing_wrong()
+sys.stdin.readline()
+'''
+
+
+@pytest.mark.parametrize("damage", ["corrupted", "cut"])
+def test_bytes_that_the_disk_lost_are_an_error_and_never_wrong(
+    site: Site, ordered: Ordered, damage: str
+) -> None:
+    program = start(site, ordered, READS_LOST)
+    swap(ordered)
+    file = open_file(site.folder, direct=False)
+    ordered.store(file=file)
+    ordered.until(lambda: ordered.stored.moved == SIZE)
+    if damage == "cut":
+        os.ftruncate(file, SIZE - 30 * MIB - 1)
+    else:
+        os.pwrite(file, bytes(byte ^ 1 for byte in os.pread(file, 1, 45 * MIB)), 45 * MIB)
+    loaded = ordered.load()
+    assert not loaded.flags & Flag.DRIVER_ERROR
+    assert ordered.memory.allocated == ordered.memory.resident == SIZE - 32 * MIB
+    ordered.run()
+    program.go_on()
+    assert program.hears() > 0
+    program.popen.kill()
+    _, errors = program.popen.communicate()
+    assert "are lost, as they cannot be read back from disk" in errors
+
+
+@contextmanager
+def disk(site: Site, fault: str) -> Iterator[None]:
+    """The disk of a program that start_faulty() started is so meanwhile: see disk.c."""
+    switch = site.folder / fault
+    switch.touch()
+    yield
+    switch.unlink()
+
+
+def start_faulty(site: Site, ordered: Ordered, body: str) -> Program:
+    """As start(), with the disk of disk.c."""
+    library = site.folder / "disk.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", library], check=True)
+    preloaded = f"LD_PRELOAD={library}:{BUILD / 'libnvshare.so'}"
+    within = ("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}")
+    return start(site, ordered, body, within)
+
+
+def test_write_that_hangs_delays_neither_load_nor_free(site: Site, ordered: Ordered) -> None:
+    program = start_faulty(site, ordered, '''
+assert get(address, size) == data
+changes()
+away()
+assert get(address, size) == data
+call("cuMemFree_v2", address)
+away()
+''')
+    ordered.store(file=open_file(site.folder))
+    with disk(site, "pwrite"):
+        swap(ordered)
+        until((site.folder / "hangs").exists)
+        ordered.run()
+        program.go_on()
+        assert program.hears() == "away"
+        swap(ordered)                   # to places that are being written
+        ordered.run()
+        program.go_on()
+        assert program.hears() == "away"
+        assert ordered.stored.moved == 0
+    ordered.until(lambda: ordered.memory.host == 0)
+    program.go_on()
+    program.ends_well()
+
+
+@pytest.mark.long
+def test_write_that_hangs_for_long_is_reported(site: Site, ordered: Ordered) -> None:
+    program = start_faulty(site, ordered, "assert get(address, size) == data")
+    ordered.store(file=open_file(site.folder))
+    with disk(site, "pwrite"):
+        swap(ordered)
+        ordered.until(lambda: ordered.stored.took == errno.ETIMEDOUT)
+    ordered.until(lambda: (ordered.stored.took, ordered.stored.moved) == (0, SIZE))
+    end(program, ordered)
+
+
+def test_read_that_hangs_ends_when_the_disk_goes_on(site: Site, ordered: Ordered) -> None:
+    program = start_faulty(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    store(ordered, open_file(site.folder))
+    with disk(site, "pread"):
+        loads = threading.Thread(target=ordered.load)
+        loads.start()
+        until((site.folder / "hangs").exists)
+        assert loads.is_alive()
+    loads.join()
+    end(program, ordered)
+
+
+def test_requests_that_the_disk_shortens_are_continued(site: Site, ordered: Ordered) -> None:
+    program = start_faulty(site, ordered, "assert get(address, size) == data")
+    with disk(site, "short"):
+        swap(ordered)
+        store(ordered, open_file(site.folder))
+        ordered.load()
+    end(program, ordered)
+
+
+def test_parked_program_introduces_itself_with_the_bytes_in_its_file(
+    site: Site, ordered: Ordered
+) -> None:
+    program = start(site, ordered, "assert get(address, size) == data")
+    swap(ordered)
+    store(ordered, open_file(site.folder))
+    assert ordered.park() == Park.DONE
+    ordered.stored = ReportRecord(Type.STORED)
+    ordered.disconnect()
+    ordered.until(ordered.connected)
+    assert ordered.stored.moved == SIZE
+    ordered.unpark()
+    end(program, ordered)
+
+
+def test_freed_memory_leaves_the_file(site: Site, ordered: Ordered) -> None:
+    program = start(site, ordered, '''
+call("cuMemFree_v2", address)
+print(json.dumps("freed"), flush=True)
+sys.stdin.readline()
+''')
+    swap(ordered)
+    file = open_file(site.folder)
+    ordered.store(file=file)
+    ordered.until(lambda: ordered.stored.moved == SIZE)
+    program.go_on()
+    assert program.hears() == "freed"
+    ordered.until(lambda: ordered.stored.moved == 0)
+    until(lambda: os.fstat(file).st_size == 0)
+    os.close(file)
+    program.go_on()
+    program.ends_well()
