@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures parking to a disk and waking from it: python -m bench.tiers.measure.
+
+A round: a plain loop of requests of the same size, as many at a time, writes and reads a file in
+the same folder; then a program's swapped memory moves on to its file, and is loaded again. Prints
+each round, and JSON with --output. Exit status 1 if a byte was wrong.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.harness import machine
+from bench.tiers.orders import Ordered, open_file
+from nvshared import library
+from nvshared.units import GIB, MIB
+
+CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so are these
+WRITERS, READERS = 4, 8
+
+
+def share_out(size: int, threads: int, carry: Callable[[int, mmap.mmap], int]) -> float:
+    """GB/s of `carry`, which moves the chunk at an offset from or to a buffer, in all threads."""
+    offsets = iter(range(0, size, CHUNK))
+    failed: list[OSError] = []
+
+    def work() -> None:
+        buffer = mmap.mmap(-1, CHUNK)   # aligned, as O_DIRECT needs it
+        buffer.write(os.urandom(CHUNK))
+        try:
+            for offset in offsets:
+                if carry(offset, buffer) != CHUNK:
+                    raise OSError(f"a request at {offset} was cut short")
+        except OSError as error:
+            failed.append(error)
+
+    began = time.monotonic()
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    for one in running:
+        one.start()
+    for one in running:
+        one.join()
+    if failed:
+        raise failed[0]
+    return size / (time.monotonic() - began) / 1e9
+
+
+def plain(folder: Path, size: int) -> dict[str, float]:
+    """What the disk does without this project, in a file that is allocated first."""
+    file = open_file(folder)
+    try:
+        os.posix_fallocate(file, 0, size)
+        return {
+            "plain_write_gbps": share_out(
+                size, WRITERS, lambda offset, buffer: os.pwrite(file, buffer, offset)),
+            "plain_read_gbps": share_out(
+                size, READERS, lambda offset, buffer: os.preadv(file, [buffer], offset)),
+        }
+    finally:
+        os.close(file)
+
+
+def fio(folder: Path, size: int) -> dict[str, float]:
+    """The same by fio, where it is installed."""
+    if shutil.which("fio") is None:
+        return {}
+    found = {}
+    for kind, jobs in (("write", WRITERS), ("read", READERS)):
+        run = subprocess.run(
+            ["fio", "--name=nvshare", f"--filename={folder}/fio", f"--rw={kind}", "--direct=1",
+             f"--bs={CHUNK}", f"--size={size}", "--ioengine=libaio", f"--iodepth={jobs}",
+             "--output-format=json"], capture_output=True, text=True, check=True)
+        found[f"fio_{kind}_gbps"] = json.loads(run.stdout)["jobs"][0][kind]["bw_bytes"] / 1e9
+    (folder / "fio").unlink()
+    return found
+
+
+def resident(pid: int) -> int:
+    """Rss in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+class Bench:
+    """A program with `size` bytes, ordered about by this process."""
+
+    def __init__(self, runs: Path, disk: Path, size: int, total: int) -> None:
+        self.size, self._disk = size, disk
+        self.wrong = 0
+        self.ordered = Ordered(runs / "sock", total)
+        self.program = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("program.py")), str(size // MIB)],
+            env={**os.environ, "LD_PRELOAD": str(library.hook()),
+                 "NVSHARE_SOCKET": str(runs / "sock")},
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.ordered.until(self.ordered.connected)
+        self.ordered.run()
+        self._hear()
+        self.empty = resident(self.program.pid)
+        self._go_on()
+        self._hear()
+
+    def _hear(self) -> str:
+        assert self.program.stdout is not None
+        line = self.program.stdout.readline()
+        if not line:
+            raise SystemExit(f"the program ended with {self.program.wait()}")
+        return line
+
+    def _go_on(self) -> None:
+        assert self.program.stdin is not None
+        print(file=self.program.stdin, flush=True)
+
+    def round(self) -> dict[str, Any]:
+        ordered = self.ordered
+        ordered.stop()
+        began = time.monotonic()
+        moved = ordered.evict().moved
+        evicted = time.monotonic()
+        file = open_file(self._disk)
+        ordered.store(file=file)
+        os.close(file)
+        ordered.until(
+            lambda: ordered.stored.took != 0 or ordered.stored.moved == self.size)
+        stored = time.monotonic()
+        if ordered.stored.took:
+            raise SystemExit(f"storing: {os.strerror(ordered.stored.took)}")
+        ordered.until(lambda: ordered.memory.host == 0)
+        released = time.monotonic()
+        rss, host = resident(self.program.pid), ordered.memory.host
+        loading = time.monotonic()
+        ordered.load()
+        loaded = time.monotonic()
+        ordered.run()
+        self._go_on()
+        self.wrong += int(self._hear())
+        return {
+            "evict_gbps": moved / (evicted - began) / 1e9,
+            "park_gbps": self.size / (stored - evicted) / 1e9,
+            "released_s": released - stored,
+            "wake_gbps": self.size / (loaded - loading) / 1e9,
+            "parked_rss_mib": (rss - self.empty) / MIB,
+            "parked_host_mib": host / MIB, "most_host_mib": ordered.host_most / MIB,
+        }
+
+    def close(self) -> None:
+        self.program.kill()
+        self.program.wait()
+        self.ordered.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=8.0, help="of the program's memory")
+    parser.add_argument("--disk", type=Path, default=Path("/var/tmp"), help="folder of the files")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--total", type=float, default=80.0, help="GiB of the card")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    size = int(options.gib * GIB) // (32 * MIB) * (32 * MIB)
+    result: dict[str, Any] = machine() | {"gib": size / GIB, "rounds": []}
+    with tempfile.TemporaryDirectory() as runs:
+        bench = Bench(Path(runs), options.disk, size, int(options.total * GIB))
+        try:
+            for _ in range(options.rounds):
+                figures = plain(options.disk, size) | fio(options.disk, size) | bench.round()
+                result["rounds"].append(figures)
+                print(json.dumps({key: round(value, 2) for key, value in figures.items()}),
+                      flush=True)
+        finally:
+            bench.close()
+    result["wrong_pieces"] = bench.wrong
+    for ours, theirs in (("park_gbps", "plain_write_gbps"), ("wake_gbps", "plain_read_gbps")):
+        shares = [one[ours] / one[theirs] for one in result["rounds"]]
+        print(f"{ours}: {median(one[ours] for one in result['rounds']):.2f} GB/s (median), "
+              f"{median(shares):.0%} of {theirs}")
+    print(f"wrong pieces: {bench.wrong}")
+    if options.output is not None:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    return bench.wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
