@@ -44,6 +44,7 @@ from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.safebudget import SafeBudget
 from nvshared.sharing.sampler import Sampler, Worker
 from nvshared.sharing.tenancy import Tenancy
+from nvshared.sharing.unshared import Unshared
 from nvshared.units import SECOND
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
+        unshared = Unshared(manager, lanes.run)
+        unshared.start()
+        stack.callback(unshared.close)
         for endless in (manager.moving.watch(), manager.balancing.watch()):
             stack.callback(loop.create_task(endless).cancel)
         stack.callback(watch.close)

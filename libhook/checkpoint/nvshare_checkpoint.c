@@ -158,7 +158,7 @@ static void unlock(int pid)
     uint64_t none[8] = { 0 };
     if (state_of(pid) == LOCKED)
         step("unlock", driver.unlock, pid, none);
-    if (state_of(pid) == RUNNING)
+    if (state_of(pid) != LOCKED && state_of(pid) != CHECKPOINTED)
         reported("release", now(), freezer_release(pid));
 }
 
@@ -195,7 +195,9 @@ static bool has_library(int pid)
 static void hold(int pid, const char *tag)
 {
     const char *why = has_library(pid) ? "it has libnvshare.so" : freezer_take(pid, tag);
-    if (reported("hold", now(), why) && (!lock(pid) || !freeze(pid)))
+    if (!reported("hold", now(), why))
+        return;
+    if (!lock(pid) || state_of(pid) >= FAILED || !freeze(pid))
         unlock(pid);
 }
 

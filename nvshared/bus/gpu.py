@@ -79,8 +79,8 @@ class StatisticsInterface(Interface):
     BytesOut = read_only(
         "BytesOut", "t", lambda self: self._gpu.snapshot().counters.bytes_out, Emits.NOTHING)
 
-    Unshared = read_only("Unshared", "a(uust)", lambda self: [
-        [pid, owner(pid), name(pid), size]
+    Unshared = read_only("Unshared", "a(uusts)", lambda self: [
+        [pid, owner(pid), name(pid), size, self._gpu.unsuspendable.get(pid, "")]
         for pid, size in sorted(self._gpu.strangers.items(), key=lambda one: -one[1])
     ], Emits.NOTHING)
 

@@ -55,6 +55,7 @@ class Unshared(NamedTuple):
     uid: int
     name: str
     memory: int                         # bytes of the card
+    unsuspendable: str = ""             # why its tenant's rule cannot be followed; "": none asks to
 
 
 class ClientSnapshot(NamedTuple):

@@ -106,6 +106,13 @@ class Capacity:
         """Gives up the reserve for a client: it has its context, whether samples show it or not."""
         self._seen.pop(client, None)
 
+    def take_in(self, size: int) -> None:
+        """A process that was outside reports its memory, `size` bytes, from now on; negative: a
+        process that did is outside again."""
+        self.outside = max(0, self.outside - size)
+        if self._last is not None:
+            self._last = self._last[0], self._last[1] + size
+
     def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
         """One valid sample: NVML's figure `used` and the sum of the clients' reports `held`, bytes.
 

@@ -37,6 +37,7 @@ class Answer:
 
     state: str                          # running, locked, checkpointed, failed, none
     steps: tuple[Step, ...] = ()
+    held: tuple[tuple[int, str], ...] = ()      # processes and their tags, of the command held
 
     @property
     def trouble(self) -> str:
@@ -50,22 +51,29 @@ def parse(said: str) -> Answer:
 
     Raises ValueError if a number in them is none.
     """
-    steps, state = [], "none"
+    steps, held, state = [], [], "none"
     for line in said.splitlines():
         match line.split(" ", 4):
             case ["step", name, code, took, words]:
                 steps.append(Step(name, int(code), int(took), words))
+            case ["held", pid, tag]:
+                held.append((int(pid), tag))
             case ["state", word]:
                 state = word
-    return Answer(state, tuple(steps))
+    return Answer(state, tuple(steps), tuple(held))
 
 
-async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> Answer:
-    """Has `command` (state, park or wake) carried out; `pairs`: UUIDs of cards, old and new.
+async def ask(
+    command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = "",
+) -> Answer:
+    """Has `command` (of libhook/checkpoint/nvshare_checkpoint.c) carried out.
+
+    `pid`: 0 for a command without one. `pairs`: UUIDs of cards, old and new.
 
     Raises NvshareError if nothing can carry it out, or if the answer is late or malformed.
     """
-    words = [command, str(pid), *(f"{old}={new}" for old, new in pairs)]
+    words = [command, *([str(pid)] if pid else []), *([tag] if tag else []),
+             *(f"{old}={new}" for old, new in pairs)]
     helper = _idle.pop() if _idle else None
     try:
         async with asyncio.timeout(PATIENCE):

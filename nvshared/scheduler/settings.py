@@ -69,6 +69,7 @@ class TenantTerms:
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
     suspended: bool = False             # evicted, and not run
     disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
+    unshared: int = 0                   # 1: programs without the library are suspended, too
     shown: str = ""                     # the tenant's name for people; "": the same
 
 

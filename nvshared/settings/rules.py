@@ -74,6 +74,12 @@ def _host_memory(text: str) -> int:
     raise ValueError("give more than 0%")
 
 
+def _checkpoint(text: str) -> int:
+    if text == "checkpoint":
+        return 1
+    raise ValueError("give checkpoint")
+
+
 TERMS: Mapping[str, Term] = {
     "memory-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
     "host-memory-limit": Term(LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
@@ -86,6 +92,7 @@ TERMS: Mapping[str, Term] = {
         ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), priority),
     "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", weight),
     "suspended": Term(1, "1", lambda text: int(switch(text))),
+    "unshared": Term(1, "1 (checkpoint)", _or_none(_checkpoint, 0)),
 }
 
 

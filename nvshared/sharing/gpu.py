@@ -95,6 +95,7 @@ class Client:
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
         self.leaving = False            # it is suspended, so that it can be parked
         self.unparkable = ""            # why the driver does not checkpoint it; "": it may
+        self.has_library = True         # else the daemon answers in its place, see unshared.py
         self.moved = ""                 # why it was moved here, if no user had asked for it
         self.tries = 0                  # of balancing.py to move it
 
@@ -105,6 +106,12 @@ class Client:
     def name(self) -> str:
         """What it is called: what it calls itself, or as its pod is, or the process."""
         return self.peer.title or (self.peer.name if self.pod is None else str(self.pod))
+
+    @property
+    def account(self) -> str:
+        """That its claims count for (scheduler/trust.py). Without the library the driver makes
+        them, and all count."""
+        return self.peer.account if self.has_library else ""
 
     @property
     def tenant(self) -> str:
@@ -230,6 +237,7 @@ class GPU:
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
         self.lost = ""                  # why, or "" while it is there
+        self.unsuspendable: dict[int, str] = {}     # why strangers are not suspended, by pid
         self._faults: dict[str, str] = {}       # what cannot be relied on, by who says so
         self._witness = Witness()
         self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
@@ -254,6 +262,7 @@ class GPU:
         self.happened: Signal[int, events.Event] = Signal("happened")
         self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
+        self.sampled: Signal[Sample] = Signal("sampled")
 
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
@@ -350,9 +359,10 @@ class GPU:
         pids = [client.peer.pid for client in self.clients.values()]
         self._witness.hear(sample.processes, pids)
         if evidence := self._evidence(
-                [one for one in self.clients.values() if one.peer.account]):
+                [one for one in self.clients.values() if one.account]):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
+        self.sampled.emit(sample)
 
     def _first_evidence(self, client: Client, memory: events.Memory) -> events.Evidence:
         """For what it took while an earlier daemon ran, if that is no lie."""
@@ -395,11 +405,14 @@ class GPU:
     ) -> None:
         """A client said HELLO. Raises GPULost if nobody can run here any more."""
         self._demand()
-        self.capacity.joined(client.id, client.peer.account)
+        account = client.account
+        if client.has_library:
+            self.capacity.joined(client.id, account)
+        else:
+            self.capacity.take_in(memory.filled)
         self.apply_capacity()
         self.clients[client.id] = client
         self.client_joins.emit(client, memory)
-        account = client.peer.account
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         memory, owes = self._owed(client, memory, lender)
         self.tell(events.Joined(
@@ -430,6 +443,8 @@ class GPU:
         if self.clients.get(client.id) is not client:
             return
         self.client_leaves.emit(client)
+        if not client.has_library:
+            self.capacity.take_in(-client.memory.filled)
         self.tell(events.Left(client.id))
         client.inflight_page.close()
         del self.clients[client.id]

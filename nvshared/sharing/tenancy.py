@@ -98,6 +98,11 @@ class Tenancy:
         """Whether what holds for a user depends on the groups that the user is in."""
         return any(one.pattern.startswith(f"{GROUP}:") for one in self._rules)
 
+    def is_set(self, term: str) -> bool:
+        """Whether anything is set of this term, for any tenant."""
+        return any(one.term == term for one in self._rules) or any(
+            term in terms for terms in self._by_hand.values())
+
     def learn(self, name: str, then: Callable[[], None]) -> None:
         """Finds out what tenant() must know of users without programs; calls `then` after that."""
         kind, _, user = name.partition(":")

@@ -75,6 +75,11 @@ MEANINGS: dict[str, Meaning] = {
         lambda on: "suspended" if on else "no longer suspended",
         "The programs of {name} are {what}", "{name} is {what}{on}",
     ),
+    "unshared": Meaning(
+        int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
+        lambda on: "take turns by checkpoints" if on else "are left alone",
+        "Programs of {name} without libnvshare.so {what}",
+    ),
 }
 
 

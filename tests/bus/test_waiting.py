@@ -89,11 +89,12 @@ async def test_processes_that_do_not_share_are_listed_as_unshared(
         Process(client.peer.pid, 20 * GIB), Process(NOBODY, None), Process(os.getpid(), GIB),
     )
     gpu.sample = replace(gpu.sample, processes=processes)
+    gpu.unsuspendable[NOBODY] = "it uses several GPUs"
     shown = await properties(other, gpu_path(0), STATISTICS_INTERFACE)
     assert isinstance(shown["Unshared"], list)
     (own, gone) = shown["Unshared"]
     assert own[0] == os.getpid()
     assert own[1] == os.getuid()
     assert own[2] not in ("", "?")
-    assert own[3] == GIB
-    assert gone == [NOBODY, (1 << 32) - 1, "?", 0]
+    assert own[3:] == [GIB, ""]
+    assert gone == [NOBODY, (1 << 32) - 1, "?", 0, "it uses several GPUs"]

@@ -28,9 +28,11 @@ whole = checkpoint.ask
 left = [cut]
 
 
-async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = ()) -> Answer:
+async def ask(
+    command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = "",
+) -> Answer:
     if command not in left:
-        return await whole(command, pid, pairs)
+        return await whole(command, pid, pairs, tag)
     left.remove(command)
     driver = await asyncio.create_subprocess_exec(
         sys.executable, "-c", DRIVER, str(pid), *CALLS[command][:int(calls)])

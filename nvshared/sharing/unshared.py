@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs without libnvshare.so that take turns: the driver checkpoints each process as a whole.
+
+A process on a card whose tenant has the term `unshared = checkpoint` becomes a client. Its stand-in
+here answers the scheduler's orders in the place of a hook:
+
+    STOP    the driver locks the process and waits for its work; then all its threads stop
+    EVICT   the driver checkpoints it: all its memory leaves, however little was asked for
+    LOAD    once there is room for all its memory, the driver restores it
+    RUN     its threads go on
+
+The process has no gate, so it counts as wanting the card at all times: it wakes when its turn
+comes, not by its calls. It allocates without asking; NVML's figures say how much it has. As much
+host memory counts as taken, because a checkpoint needs it.
+
+What the driver refuses leads back to a running process, which is no client any more. The reason is
+kept (GPU.unsuspendable). The state of a process after nvshare-checkpoint was killed is what the
+driver says. Stopped processes are in control groups that say so (libhook/checkpoint/freezer.h), and
+there the next daemon finds them.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from nvshared.errors import GPULost, NvshareError
+from nvshared.lanes import Run as RunInLane
+from nvshared.machine import cgroup, checkpoint, host, peer
+from nvshared.machine.checkpoint import Answer
+from nvshared.machine.nvml import Process, Sample
+from nvshared.machine.peer import Peer
+from nvshared.scheduler import actions, events
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.moving import Ask
+from nvshared.sharing.sampler import look
+from nvshared.units import SECOND
+
+TERM = "unshared"
+SETTLED = 3                             # samples; a program with the library says HELLO before
+LATER = 20                              # samples, before a process is asked about again
+EVERY = 1.0                             # seconds between looks at cards without clients
+AGAIN = 2.0                             # seconds between tries of a step of unknown result
+OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801   # CUresult
+WORDS = "it has no libnvshare.so: the driver checkpoints it between its turns"
+MPS = "nvidia-cuda-mps"                 # server and control, by the first 15 characters
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Stranger:
+    """A process on a card that is no client."""
+
+    samples: int = 0
+    asked: bool = False                 # a task is about it
+    peer: Peer | None = None
+    refused: bool = False               # for good
+
+
+class Unshared:
+    """Makes clients of the processes without the library that may be suspended."""
+
+    def __init__(self, manager: Manager, run: RunInLane, ask: Ask = checkpoint.ask) -> None:
+        """`run`: Lanes.run."""
+        self._manager = manager
+        self._run = run
+        self._ask = ask
+        self._strangers: dict[tuple[GPU, int], _Stranger] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Watches all cards, and finds what an earlier daemon has suspended."""
+        for gpu in self._manager.gpus:
+            gpu.sampled.connect(partial(self._sampled, gpu))
+        self.begin(self._find())
+        self.begin(self._watch())
+
+    def close(self) -> None:
+        """Processes that are stopped stay so, until the next daemon comes."""
+        for task in self._tasks:
+            task.cancel()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task that ends with this object."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def call(self, key: Hashable, function: Callable[[], Result]) -> Result | None:
+        """The result of a function that may block; None if it fails."""
+        answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+
+        def answered(result: Result | None) -> None:
+            if not answer.done():       # the task may have been cancelled
+                answer.set_result(result)
+
+        self._run(key, function, answered)
+        return await answer
+
+    async def ask(self, name: str, pid: int, command: str, tag: str = "") -> Answer:
+        """What nvshare-checkpoint answers; without a state if it cannot."""
+        try:
+            answer = await self._ask(command, pid, tag=tag)
+        except NvshareError as error:
+            answer = Answer("", (checkpoint.Step(command, -1, 0, error.message),))
+        for step in answer.steps:
+            # Without a helper nothing can have been suspended by an earlier daemon.
+            logger.log(
+                logging.WARNING if step.code and pid else logging.DEBUG,
+                "%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
+                step.took / SECOND)
+        return answer
+
+    def allows(self, who: Peer) -> bool:
+        """Whether a tenant's terms allow to suspend its programs without the library."""
+        tenancy = self._manager.tenancy
+        return any(tenancy.terms(str(one)).unshared for one in who.tenants)
+
+    def refused(self, gpu: GPU, pid: int, why: str) -> None:
+        """A process is no client any more. `why`: for good; "": it may be again."""
+        self._strangers[gpu, pid] = _Stranger(refused=bool(why))
+        if why:
+            gpu.unsuspendable[pid] = why
+
+    def _sampled(self, gpu: GPU, sample: Sample) -> None:
+        clients = {one.peer.pid: one for one in gpu.clients.values()}
+        listed = {one.pid: one for one in sample.processes or ()}
+        for pid, process in listed.items():
+            client = clients.get(pid)
+            if client is None:
+                self._meet(gpu, process)
+            elif isinstance(client.link, StandIn):
+                client.link.see(process.memory)
+        for key in [one for one in self._strangers if one[0] is gpu and one[1] not in listed]:
+            del self._strangers[key]
+        for pid in gpu.unsuspendable.keys() - listed.keys():
+            del gpu.unsuspendable[pid]
+
+    def _meet(self, gpu: GPU, process: Process) -> None:
+        one = self._strangers.setdefault((gpu, process.pid), _Stranger())
+        one.samples += 1
+        if (one.samples >= SETTLED and not one.asked and not one.refused
+                and self._manager.tenancy.is_set(TERM)
+                and (one.peer is None or self.allows(one.peer))):
+            one.asked = True
+            self.begin(self._consider(gpu, process, one))
+
+    async def _consider(self, gpu: GPU, process: Process, one: _Stranger) -> None:
+        try:
+            why = await self._adopt(gpu, process, one)
+        finally:
+            one.asked = False
+        if why:
+            gpu.unsuspendable[process.pid] = why
+            one.samples = SETTLED - LATER
+
+    async def _adopt(self, gpu: GPU, process: Process, one: _Stranger) -> str:
+        """Makes a client of a process. Returns why it cannot be one; "": it is, or may not be."""
+        pid, size = process.pid, process.memory
+        if one.peer is None:
+            one.peer = await self.call(pid, partial(_identify, pid))
+        if one.peer is None:
+            return ""
+        learnt = asyncio.Event()
+        self._manager.tenancy.learn(str(one.peer.tenants[0]), learnt.set)
+        await learnt.wait()
+        if not self.allows(one.peer):
+            return ""
+        if one.peer.name.startswith(MPS):
+            return "it belongs to MPS, whose programs the driver does not checkpoint"
+        if not size:
+            return "the driver does not say how much memory it has"
+        await look(self._manager.gpus)
+        if any(pid == other.pid for card in self._manager.gpus if card is not gpu
+               for other in card.sample.processes or ()):
+            return "it uses several GPUs"
+        if (await self.call(pid, partial(room, pid)) or 0) < size:
+            return "the host has too little free memory for what it has on the GPU"
+        answer = await self.ask(str(one.peer), pid, "state")
+        if answer.state != "running":
+            return answer.trouble or f"for the driver its process is {answer.state}"
+        await self._join(gpu, one.peer, size, resident=True, running=True)
+        return ""
+
+    async def _join(
+        self, gpu: GPU, who: Peer, size: int, *, resident: bool, running: bool,
+    ) -> None:
+        ends = await self.call(who.pid, partial(_open, who))
+        if ends is None:
+            return
+        if any(one.peer.pid == who.pid for one in gpu.clients.values()):
+            os.close(ends)
+            return
+        self._strangers.pop((gpu, who.pid), None)
+        gpu.unsuspendable.pop(who.pid, None)
+        stand_in = StandIn(self, Client(self._manager.next_id(), gpu, who, NO_LINK), size)
+        with suppress(GPULost):
+            stand_in.join(ends, resident=resident, running=running)
+
+    async def _watch(self) -> None:
+        """Has NVML asked about cards without clients, too: a program that comes finds the room."""
+        while True:
+            await asyncio.sleep(EVERY)
+            if self._manager.tenancy.is_set(TERM):
+                await look(self._manager.gpus)
+
+    async def _find(self) -> None:
+        answer = await self.ask("at the start", 0, "held")
+        for pid, tag in answer.held:
+            size, _, uuid = tag.partition("-")
+            card = next((one for one in self._manager.gpus if one.facts.uuid == uuid), None)
+            if card is None or not size.isdecimal():
+                continue                # another daemon's
+            who = await self.call(pid, partial(_identify, pid))
+            state = (await self.ask(f"process {pid}", pid, "state")).state
+            if state == "running":      # and its threads stand still
+                await self.ask(f"process {pid}", pid, "wake")
+            elif state in ("locked", "checkpointed") and who is not None:
+                await self._join(card, who, int(size), resident=state == "locked", running=False)
+
+    async def tidy(self) -> None:
+        """Removes control groups of processes that have ended."""
+        await self.ask("at the end of a process", 0, "held")
+
+
+class StandIn:
+    """Answers for a process without the library. A Link of its client."""
+
+    def __init__(self, unshared: Unshared, client: Client, size: int) -> None:
+        self._unshared = unshared
+        self._client = client
+        self._gpu = client.gpu
+        self._pid = client.peer.pid
+        self._running = False
+        self._busy = False
+        self._memory = events.Memory(allocated=size, host=size)
+        self._orders: asyncio.Queue[actions.Order] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._ends = -1
+        client.link = self
+        client.has_library = False
+        client.unparkable = WORDS
+
+    def join(self, ends: int, *, resident: bool, running: bool) -> None:
+        """The process is a client from now on. `ends`: a descriptor of it. Raises GPULost."""
+        self._ends, self._running = ends, running
+        if resident:
+            self._memory = replace(
+                self._memory, resident=self._memory.allocated, room=self._memory.allocated)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ends, self._ended)
+        self._task = self._unshared.begin(self._serve())
+        try:
+            self._gpu.join(self._client, self._memory, running=running, wants=True, commit=0)
+        except GPULost:
+            self._leave("")
+            raise
+        logger.info("%s: %s has no libnvshare.so, and takes turns by checkpoints",
+                    self._gpu, self._client)
+
+    def order(self, order: actions.Order) -> None:
+        """Link: orders are carried out one after the other."""
+        if isinstance(order, actions.Run | actions.Stop | actions.MoveOrder):
+            self._orders.put_nowait(order)
+
+    def see(self, size: int | None) -> None:
+        """NVML says that the process has so much."""
+        if not self._running or self._busy or not self._orders.empty():
+            return
+        if not self._unshared.allows(self._client.peer):
+            self._leave("")
+        elif size and size != self._memory.allocated:
+            self._memory = replace(self._memory, allocated=size, resident=size, host=size)
+            self._gpu.tell(events.MemoryChanged(self._client.id, self._memory))
+
+    async def _serve(self) -> None:
+        while True:
+            self._busy = False
+            order = await self._orders.get()
+            self._busy = True
+            match order:
+                case actions.Stop():
+                    await self._stop()
+                case actions.Run():
+                    await self._go_on()
+                case actions.Writeback():
+                    self._answer(events.WrittenBack, order, 0)
+                case actions.Load():
+                    await self._load(order)
+                case actions.MoveOrder():
+                    await self._evict(order)
+
+    async def _try(self, command: str, *states: str) -> Answer:
+        """Has a command carried out until the driver says that the process is in such a state."""
+        tag = f"{self._memory.allocated}-{self._gpu.facts.uuid}" if command == "hold" else ""
+        while True:
+            answer = await self._unshared.ask(str(self._client), self._pid, command, tag)
+            if answer.state in ("failed", "none"):
+                # Its context has ended, or is broken: its threads go on, to the driver's error.
+                await self._unshared.ask(str(self._client), self._pid, "wake")
+                self._leave("" if answer.state == "none" else "the driver could not restore it")
+            if answer.state in states:
+                return answer
+            await asyncio.sleep(AGAIN)
+
+    async def _stop(self) -> None:
+        answer = await self._try("hold", "running", "locked", "checkpointed")
+        if answer.state == "running":
+            if any(one.name in ("hold", "restorer") or one.code == NOT_SUPPORTED
+                   for one in answer.steps if one.code):
+                self._leave(answer.trouble)
+            self._gpu.tell(events.Reopened(self._client.id, self._memory))
+            return
+        self._running = False
+        self._gpu.tell(events.Stopped(self._client.id, self._memory, wants=True))
+
+    async def _go_on(self) -> None:
+        if not self._running:
+            await self._try("wake", "running")
+            self._running = True
+
+    async def _evict(self, order: actions.MoveOrder) -> None:
+        size = self._memory.resident
+        if self._running or not size or order.room >= size:
+            self._answer(events.Evicted, order, 0)
+            return
+        if (await self._unshared.call(self._pid, partial(room, self._pid)) or 0) < size:
+            logger.warning("%s: the host has too little free memory for its checkpoint",
+                           self._client)
+            self._answer(events.Evicted, order, 0, no_memory=True)
+            return
+        began = self._gpu.now
+        answer = await self._try("park", "running", "checkpointed")
+        if answer.state == "running":
+            self._leave(answer.trouble or "the driver did not checkpoint it")
+        self._memory = replace(self._memory, resident=0)
+        self._answer(events.Evicted, order, size, began)
+
+    async def _load(self, order: actions.MoveOrder) -> None:
+        size = self._memory.allocated
+        if self._memory.resident or order.room < size:
+            self._answer(events.Loaded, order, 0)
+            return
+        began = self._gpu.now
+        answer = await self._try("restore", "locked", "checkpointed", "running")
+        if answer.state == "checkpointed":
+            full = any(one.code == OUT_OF_MEMORY for one in answer.steps)
+            self._answer(events.Loaded, order, 0, began, no_memory=full, driver_error=not full)
+            return
+        self._memory = replace(self._memory, resident=size)
+        self._answer(events.Loaded, order, size, began)
+
+    def _answer(
+        self, kind: type[events.Moved], order: actions.MoveOrder, moved: int,
+        began: int | None = None, **failed: bool,
+    ) -> None:
+        self._memory = replace(self._memory, room=max(order.room, self._memory.resident))
+        took = 0 if began is None else self._gpu.now - began
+        self._gpu.tell(kind(
+            self._client.id, self._memory, order.number, moved, took, **failed))
+
+    def _ended(self) -> None:
+        if not self._running:
+            self._unshared.begin(self._unshared.tidy())
+        with suppress(asyncio.CancelledError):
+            self._leave("")
+
+    def _leave(self, why: str) -> None:
+        """The process is no client any more. `why`: it never can be.
+
+        Raises CancelledError, as no order is carried out any more.
+        """
+        if self._ends >= 0:
+            asyncio.get_running_loop().remove_reader(self._ends)
+            os.close(self._ends)
+            self._ends = -1
+        if why:
+            logger.warning("%s: %s is not suspended any more: %s", self._gpu, self._client, why)
+        self._gpu.leave(self._client)
+        self._unshared.refused(self._gpu, self._pid, why)
+        if self._task is not None:
+            self._task.cancel()
+            if asyncio.current_task() is self._task:
+                raise asyncio.CancelledError
+
+
+class _NoLink:
+    """Of a client until its stand-in is there."""
+
+    def order(self, order: actions.Order) -> None:
+        """Link."""
+
+
+NO_LINK = _NoLink()
+
+
+def _identify(pid: int) -> Peer:
+    return peer.identify(pid, peer.owner(pid))
+
+
+def _open(who: Peer) -> int | None:
+    """A descriptor of a process, which is readable when it has ended; None: it has."""
+    try:
+        found = os.pidfd_open(who.pid)
+    except OSError:
+        return None
+    if host.started(who.pid) == who.started:
+        return found
+    os.close(found)
+    return None
+
+
+def room(pid: int) -> int:
+    """Bytes of host memory that a process may still take, by its control groups' limits too."""
+    limits = [group.limit() for group in cgroup.chain(host.process(pid, "cgroup"))]
+    return min([host.free(), *(limit.free for limit in limits if limit is not None)])
