@@ -57,6 +57,8 @@ class ClientInterface(Interface):
         lambda self: max(0, self._client.memory.allocated - self._client.memory.resident),
         Emits.NOTHING)
     Borrowed = read_only("Borrowed", "t", lambda self: self._client.memory.borrowed, Emits.NOTHING)
+    OnDisk = read_only("OnDisk", "t", lambda self: self._client.memory.disk, Emits.NOTHING)
+    Loading = read_only("Loading", "t", lambda self: self._client.view.loading, Emits.NOTHING)
     Pinned = read_only("Pinned", "t", lambda self: self._client.memory.pinned, Emits.NOTHING)
     HeldUSec = read_only("HeldUSec", "t", lambda self: self._client.held, Emits.NOTHING)
     WaitedUSec = read_only("WaitedUSec", "t", lambda self: self._client.waited, Emits.NOTHING)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from nvshared import __version__, names
@@ -117,6 +118,17 @@ class ManagerInterface(TurnSettings):
     Version = read_only("Version", "s", lambda self: __version__, Emits.CONST)
     GPUs = read_only(
         "GPUs", "ao", lambda self: [names.gpu_path(gpu.facts.index) for gpu in self._manager.gpus])
+
+    Disk = read_only("Disk", "s", lambda self: str((self._disk or [""])[0]), Emits.NOTHING)
+    DiskSize = read_only("DiskSize", "t", lambda self: (self._disk or (0, 0))[1], Emits.NOTHING)
+    DiskUsed = read_only(
+        "DiskUsed", "t", lambda self: sum(c.memory.disk for c in self._manager.clients),
+        Emits.NOTHING)
+    DiskFault = read_only("DiskFault", "s", lambda self: self._manager.disk.fault, Emits.NOTHING)
+
+    @property
+    def _disk(self) -> tuple[Path, int] | None:
+        return self._manager.disk.setting
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:

@@ -30,6 +30,10 @@ def _act_status(options: Options) -> None:
             show_table(client_columns(now.clients), now.clients)
         else:
             print("No program uses a GPU through nvshare.")
+        if now.disk_fault:
+            print(f"\nNo memory goes to the disk: {now.disk_fault}.")
+        elif now.disk:
+            print(f"\n{size(now.disk_used)} of {size(now.disk_size)} are used in {now.disk}.")
 
     show(options, now.as_dict(), text)
 
@@ -72,8 +76,8 @@ CLIENTS = Verb(
         "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
         "is on the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, "
         "and how long it has held the GPU and waited for it, also before nvshared was restarted. "
-        "BORROWED is what it has of another card's memory. IDLE shows for how long a program has "
-        "had nothing to do since its last turn. LIMITS shows what is set for a "
+        "BORROWED is what it has of another card's memory, ON DISK what lies there. IDLE shows for "
+        "how long a program has had nothing to do since its turn. LIMITS shows what is set for a "
         "program: its memory limit, its share of the time in percent, its weight (w200). "
         "STAYS shows why nothing of a program leaves the GPU any more: its work does not end "
         "(undrained), the library may not see its work (unseen), or a device or another library "

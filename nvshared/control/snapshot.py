@@ -79,7 +79,7 @@ class ClientSnapshot(NamedTuple):
     suspended: bool
     allocated: int                      # swappable bytes
     resident: int                       # of these, on the card
-    swapped: int                        # of these, in host memory or on another card
+    swapped: int                        # of these, in host memory, on another card or the disk
     borrowed: int                       # bytes on another card, for what is swapped and for copies
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
@@ -92,6 +92,8 @@ class ClientSnapshot(NamedTuple):
     bytes_in: int
     bytes_out: int
     unparkable: str = ""                # why its context cannot leave, if that is known
+    on_disk: int = 0                    # bytes of what is swapped, and copies of what is not
+    loading: int = 0                    # bytes that come in for its turn in all; 0: none do
     moved: str = ""                     # why nvshared has moved it here by itself
 
 
@@ -115,6 +117,10 @@ class Snapshot(NamedTuple):
     anti_thrash: str
     gpus: tuple[GPUSnapshot, ...]
     clients: tuple[ClientSnapshot, ...]
+    disk: str = ""                      # directory for swapped memory; "": none
+    disk_size: int = 0
+    disk_used: int = 0
+    disk_fault: str = ""                # why nothing goes there; "": something may
 
     def of(self, gpu: GPUSnapshot) -> tuple[ClientSnapshot, ...]:
         """The clients of one GPU."""

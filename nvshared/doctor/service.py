@@ -60,6 +60,11 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
         yield _silent(bus, answer.error, served=found.grade is Grade.OK)
         return
     yield ok("bus", f"nvshared answers on {named(bus)}")
+    if answer.snapshot.disk_fault:
+        yield warning("disk", f"no memory goes to the disk: {answer.snapshot.disk_fault}",
+                      "mend that, and nvshared uses it within a minute; or set disk = off")
+    elif answer.snapshot.disk:
+        yield ok("disk", f"swapped memory may go on to {answer.snapshot.disk}")
     version = answer.snapshot.version
     if version == __version__:
         yield ok("version", f"nvshared is of version {version}, as this command is")

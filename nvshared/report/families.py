@@ -111,6 +111,10 @@ CARD_GAUGES: Table[GPU] = [
      lambda gpu: gpu.host_budget),
     ("swap_used_bytes", "Host memory of this that is taken, or promised",
      lambda gpu: gpu.snapshot().host_budget - gpu.snapshot().host_free),
+    ("disk_budget_bytes", "Bytes of the disk that programs on the GPU may have for what is swapped",
+     lambda gpu: gpu.snapshot().disk_budget),
+    ("disk_used_bytes", "Bytes of this that they have, or are about to write",
+     lambda gpu: gpu.snapshot().disk_used),
     ("scheduler_running_clients", "Programs that may use the GPU now",
      lambda gpu: len(gpu.holders)),
     ("scheduler_waiting_clients", "Programs that wait for their turn",
@@ -151,6 +155,8 @@ CLIENT_GAUGES: Table[Client] = [
      lambda client: client.memory.host - client.memory.borrowed),
     ("borrowed_bytes", "Memory of another GPU held for what is swapped",
      lambda client: client.memory.borrowed),
+    ("disk_bytes", "Bytes on the disk of what is swapped, and copies of what is on the GPU again",
+     lambda client: client.memory.disk),
 ]
 
 

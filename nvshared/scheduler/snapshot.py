@@ -80,6 +80,8 @@ class Snapshot:
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
+    disk_budget: int = 0                # bytes of the disk that they may write in all,
+    disk_used: int = 0                  # and have, or may by orders
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last
 
     @cached_property
@@ -97,6 +99,8 @@ def take(card: Card) -> Snapshot:
         free=card.free,
         host_free=card.host_free,
         host_budget=max(0, card.host.takeable),
+        disk_budget=max(0, card.disk.takeable),
+        disk_used=card.groups.sums.disk,
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
         queue_length=card.groups.size(Phase.LOADING) + card.groups.size("queued"),
         clients=_Views(card),

@@ -93,6 +93,7 @@ TERMS: Mapping[str, Term] = {
     "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", weight),
     "suspended": Term(1, "1", lambda text: int(switch(text))),
     "unshared": Term(1, "1 (checkpoint)", _or_none(_checkpoint, 0)),
+    "disk-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
 }
 
 

@@ -33,6 +33,9 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
         case "waiting":
             return f"for {_holders(snapshot, client)}"
         case "loading":
+            if client.on_disk:
+                loaded, whole = max(0, client.loading - client.swapped), client.loading
+                return f"for its memory, loading from disk: {size(loaded)} of {size(whole)}"
             return "for its memory to come in"
         case "limited":
             return "until it may have time again, as its time is limited"

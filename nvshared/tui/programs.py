@@ -191,7 +191,7 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
         Part(client.swapped, SWAPPED, "yellow"),
     ), rest="░")
     away = f"away; it has {size(client.borrowed)} of another GPU" if client.borrowed else (
-        "in host memory")
+        f"away; {size(client.on_disk)} is on the disk" if client.on_disk else "in host memory")
     found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
     for mark, style, amount, words in (
         (RESIDENT, "green", client.resident, "on the GPU"),

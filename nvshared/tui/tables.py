@@ -156,6 +156,7 @@ def tenant(client: "ClientSnapshot") -> str:
 
 
 _BORROWED = Column("BORROWED", lambda client: size(client.borrowed), right=True, give=Give(7))
+_ON_DISK = Column("ON DISK", lambda client: size(client.on_disk), right=True, give=Give(7))
 _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))
 _IDLE = Column("IDLE", lambda client: duration(client.idle_usec) if client.idle_usec else "-",
                right=True, give=Give(6))
@@ -168,6 +169,7 @@ def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
     """CLIENTS, and what else there is to say of one of them: whose it is, what is set for it."""
     more = {
         _BORROWED: any(client.borrowed for client in clients),
+        _ON_DISK: any(client.on_disk for client in clients),
         _IDLE: any(client.idle_usec for client in clients),
         _TENANT: any(tenant(client) for client in clients),
         _GANG: any(client.gang for client in clients),

@@ -48,6 +48,10 @@ MEANINGS: dict[str, Meaning] = {
         limit, _limit, lambda limit: f"h{size(limit)}", _memory,
         "The programs of {name} together may need {what} of host memory for what may leave GPUs",
     ),
+    "disk-limit": Meaning(
+        limit, _limit, lambda limit: f"d{size(limit)}", _memory,
+        "The programs of {name} together may have {what} on the disk",
+    ),
     "compute-limit": Meaning(
         share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
         lambda percent: f"{percent}%",
