@@ -166,18 +166,19 @@ class TestClaims:
     ) -> None:
         example = (MANIFESTS / "examples" / "quota.yaml").read_text()
 
-        def create(name: str, capacity: dict[str, str]) -> str:
+        def create(name: str, capacity: dict[str, str], *options: str) -> str:
             """What the API server says of a claim in that namespace."""
             return cluster.run(
                 f"{HERE}/kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", "create",
-                "--namespace=lab", "--filename=-", given=json.dumps(claim(name, capacity)),
-                check=False).stderr
+                "--namespace=lab", "--filename=-", *options,
+                given=json.dumps(claim(name, capacity)), check=False).stderr
 
         cluster.kubectl("apply", "--filename=-", given=example)
         try:
             fits = {"memory": "24Gi", "compute": "50"}
+            large = {"memory": "25Gi", "compute": "50"}     # made while no policy is in force
             cluster.until(
-                lambda: "at most 24Gi" in create("large", {"memory": "25Gi", "compute": "50"}),
+                lambda: "at most 24Gi" in create("large", large, "--dry-run=server"),
                 "the policy is in force")
             assert "at most 24Gi" in create("free", {"compute": "50"})
             assert "at most 24Gi" in create("busy", {**fits, "compute": "51"})
