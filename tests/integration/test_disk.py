@@ -15,9 +15,10 @@ import pytest
 
 from bench.tiers.orders import Ordered, open_file
 from nvshared.hook.protocol import Flag, Park, ReportRecord, Type
-from nvshared.units import MIB
+from nvshared.machine.disk import fault
+from nvshared.units import GIB, MIB
 from tests.integration.conftest import BUILD, CARD, Site
-from tests.integration.test_own_memory import Program
+from tests.integration.test_own_memory import Program, give_it_back, take_the_card
 
 SIZE = 224 * MIB
 KEEPS = '''
@@ -372,3 +373,25 @@ sys.stdin.readline()
     os.close(file)
     program.go_on()
     program.ends_well()
+
+
+def test_idle_program_of_a_daemon_with_a_disk_goes_there_and_returns(site: Site) -> None:
+    folder = site.folder / "swap"
+    folder.mkdir()
+    if problem := fault(folder, GIB):
+        pytest.skip(problem)
+    site.start("--tq", "1", "--disk", f"{folder}, 1GiB", "--park-after", "100ms",
+               "--trace", str(site.folder / "trace"))
+    program = Program(site, KEEPS + "assert get(address, size) == data")
+    assert program.hears() == "away"
+    hook = take_the_card(site)
+    until(lambda: stored(site) == (SIZE, 0))
+    give_it_back(hook)
+    program.go_on()
+    program.ends_well()
+
+
+def stored(site: Site) -> tuple[int, int]:
+    """Bytes of the program on the disk and in host memory, as the daemon heard last."""
+    said = [line["memory"] for line in site.trace() if line.get("memory", {}).get("disk")]
+    return (said[-1]["disk"], said[-1]["host"]) if said else (0, 0)
