@@ -185,6 +185,9 @@ class Unshared:
             return "it uses several GPUs"
         if (await self.call(pid, partial(room, pid)) or 0) < size:
             return "the host has too little free memory for what it has on the GPU"
+        taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
+        if taken + size > gpu.host_budget:
+            return "the host budget has too little left for what it has on the GPU"
         answer = await self.ask(str(one.peer), pid, "state")
         if answer.state != "running":
             return answer.trouble or f"for the driver its process is {answer.state}"
@@ -304,7 +307,8 @@ class StandIn:
         tag = f"{self._memory.allocated}-{self._gpu.facts.uuid}" if command == "hold" else ""
         while True:
             answer = await self._unshared.ask(str(self._client), self._pid, command, tag)
-            if answer.state in ("failed", "none"):
+            # None without an error: for the driver it is no process with a context.
+            if answer.state == "failed" or (answer.state == "none" and not answer.trouble):
                 # Its context has ended, or is broken: its threads go on, to the driver's error.
                 await self._unshared.ask(str(self._client), self._pid, "wake")
                 self._leave("" if answer.state == "none" else "the driver could not restore it")

@@ -91,3 +91,17 @@ def test_capacity_stays_between_zero_and_the_cards_memory(samples: list[tuple[in
         card.joined(number)
         card.sampled(used, held)
         assert 0 <= card.bytes <= 8 * GIB
+
+
+def test_capacity_grows_by_the_memory_of_an_outside_process_that_becomes_a_client() -> None:
+    card = Capacity(64 * GIB, Allowances(reserve=0))
+    card.sampled(20 * GIB, 0)
+    before = card.bytes
+    card.take_in(15 * GIB)
+    assert card.bytes == before + 15 * GIB
+    card.sampled(20 * GIB, 15 * GIB)    # nothing else has changed
+    assert card.bytes == before + 15 * GIB
+    card.take_in(-15 * GIB)
+    assert card.bytes == before
+    card.sampled(20 * GIB, 0)
+    assert card.bytes == before

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in for a process without the library, when helper and driver answer as scripted."""
+
+import asyncio
+import os
+
+import pytest
+
+from nvshared.errors import NvshareError
+from nvshared.lanes import here
+from nvshared.machine.checkpoint import Answer, Step
+from nvshared.scheduler.actions import Evict, Load, Order, Run, Stop
+from nvshared.scheduler.events import Event, Evicted, Joined, Left, Loaded, Reopened, Stopped
+from nvshared.sharing import unshared
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.unshared import NO_LINK, StandIn, Unshared
+from nvshared.units import GIB
+from tests.unit.scripted import DEFAULTS, FACTS, NO_RESERVE, SETTINGS, Scripted, Time, peer, script
+
+SIZE = 10 * GIB
+Says = Answer | NvshareError
+
+
+def failed(name: str, code: int, state: str) -> Answer:
+    return Answer(state, (Step(name, code, 0, "words"),))
+
+
+async def play(
+    monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
+    room: int = 100 * GIB,
+) -> tuple[GPU, list[Event]]:
+    """What the scheduler hears of a process of 10 GiB after orders; each command's answer."""
+    time = Time()
+    script(monkeypatch)
+    monkeypatch.setattr(unshared, "AGAIN", 0.0)
+    monkeypatch.setattr(unshared, "room", lambda _pid: room)
+    gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
+    heard: list[Event] = []
+    gpu.happens.connect(lambda _now, event: heard.append(event))
+
+    async def ask(command: str, _pid: int, tag: str = "") -> Answer:
+        expected, answer = answers.pop(0)
+        assert (command, bool(tag)) == (expected, command == "hold")
+        if isinstance(answer, NvshareError):
+            raise answer
+        return answer
+
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    stand_in = StandIn(
+        Unshared(manager, here, ask), Client(1, gpu, peer(os.getpid()), NO_LINK), SIZE)
+    Scripted.latest.decide = lambda event: list(orders) if isinstance(event, Joined) else []
+    stand_in.join(os.pidfd_open(os.getpid()), resident=True, running=True)
+    while answers:                      # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert isinstance(heard.pop(0), Joined)
+    return gpu, heard
+
+
+LOCKED, RUNS, AWAY = Answer("locked"), Answer("running"), Answer("checkpointed")
+EVICT, LOAD = Evict(1, 1, 9 * GIB, 0), Load(1, 2, SIZE, 0)
+
+
+async def test_orders_of_a_turn_lock_checkpoint_restore_and_wake_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, heard = await play(
+        monkeypatch, [Stop(1), EVICT, Load(1, 2, GIB, 0), LOAD, Run(1), Run(1)],
+        [("hold", LOCKED), ("park", AWAY), ("restore", LOCKED), ("wake", RUNS)])
+    stopped, evicted, nothing, loaded = heard
+    assert isinstance(stopped, Stopped)
+    assert stopped.wants
+    assert isinstance(evicted, Evicted)
+    assert (evicted.bytes, evicted.memory.resident, evicted.memory.room) == (SIZE, 0, 9 * GIB)
+    assert isinstance(nothing, Loaded)
+    assert (nothing.bytes, nothing.memory.room) == (0, GIB)
+    assert isinstance(loaded, Loaded)
+    assert (loaded.bytes, loaded.memory.resident) == (SIZE, SIZE)
+
+
+@pytest.mark.parametrize("unknown", [
+    failed("init", 999, "none"), NvshareError("nvshare-checkpoint cannot be used"),
+])
+@pytest.mark.parametrize("command", ["hold", "park", "restore", "wake"])
+async def test_command_is_repeated_while_the_state_of_the_process_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, unknown: Says, command: str,
+) -> None:
+    answers: list[tuple[str, Says]] = [
+        ("hold", LOCKED), ("park", AWAY), ("restore", LOCKED), ("wake", RUNS)]
+    at = [name for name, _ in answers].index(command)
+    answers[at:at] = [(command, unknown)] * 2
+    gpu, heard = await play(monkeypatch, [Stop(1), EVICT, LOAD, Run(1)], answers)
+    assert [type(one) for one in heard] == [Stopped, Evicted, Loaded]
+    assert list(gpu.clients) == [1]
+
+
+async def test_lock_that_is_not_had_in_time_leaves_the_turn_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, heard = await play(monkeypatch, [Stop(1)], [("hold", failed("lock", 600, "running"))])
+    assert [type(one) for one in heard] == [Reopened]
+
+
+@pytest.mark.parametrize(("answers", "words"), [
+    ([("hold", failed("hold", -1, "running"))], "hold: words"),
+    ([("hold", failed("lock", 801, "running"))], "lock: words"),
+    ([("hold", LOCKED), ("park", failed("checkpoint", 801, "running"))], "checkpoint: words"),
+    ([("hold", LOCKED), ("park", failed("checkpoint", 1, "failed")), ("wake", Answer("failed"))],
+     "could not"),
+])
+async def test_refused_process_is_no_client_any_more_and_the_reason_is_kept(
+    monkeypatch: pytest.MonkeyPatch, answers: list[tuple[str, Says]], words: str,
+) -> None:
+    gpu, heard = await play(monkeypatch, [Stop(1), EVICT], answers)
+    assert Left in map(type, heard)
+    assert not gpu.clients
+    assert words in gpu.unsuspendable[os.getpid()]
+
+
+async def test_restore_without_memory_on_the_card_is_left_for_the_scheduler_to_repeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, heard = await play(
+        monkeypatch, [Stop(1), EVICT, LOAD],
+        [("hold", LOCKED), ("park", AWAY), ("restore", failed("restore", 2, "checkpointed"))])
+    loaded = heard[-1]
+    assert isinstance(loaded, Loaded)
+    assert loaded.no_memory
+    assert loaded.memory.resident == 0
+
+
+async def test_process_is_not_checkpointed_where_the_host_has_too_little_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, heard = await play(monkeypatch, [Stop(1), EVICT], [("hold", LOCKED)], room=GIB)
+    evicted = heard[-1]
+    assert isinstance(evicted, Evicted)
+    assert evicted.no_memory
+    assert evicted.memory.resident == SIZE
