@@ -21,6 +21,10 @@ SOCKET = Path("/run/nvshare/checkpoint.sock")
 PATIENCE = 120.0                        # seconds; a checkpoint of 100 GiB takes 40
 
 
+class NotAsked(NvshareError):
+    """The command has reached no nvshare-checkpoint, so nothing was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call of the driver."""
@@ -70,36 +74,52 @@ async def ask(
 
     `pid`: 0 for a command without one. `pairs`: UUIDs of cards, old and new.
 
-    Raises NvshareError if nothing can carry it out, or if the answer is late or malformed.
+    Raises NotAsked if nothing can carry it out; NvshareError if the answer is late or malformed.
     """
     words = [command, *([str(pid)] if pid else []), *([tag] if tag else []),
              *(f"{old}={new}" for old, new in pairs)]
-    helper = _idle.pop() if _idle else None
+    first = f"state {pid}" if pid else " ".join(words)
+    helper: _Helper | None = None
+    asked = False
     try:
         async with asyncio.timeout(PATIENCE):
-            said = "" if helper is None else await helper.ask(" ".join(words))
-            if not said:                # the one of before has ended meanwhile
+            # systemd's socket takes what is sent though no helper can be run, so it has to answer
+            # before the command is sent; the one of before may have ended meanwhile.
+            said = ""
+            if _idle:
+                helper = _idle.pop()
+                said = await helper.ask(first)
+            if helper is None or not said:
                 _end(helper)
                 helper = await _start()
+                said = await helper.ask(first)
+            if first != " ".join(words):
+                if not said:
+                    raise NotAsked("nvshare-checkpoint has ended without an answer")
+                asked = True
                 said = await helper.ask(" ".join(words))
         answer = parse(said)
     except TimeoutError:
         _end(helper)
-        raise NvshareError(f"nvshare-checkpoint has not answered for {PATIENCE:.0f} s") from None
+        raise _error(f"nvshare-checkpoint has not answered for {PATIENCE:.0f} s", asked) from None
     except OSError as error:
         _end(helper)
-        raise NvshareError(f"nvshare-checkpoint cannot be used: {error.strerror}") from error
+        raise _error(f"nvshare-checkpoint cannot be used: {error.strerror}", asked) from error
     except ValueError as error:         # of parse(), or of a line without end
         _end(helper)
-        raise NvshareError(f"nvshare-checkpoint answers nonsense: {error}") from error
+        raise _error(f"nvshare-checkpoint answers nonsense: {error}", asked) from error
     except BaseException:
         _end(helper)
         raise
-    if _idle or helper is None or answer.state == "none":   # it has ended, or will not do better
+    if _idle or answer.state == "none":   # it has ended, or will not do better
         _end(helper)
     else:
         _idle.append(helper)
     return answer
+
+
+def _error(words: str, asked: bool) -> NvshareError:
+    return NvshareError(words) if asked else NotAsked(words)
 
 
 class _Helper(NamedTuple):

@@ -18,13 +18,14 @@ client joins that card's scheduler by a HELLO, as after a restart of the daemon.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
 from nvshared.machine import checkpoint
-from nvshared.machine.checkpoint import Answer, Step
+from nvshared.machine.checkpoint import Answer, NotAsked, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.client import PACE, Average
 from nvshared.sharing.gpu import GPU, Client, Parkable
@@ -38,7 +39,13 @@ CLEAR = frozenset({"running", "checkpointed", "failed"})    # of what the driver
 
 LOOK = 0.01                             # seconds between looks whether memory has left
 LEAVES_WITHIN = 60.0                    # seconds, or the program is not parked
-AGAIN = 2.0                             # seconds between tries to restore
+AGAIN = 2.0                             # seconds between tries to restore,
+AGAIN_MOST = 60.0                       # and at most, between helpers that fail for an account
+AT_ONCE = 4                             # helpers for an account
+NOT_ASKED = "not asked"                 # instead of a process's state: no helper could be
+# Results of the driver that may be others at the next try: out of memory, and not ready, as where
+# a thread of the process is stopped.
+PASSING = frozenset({2, 600})
 TELLING = 256 * MIB                     # bytes that must have left to teach the pace
 IDLE_LOOK = 1.0                         # seconds between looks for clients that are idle for long
 
@@ -59,6 +66,7 @@ class Moving:
         self._ask = ask
         # Of moves, for price(): us for each byte that leaves the card first, and for the rest.
         self._pace, self._rest = PACE, Average(2 * SECOND, SECOND // 10)
+        self._pacing: dict[str, _Pacing] = {}   # by account
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
@@ -194,8 +202,10 @@ class Moving:
             await _way(client).park(ahead=ahead)
             answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
-                client.unparkable = answer.trouble or f"its process is {answer.state}"
-                raise NvshareError(client.unparkable)
+                why = answer.trouble or f"its process is {answer.state}"
+                if not PASSING.intersection(one.code for one in answer.steps):
+                    client.unparkable = why
+                raise NvshareError(why)
         except NvshareError as error:
             client.parking = ""
             if _is_there(client):
@@ -212,16 +222,19 @@ class Moving:
         Each time: an upgrade may have removed nvshare-checkpoint since. Once the hook keeps the
         threads out of the driver, the daemon would have to wait for the helper's return.
         """
-        answer = await self._ask("state", client.peer.pid)
+        answer = await self._try(client, "state")
         if answer.state != "running":
             raise NvshareError(answer.trouble or f"its process is {answer.state}")
 
     async def _ask_until_clear(self, client: Client) -> Answer:
         """Has its process checkpointed. Returns when it runs on, or is checkpointed.
 
-        The helper may have been killed in between. Then all is undone, first of all.
+        The helper may have been killed in between. Then all is undone, first of all. Raises
+        NvshareError if no helper was asked.
         """
         answer = await self._try(client, "park")
+        if answer.state == NOT_ASKED:
+            raise NvshareError(answer.trouble)
         while answer.state not in CLEAR:
             if not _is_there(client):
                 raise NoSuchClient(f"{client} has ended")
@@ -236,11 +249,14 @@ class Moving:
     async def _try(
         self, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        try:
-            answer = await self._ask(command, client.peer.pid, pairs)
-        except NvshareError as error:
-            logger.error("%s: %s: %s", client, command, error)
-            return Answer("none", (Step(command, -1, 0, error.message),))
+        async with self._pacing.setdefault(client.peer.account, _Pacing()).next() as pacing:
+            try:
+                answer = await self._ask(command, client.peer.pid, pairs)
+            except NvshareError as error:
+                logger.error("%s: %s: %s", client, command, error)
+                state = NOT_ASKED if isinstance(error, NotAsked) else "none"
+                answer = Answer(state, (Step(command, -1, 0, error.message),))
+            pacing.failures = pacing.failures + 1 if answer.state in ("none", NOT_ASKED) else 0
         for step in answer.steps:
             logger.log(
                 logging.WARNING if step.code else logging.DEBUG, "%s: %s: %s (%d) after %.3f s",
@@ -315,6 +331,25 @@ class Moving:
             return []
         swapped = {old: new, new: old}
         return [(gpu.facts.uuid, swapped.get(gpu, gpu).facts.uuid) for gpu in self._gpus]
+
+
+class _Pacing:
+    """Bounds what one account costs: a few helpers at a time, and one a minute where all fail.
+
+    A client may claim to be parked, of which the driver knows nothing.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0               # since a helper knew a state
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    @contextlib.asynccontextmanager
+    async def next(self) -> AsyncIterator["_Pacing"]:
+        """Returns when the next helper may be asked. The second failure has no pause before it."""
+        async with self._places:
+            if self.failures > 1:
+                await asyncio.sleep(min(AGAIN * 2 ** min(self.failures - 2, 10), AGAIN_MOST))
+            yield self
 
 
 def _way(client: Client) -> Parkable:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon, whose nvshare-checkpoint is killed in the middle of a command, once.
 
-NVSHARE_TEST_CUT=COMMAND:CALLS[:die]: of the first such command, only so many calls of the driver
-are made, and there is no answer. With `die` the daemon is killed then, too.
+NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: of the first such command, only so many calls of the driver
+are made, and there is no answer. The daemon gets the signal (KILL or TERM) then.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ for name in sys.argv[2:]:
     assert getattr(cuda, "cuCheckpointProcess" + name)(int(sys.argv[1]), None) == 0
 """
 
-cut, calls, *die = os.environ["NVSHARE_TEST_CUT"].split(":")
+cut, calls, *end = os.environ["NVSHARE_TEST_CUT"].split(":")
 whole = checkpoint.ask
 left = [cut]
 
@@ -37,8 +37,9 @@ async def ask(
     driver = await asyncio.create_subprocess_exec(
         sys.executable, "-c", DRIVER, str(pid), *CALLS[command][:int(calls)])
     assert await driver.wait() == 0
-    if die:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if end:
+        os.kill(os.getpid(), signal.Signals[f"SIG{end[0]}"])
+        await asyncio.Event().wait()
     return checkpoint.parse("")
 
 

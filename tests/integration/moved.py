@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+import time
 
 cuda = ctypes.CDLL("libcuda.so.1")
 MEMORY = 64 << 20
@@ -73,6 +74,21 @@ def work() -> set[int]:
     return read()
 
 
+ended: list[bool] = []
+
+
+def launch_host_function(seconds: float) -> bool:
+    """Whether it has ended when the launch returns."""
+    call("cuLaunchHostFunc", None, kept[0], ctypes.c_void_p(int(seconds * 1000)))
+    return bool(ended)
+
+
+def _host_function(milliseconds: int) -> None:
+    time.sleep(milliseconds / 1000)
+    ended.append(True)
+
+
+kept = [ctypes.CFUNCTYPE(None, ctypes.c_size_t)(_host_function)]
 threads: list[threading.Thread] = []
 returned: list[str] = []
 

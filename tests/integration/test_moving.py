@@ -373,12 +373,13 @@ def test_program_goes_on_when_the_helper_is_killed_at_any_step(
     program.end()
 
 
+@pytest.mark.parametrize("end", ["KILL", "TERM"])
 @pytest.mark.parametrize("cut", ["park:0", "park:1", "park:2", "wake:0", "wake:1", "wake:2"])
-def test_program_goes_on_when_the_daemon_is_killed_at_any_step(
-    own_site: Site, bus: str, eventually: Eventually, cut: str,
+def test_program_goes_on_when_the_daemon_is_ended_at_any_step(
+    own_site: Site, bus: str, eventually: Eventually, cut: str, end: str,
 ) -> None:
     own_site.module = "tests.integration.cutshort"
-    daemon = own_site.start("--bus", bus, NVSHARE_TEST_CUT=f"{cut}:die")
+    daemon = own_site.start("--bus", bus, NVSHARE_TEST_CUT=f"{cut}:{end}")
     program = Program(own_site)
     with Control(bus) as control:
         if cut.startswith("park"):
@@ -444,6 +445,85 @@ def test_park_fails_and_the_program_goes_on_when_the_helper_has_been_removed(
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(NvshareError, match="No such file"):
             control.park(only(control).id)
+        assert program.ask("read()") == "{7}"
+    program.end()
+
+
+def test_park_fails_and_the_program_goes_on_when_the_helper_is_removed_after_its_first_answer(
+    own_site: Site, bus: str,
+) -> None:
+    helper = own_site.folder / "nvshare-checkpoint"
+    helper.write_text(
+        f'#!/bin/sh\nread line\necho "$line" | {BUILD}/nvshare-checkpoint\nrm "$0"\n')
+    helper.chmod(0o755)
+    own_site.module = "tests.integration.ownhelper"
+    own_site.start("--bus", bus, NVSHARE_TEST_HELPER=str(helper))
+    program = Program(own_site)
+    with Control(bus) as control:
+        with pytest.raises(NvshareError, match="No such file"):
+            control.park(only(control).id)
+        # And no helper ever comes back.
+        assert program.ask("read()") == "{7}"
+        assert only(control).unparkable == ""
+    program.end()
+
+
+def test_refusal_that_may_pass_is_not_remembered(own_site: Site, bus: str) -> None:
+    """As of a program that a debugger has stopped: the driver's lock is not ready in time."""
+    own_site.start("--bus", bus, NVSHARE_SIM_FAIL="cuCheckpointProcessLock:1:600")
+    program = Program(own_site)
+    with Control(bus) as control:
+        with pytest.raises(NvshareError, match=r"lock: .*600"):
+            control.park(only(control).id)
+        assert program.ask("read()") == "{7}"
+        assert only(control).unparkable == ""
+        control.park(only(control).id)
+        assert used(own_site) == [0, 0]
+    program.end()
+
+
+def test_stopped_program_goes_on_where_it_was_moved_to_while_parked(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        control.park(only(control).id)
+        os.kill(program.popen.pid, signal.SIGSTOP)
+        control.move(only(control).id, "1")
+        os.kill(program.popen.pid, signal.SIGCONT)
+        assert program.ask("read()") == "{7}"
+        eventually(partial(is_on, control, 1))
+    program.end()
+
+
+def test_program_that_executes_another_while_parked_leaves_nothing_behind(
+    own_site: Site, bus: str, eventually: Eventually,
+) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        first = only(control).id
+        control.park(first)
+        assert program.ask(
+            "os.execv(sys.executable, [sys.executable, '-m', 'tests.integration.moved'])"
+        ) == "ready"
+        eventually(lambda: [one.id for one in control.snapshot().clients] != [first])
+        assert program.ask("read()") == "{7}"
+        control.park(only(control).id)
+        assert used(own_site) == [0, 0]
+        assert program.ask("read()") == "{7}"
+    program.end()
+
+
+def test_park_waits_for_a_long_host_function_of_the_program(own_site: Site, bus: str) -> None:
+    own_site.start("--bus", bus)
+    program = Program(own_site)
+    with Control(bus) as control:
+        assert program.ask("launch_host_function(1.0)") == "False"      # it has not ended
+        control.park(only(control).id)
+        assert used(own_site) == [0, 0]
+        assert program.ask("ended") == "[True]"
         assert program.ask("read()") == "{7}"
     program.end()
 

@@ -328,6 +328,9 @@ static struct slot *own_slot(struct shared *map)
     int index = atomic_load(&self.slot);
     if (index >= 0 && self.pid == getpid())
         return &map->slots[index];
+    for (index = 0; index < SHARED_PROCESSES; index++)  /* of the program before an exec() */
+        if (map->slots[index].pid == getpid() && map->slots[index].namespace == self.namespace)
+            map->slots[index].started = 0;
     sweep(map);
     for (index = 0; index < SHARED_PROCESSES; index++) {
         struct slot *slot = &map->slots[index];
