@@ -6,6 +6,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 from nvshared import daemon
@@ -16,8 +17,12 @@ from nvshared.sharing.moving import Moving
 async def _obey(moving: Moving, words: list[str]) -> str:
     gpus: Any = moving._gpus
     pid = int(words[1])
+    found: list[Any] = []
+    while not found and Path(f"/proc/{pid}").exists():      # just after a move it is on its way to the other card
+        await asyncio.sleep(0.001)
+        found = [one for gpu in gpus for one in gpu.clients.values() if one.peer.pid == pid]
     try:
-        (client,) = [one for gpu in gpus for one in gpu.clients.values() if one.peer.pid == pid]
+        (client,) = found
         if words[0] == "park":
             await moving.park(client)
         else:
