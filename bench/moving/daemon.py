@@ -6,11 +6,11 @@
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import Any
 
 from nvshared import daemon
 from nvshared.errors import NvshareError
+from nvshared.machine import host
 from nvshared.sharing.moving import Moving
 
 
@@ -18,7 +18,8 @@ async def _obey(moving: Moving, words: list[str]) -> str:
     gpus: Any = moving._gpus
     pid = int(words[1])
     found: list[Any] = []
-    while not found and Path(f"/proc/{pid}").exists():      # just after a move it is on its way to the other card
+    # Just after a move it is on its way to the other card.
+    while not found and host.started(pid) is not None:
         await asyncio.sleep(0.001)
         found = [one for gpu in gpus for one in gpu.clients.values() if one.peer.pid == pid]
     try:
