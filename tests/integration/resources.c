@@ -44,21 +44,29 @@ static void start_threads(void)
     check();
 }
 
-/* Each of its threads is refused membarrier(2) from now on. */
-static void enter_sandbox(void)
+/* Each of its threads is refused this system call from now on. */
+static void refuse(unsigned call)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = { sizeof filter / sizeof filter[0], filter };
-    begin();
     must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
     must(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0,
          "a sandbox");
-    must(syscall(SYS_membarrier, 0, 0, 0) == -1 && errno == EPERM, "being refused");
+    must(syscall(call, 0, 0, 0, 0, 0) == -1 && errno == EPERM, "being refused");
+}
+
+static void enter_sandbox(unsigned before, unsigned after)
+{
+    if (before != 0)
+        refuse(before);
+    begin();
+    if (after != 0)
+        refuse(after);
     pause_here("away");
     check();
 }
@@ -198,7 +206,9 @@ int main(int count_of_arguments, char **arguments)
     if (strcmp(what, "threads") == 0)
         start_threads();
     else if (strcmp(what, "sandbox") == 0)
-        enter_sandbox();
+        enter_sandbox(0, SYS_membarrier);
+    else if (strcmp(what, "sandbox-without-ppoll") == 0)
+        enter_sandbox(SYS_ppoll, 0);
     else if (strcmp(what, "closed-streams") == 0)
         close_streams();
     else if (strcmp(what, "small-stacks") == 0)

@@ -4,6 +4,7 @@ does with them hurts neither it nor the sharing. The program is resources.c."""
 
 import fcntl
 import os
+import platform
 import resource
 import signal
 import socket
@@ -40,6 +41,12 @@ def test_program_whose_sandbox_refuses_membarrier_takes_turns(
     site: Site, resources: Path
 ) -> None:
     moves(Life(site, resources, "sandbox"))
+
+
+@pytest.mark.skipif(
+    platform.machine() == "aarch64", reason="poll(3) is the system call ppoll(2) there")
+def test_program_whose_sandbox_refuses_ppoll_takes_turns(site: Site, resources: Path) -> None:
+    moves(Life(site, resources, "sandbox-without-ppoll"))
 
 
 def test_environment_changed_after_init_is_ignored(
