@@ -7,7 +7,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -85,7 +85,8 @@ def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
     complaints: list[tuple[str, str]] = []
 
     def post(call: Callable[[], None]) -> None:
-        loop.call_soon_threadsafe(call)
+        with suppress(RuntimeError):    # a thread may end after the test
+            loop.call_soon_threadsafe(call)
 
     def complain(who: Peer, kind: str, _words: str) -> None:
         complaints.append((who.account, kind))
