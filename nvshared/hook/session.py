@@ -169,9 +169,10 @@ class Session:
         client.gpu.tell(events.Stored(
             client.id, memory, self._storing.heard, failed=bool(error)))
 
-    def _not_stored(self, order: actions.Store) -> None:
+    def _answer_store(self, order: actions.Store, failed: bool) -> None:
+        """For a hook that cannot be given the order, or need not."""
         if (client := self.client) is not None:
-            client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed=True))
+            client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed))
 
     def _join_gang(self, text: str) -> None:
         """It is in a gang of this name; with a colon and the number of processes behind it."""
@@ -252,9 +253,9 @@ class Session:
             return
         if isinstance(order, actions.Store):
             if self._parked.holds:
-                self._not_stored(order)
+                self._answer_store(order, True)
             else:
-                self._storing.order(self.peer, order, self._not_stored)
+                self._storing.order(self.peer, order, self._answer_store)
             return
         page = None
         if isinstance(order, actions.Publish | actions.Watch) and order.on:

@@ -30,39 +30,45 @@ class StoringHook:
         self.error = 0                  # errno of its last failure, likewise
         self._disk, self._send, self._drop = disk, send, drop
         self._file: File | None = None
+        self._sent = False              # the hook has it
         self._most = 0                  # bytes that it may have stored so far
         self._number = 0                # of the last STORE
         self._heard = 0                 # and of the last that it has heard
         self._waits: Store | None = None    # for the file
         self._ended = False
 
-    def order(self, who: Peer, order: Store, failed: Callable[[Store], None]) -> None:
-        """Sends the order, once there is a file; or calls `failed`, as none can be made."""
+    def order(self, who: Peer, order: Store, answer: Callable[[Store, bool], None]) -> None:
+        """Sends the order, once there is a file. Or calls `answer`: True if none can be made, False
+        if the order wants none."""
         self._number, self._most = order.number, max(self._most, order.size)
-        if self._file is not None or self.bytes:
-            self._pass(order, None)
-            return
-        opening, self._waits = self._waits is not None, order
-        if opening:
-            return
+        if self._sent or self.bytes:
+            self._pass(order)
+        elif self._waits is not None:
+            self._waits = order
+        elif order.size == 0:
+            answer(order, False)
+        elif self._file is not None:
+            self._pass(order)
+        else:
+            self._waits = order
+            self._disk.open(who, self._drop, lambda file: self._opened(file, answer))
 
-        def opened(file: File | None) -> None:
-            order, self._waits = self._waits, None
-            assert order is not None
-            if file is None:
-                failed(order)
-                return
-            self._file = file
-            if self._ended:
-                self._disk.leave(file)
-                return
-            self._pass(order, os.dup(file.descriptor))
+    def _opened(self, file: File | None, answer: Callable[[Store, bool], None]) -> None:
+        order, self._waits, self._file = self._waits, None, file
+        assert order is not None
+        if self._ended and file is not None:
+            self._disk.leave(file)
+        elif file is None or order.size == 0:
+            answer(order, file is None)
+        else:
+            self._pass(order)
 
-        self._disk.open(who, self._drop, opened)
-
-    def _pass(self, order: Store, descriptor: int | None) -> None:
+    def _pass(self, order: Store) -> None:
+        descriptor = None
         if self._file is not None:
             self._file.most = self._most
+            if not self._sent:
+                self._sent, descriptor = True, os.dup(self._file.descriptor)
         self._send(protocol.encode_order(OrderRecord(
             Type.STORE, number=order.number, writeback=order.size)), descriptor)
 

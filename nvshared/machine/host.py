@@ -111,6 +111,12 @@ def started(pid: int) -> int | None:
     return int(fields[START_FIELD]) if len(fields) > START_FIELD else None
 
 
+def has_ended(pid: int, started_at: int | None) -> bool:
+    """Whether a process that started then holds no files any more, be its parent told or not."""
+    state = process(pid, "stat").rpartition(")")[2][:2].strip()
+    return state in ("Z", "X") or started(pid) != started_at
+
+
 def process(pid: int, name: str) -> str:
     """A file of a process; "" if the process has ended or is not visible."""
     try:

@@ -11,7 +11,7 @@ from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store,
 from nvshared.scheduler.domains import Domain, Stake
 from nvshared.scheduler.events import Evidence, Ganged, Memory, Standing, Stopped
 from nvshared.scheduler.neighbours import Loan, Neighbour
-from nvshared.scheduler.settings import BLOCK, Priority, Terms
+from nvshared.scheduler.settings import Priority, Terms
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
@@ -411,7 +411,7 @@ class ScheduledClient(Counting):
         Fewer are there if resident blocks keep host memory."""
         memory = self.memory
         size = min(memory.allocated - memory.resident, memory.host - memory.borrowed)
-        return size if size > BLOCK and not self.open else 0
+        return 0 if self.open else max(0, size)
 
     @property
     def loan(self) -> Loan:

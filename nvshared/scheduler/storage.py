@@ -33,6 +33,7 @@ from nvshared.scheduler.client import Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Stored
 from nvshared.scheduler.moves import kept, victims
+from nvshared.scheduler.settings import BLOCK
 from nvshared.units import SECOND
 
 FREE_PART = 8                           # of host memory, or of the disk, is little
@@ -85,13 +86,15 @@ def plan(decision: Decision, short: int) -> None:
 def _wanted(
     decision: Decision, short: int, candidates: Iterable[ScheduledClient]
 ) -> Iterable[tuple[ScheduledClient, int]]:
-    """Which clients are to store how many bytes more."""
+    """Which clients are to store how many bytes more. Where no eviction waits, up to a block stays
+    in host memory: a hook may keep as much to load through."""
     card, park_after = decision.card, decision.card.settings.park_after
     little = card.host.takeable // FREE_PART - card.host_free
     for client in candidates:
         storable = client.storable
         size = min(storable, max(0, short))
-        if client.phase is Phase.IDLE or client.terms.suspended:
+        rests = client.phase is Phase.IDLE or client.terms.suspended
+        if rests and storable > BLOCK:
             if decision.due(client.since + park_after):
                 size = storable
             elif little > 0 and decision.due(client.since + park_after // EARLY_PART):

@@ -27,12 +27,12 @@ from nvshared.scheduler import events
 from nvshared.scheduler.domains import DiskBudget
 from nvshared.sharing.budget import Budget
 from nvshared.signal import Signal
-from nvshared.units import MIB, SECOND
+from nvshared.units import GIB, SECOND
 
 AGAIN = 60 * SECOND                     # before a directory that could not be used is tried again
 APART = SECOND                          # between two looks at the files, or at the directory
 PATIENCE = 10 * SECOND                  # with a disk that does not answer
-SLACK = 256 * MIB                       # of a file beyond what it may hold: it grows in steps, and
+SLACK = 2 * GIB                         # of a file beyond what it may hold: it grows in steps, and
 SLACK_PART = 8                          # this part of it, as freed blocks leave holes
 LEFT_MOST = 16                          # files of an account whose connections have ended
 
@@ -132,7 +132,7 @@ class Disk:
             self._timer(self._clock() + APART, self._watch)
 
     def _check(self, file: File) -> None:
-        if not file.connected and host.started(file.peer.pid) != file.peer.started:
+        if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
             self._files.discard(file)
             os.close(file.descriptor)
             return

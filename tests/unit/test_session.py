@@ -80,7 +80,8 @@ class Hook:
 
     def is_told(self, order: Order) -> None:
         """By the scheduler."""
-        Scripted.latest.decide = lambda _: [order]
+        orders = [order]
+        Scripted.latest.decide = lambda _: [orders.pop()] if orders else []
         assert self.session.client is not None
         self.session.client.gpu.tell(events.Tick())
         Scripted.latest.decide = lambda _: []
@@ -324,6 +325,17 @@ def test_first_store_brings_an_unnamed_private_file(hook: Hook, disk: Path) -> N
     os.close(descriptor)
 
 
+def test_store_of_nothing_is_answered_and_leaves_the_file_to_the_next(
+    hook: Hook, disk: Path
+) -> None:
+    hook.is_told(replace(STORE, size=0))
+    assert not hook.wire.sent
+    hook.is_told(replace(STORE, number=6))
+    (order,) = hook.wire.sent
+    assert (order.number, len(hook.wire.descriptors)) == (6, 1)
+    os.close(hook.wire.descriptors[0])
+
+
 def test_store_without_a_disk_fails(hook: Hook) -> None:
     told: list[events.Event] = []
     assert hook.session.client is not None
@@ -386,15 +398,15 @@ def test_file_is_looked_at_after_the_connection_until_the_process_ends(
     hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
-    started: list[int | None] = [None]
-    monkeypatch.setattr("nvshared.machine.host.started", lambda pid: started[0])
+    ended: list[bool] = [False]
+    monkeypatch.setattr("nvshared.machine.host.has_ended", lambda pid, started: ended[0])
     hook.is_told(replace(STORE, size=MIB))
     (descriptor,) = hook.wire.descriptors
     hook.session.ended()
     os.posix_fallocate(descriptor, 0, 4 * MIB)
     manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
     assert os.fstat(descriptor).st_blocks == 0
-    started[0] = 1                      # another process of that number
+    ended[0] = True
     manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
     os.posix_fallocate(descriptor, 0, 4 * MIB)
     manager.time.pass_by(SECOND)        # type: ignore[attr-defined]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that exceed card and host memory together run, as some of their memory is on a disk."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshared.hook.protocol import ReportRecord, Type, encode_report
+from tests.integration.conftest import Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.test_kills import finish, follow
+
+PROGRAMS = 6
+# Together 576 MiB, of which card and host memory hold 352 at most.
+SETTINGS = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "128MiB",
+            "--park-after", "60s", "--neighbour", "off")
+
+
+@pytest.fixture
+def folder(site: Site) -> Path:
+    """A directory for swapped memory."""
+    made = site.folder / "swap"
+    made.mkdir()
+    return made
+
+
+def start(site: Site, folder: Path, *options: str, trace: str = "trace") -> tuple[
+        subprocess.Popen[str], Path]:
+    """A daemon with a disk, and what it writes."""
+    path = site.folder / trace
+    return site.start(
+        *SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options), path
+
+
+def program(site: Site, seed: int, steps: int | None = 6) -> subprocess.Popen[str]:
+    """One that checks its memory in each step; None: until finish()."""
+    length = ["--until-told"] if steps is None else ["--steps", str(steps)]
+    return site.workload(
+        "--memory", "96MiB", "--chunk", "8MiB", *length, "--kernel-us", "2000",
+        "--seed", str(seed), "--json")
+
+
+def stored(trace: Path) -> Iterator[dict[str, Any]]:
+    """Lines of clients with memory on the disk, as they come."""
+    return (line for line in follow(trace) if line.get("memory", {}).get("disk"))
+
+
+def files_of(pid: int, folder: Path) -> list[str]:
+    """What a process has open in a directory."""
+    found = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(one.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(str(folder)):
+            found.append(target)
+    return found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def await_no_files(pid: int, folder: Path) -> None:
+    """Until the daemon has closed the files of programs that ended."""
+    until(lambda: not files_of(pid, folder))
+
+
+def test_programs_larger_than_card_and_host_memory_finish_with_a_disk(
+    site: Site, folder: Path
+) -> None:
+    daemon, trace = start(site, folder)
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    next(stored(trace))
+    finish(programs)
+    assert "could not go to the disk" not in site.log.read_text()
+    assert not [*folder.iterdir()]
+    await_no_files(daemon.pid, folder)
+
+
+def test_killed_program_leaves_no_file_and_all_others_finish(site: Site, folder: Path) -> None:
+    daemon, trace = start(site, folder)
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    victim = next(stored(trace))["pid"]
+    for one in programs:
+        if one.pid == victim:
+            one.kill()
+    finish([one for one in programs if one.pid != victim])
+    await_no_files(daemon.pid, folder)
+
+
+def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Path) -> None:
+    daemon, trace = start(site, folder)
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    next(stored(trace))
+    daemon.kill()
+    daemon.wait()
+    daemon, trace = start(site, folder, trace="second")
+    assert any(line.get("event") == "joined" for line in stored(trace))
+    finish(programs)
+    await_no_files(daemon.pid, folder)
+
+
+def test_idle_program_is_stored_and_returns_the_same(site: Site, folder: Path) -> None:
+    _, trace = start(site, folder, "--park-after", "200ms", "--capacity", "128MiB")
+    idle = program(site, 1, None)
+    others = [program(site, seed, None) for seed in (2, 3)]
+    next(stored(trace))
+    finish([*others, idle])
+
+
+def test_directory_that_disappears_ends_no_program(site: Site, folder: Path) -> None:
+    _, trace = start(site, folder)
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    next(stored(trace))
+    shutil.rmtree(folder)
+    finish(programs)                    # files that are open stay
+
+
+def test_daemon_with_a_directory_that_cannot_be_used_runs_without_it(site: Site) -> None:
+    _, trace = start(site, site.folder / "none")
+    finish([program(site, seed) for seed in (1, 2)])
+    assert "no memory goes to the disk" in site.log.read_text()
+    assert not any(line.get("order") == "store"
+        for line in map(json.loads, trace.read_text().splitlines()))
+
+
+def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
+    site: Site, folder: Path
+) -> None:
+    start(site, folder)
+    liar = site.hook()
+    assert liar.hello() is not None
+    liar.send(encode_report(ReportRecord(Type.STORED, moved=1 << 60)))
+    until(lambda: "bytes on the disk, and may have 0 there" in site.log.read_text())
+    finish([program(site, 1)])
