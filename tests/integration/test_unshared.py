@@ -14,6 +14,7 @@ import pytest
 from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
+from tests import pages
 from tests.bus.service import private_bus
 from tests.integration.conftest import ROOT, Site
 from tests.integration.test_moving import Program, used
@@ -21,7 +22,7 @@ from tests.integration.test_moving import Program, used
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
 Eventually = Callable[[Callable[[], bool]], None]
-RULE = "[gpu]\ntq = 300ms\n[tenant user:*]\nunshared = checkpoint\n"
+RULE = "[gpu]\ntq = 300ms\n" + pages.block("docs/moving.md", "[tenant user:*]")
 MOST = 880                              # MiB of a card of 1024, beside which no client of ours fits
 GROUPS = 'mount -t cgroup2 none "$1" && shift && exec "$@"'
 
