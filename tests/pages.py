@@ -31,6 +31,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "needs a user's session; tests/unit/test_tenant.py has its control group",
     ("docs/lab-server.md", "C = total"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "S = n"): "a formula, which tests/unit/test_documents.py calculates",
+    ("docs/lab-server.md", "D = S"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,
     ("docs/lab-server.md", "libnvshare[604]"): OUTPUT,
 }

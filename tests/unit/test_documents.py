@@ -10,13 +10,14 @@ import pytest
 
 from nvshared.cli.parser import VERBS, build
 from nvshared.machine.capacity import Capacity
-from nvshared.scheduler.domains import least_host
+from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import arguments, config
 from nvshared.settings.rules import TERMS
-from nvshared.units import GIB
+from nvshared.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
 H200 = 150_109_880_320                  # bytes
+H100 = 81_559 * MIB                     # of 80 GB
 DOCUMENTS = sorted(
     path for path in [
         *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md",
@@ -167,6 +168,16 @@ def test_documents_name_only_variables_of_the_source(document: Path) -> None:
         sources = (path for pattern in SOURCES for path in ROOT.glob(pattern))
         text = "\n".join(path.read_text() for path in sources if path.is_file())
         assert {name for name in wanted if name not in text} == set()
+
+
+def test_lab_server_example_with_a_disk_has_the_figures_of_the_daemon() -> None:
+    card, host = Capacity(H100), 40 * GIB
+    for notebook in range(10):
+        card.joined(notebook)
+    beyond = 10 * 20 * GIB - card.bytes
+    text = (ROOT / "docs/lab-server.md").read_text()
+    for figure in (card.bytes, beyond, beyond - (host - margin(host, 10))):
+        assert f"| {figure / GIB:.1f} |" in text
 
 
 def test_lab_server_example_has_the_figures_of_the_daemon() -> None:
