@@ -88,6 +88,10 @@ class WatchedSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
+        self.restart()
+
+    def restart(self) -> None:
+        """Measures from now on."""
         self._woke = (time.monotonic(), time.thread_time())
         self.longest = (0.0, 0.0)       # seconds, and how many of these on a processor
 
@@ -194,7 +198,7 @@ async def _serve(
         # What there is now stays, and need not be looked through for what has become garbage.
         gc.freeze()
         notifier.ready()
-        selector.longest = (0.0, 0.0)   # the start is no matter
+        selector.restart()              # The start does not count.
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
         journal.farewell(manager)

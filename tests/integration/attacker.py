@@ -70,6 +70,18 @@ class Attack:
             say(one, self.hello)
         return crowd
 
+    def admitted(self) -> list[socket.socket]:
+        """The same, one after the other: each has an answer, which is not read yet."""
+        crowd = []
+        for _ in range(self.width):
+            if (one := self.connect()) is not None:
+                say(one, self.hello)
+                asked = select.poll()
+                asked.register(one, select.POLLIN)
+                asked.poll()
+                crowd.append(one)
+        return crowd
+
 
 def say(one: socket.socket, packet: bytes) -> bool:
     """False: the connection is over. One that takes no more at present is no reason to wait."""
@@ -159,7 +171,7 @@ def descriptors(attack: Attack) -> Iterator[None]:
 
 def change(attack: Attack) -> Iterator[None]:
     """Registered clients that do as they are told, and whose state never stands still."""
-    crowd = attack.registered()
+    crowd = attack.admitted()
     records = [
         protocol.encode_report(ReportRecord(kind, flags, memory=Memory(host=size)))
         for size in (0, 4096)
