@@ -194,6 +194,8 @@ static bool has_library(int pid)
 
 static void hold(int pid, const char *tag)
 {
+    if (state_of(pid) >= FAILED)
+        return;
     const char *why = has_library(pid) ? "it has libnvshare.so" : freezer_take(pid, tag);
     if (!reported("hold", now(), why))
         return;

@@ -4,9 +4,11 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -253,15 +255,20 @@ GROUPS = 'mount -t cgroup2 none "$1" && shift && exec "$@"'
 
 
 @pytest.fixture
-def grouped(tmp_path: Path) -> Callable[..., list[list[str]]]:
-    """helper(), for whom there are control groups."""
+def inside(tmp_path: Path) -> list[str]:
+    """The beginning of a command for which there are control groups."""
     folder = tmp_path / "groups"
     folder.mkdir()
-    inside = [
+    command = [
         "unshare", "--mount", "--propagation", "private", "sh", "-c", GROUPS, "sh", str(folder)]
-    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
         pytest.skip("control groups of version 2 cannot be mounted here; root may")
+    return command
 
+
+@pytest.fixture
+def grouped(inside: list[str]) -> Callable[..., list[list[str]]]:
+    """helper(), for which there are control groups."""
     def ask(environment: dict[str, str], *words: object) -> list[list[str]]:
         return helper(environment, *words, command=[*inside, HELPER])
 
@@ -306,6 +313,27 @@ def test_held_program_goes_on_when_the_driver_refuses_or_names_no_restoring_thre
         assert grouped(environment, "park", process.pid) == [
             ["init", "0"], ["checkpoint", "801"], ["unlock", "0"], ["state", "running"]]
         assert ask("read()") == "{7}"
+
+
+def test_held_program_goes_on_when_the_helper_is_killed_at_any_moment(
+    environment: dict[str, str], inside: list[str], grouped: Callable[..., list[list[str]]],
+) -> None:
+    environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
+    random = Random(5)
+    with program(environment) as (process, ask):
+        ask(f"exec({POLLING!r})")
+        for _ in range(4):
+            for words, state in (
+                (("hold", process.pid, "x"), "locked"), (("park", process.pid), "checkpointed"),
+                (("restore", process.pid), "locked"), (("wake", process.pid), "running"),
+            ):
+                with subprocess.Popen(
+                    [*inside, HELPER, *map(str, words)], env=environment, stdout=subprocess.PIPE,
+                ) as cut:
+                    time.sleep(random.uniform(0, 0.06))
+                    cut.kill()
+                assert grouped(environment, *words)[-1] == ["state", state]
+            assert ask("read()") == "{7}"
 
 
 def test_killed_program_leaves_no_control_group_behind_when_it_was_held(
