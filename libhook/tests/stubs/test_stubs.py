@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call by a stub waits while the stubs are closed, and loses no argument (driver/stubs.c)."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libhook.tests.doubles import FLAGS, SOURCE
+
+ARM = "aarch64-linux-gnu"
+PROGRAM = Path(__file__).with_name("stubs.c")
+SOURCES = [SOURCE / "driver" / name for name in ("stubs.c", "stub_code.S")]
+EMULATED = pytest.mark.skipif(
+    shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
+)
+
+
+@pytest.mark.parametrize(("compiler", "emulator"), [
+    ("gcc", []),
+    pytest.param(f"{ARM}-gcc", ["qemu-aarch64", "-L", f"/usr/{ARM}"], marks=EMULATED),
+])
+def test_call_through_a_closed_stub_waits_and_keeps_its_arguments(
+    compiler: str, emulator: list[str], tmp_path: Path
+) -> None:
+    program = tmp_path / "stubs"
+    subprocess.run([compiler, *FLAGS, PROGRAM, *SOURCES, "-ldl", "-o", program], check=True)
+    done = subprocess.run([*emulator, program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "well\n"), done
