@@ -49,6 +49,11 @@ class File:
     most: int = 0                       # bytes that it may have held so far
     connected: bool = True
 
+    @property
+    def largest(self) -> int:
+        """Bytes beyond which it is emptied."""
+        return self.most + self.most // SLACK_PART + SLACK
+
 
 class Disk:
     """Of all cards. Without a setting it does nothing."""
@@ -117,30 +122,24 @@ class Disk:
     def leave(self, file: File) -> None:
         """Its client's connection has ended; the process may go on and use the file."""
         file.connected = False
-        self._check(file)
 
     def close(self) -> None:
-        """The daemon ends. Clients keep their files."""
-        while self._files:
-            os.close(self._files.pop().descriptor)
+        """The daemon ends, which closes its descriptors. Clients keep their files."""
+        self._files.clear()
 
     def _watch(self) -> None:
-        for file in [*self._files]:
-            self._check(file)
+        # In one lane, and again only once it has answered: a disk that hangs takes one thread.
+        self._run((self, "files"), partial(_measured, [*self._files]), self._measured, None)
+
+    def _measured(self, sizes: list[tuple[File, int | None]] | None) -> None:
+        for file, size in sizes or ():
+            if size is None:
+                self._files.discard(file)
+            elif size > file.largest and file.connected:
+                file.drop(f"it wrote {size} bytes to the disk, and may have {file.most} there")
         self._watches = bool(self._files)
         if self._watches:
             self._timer(self._clock() + APART, self._watch)
-
-    def _check(self, file: File) -> None:
-        if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
-            self._files.discard(file)
-            os.close(file.descriptor)
-            return
-        most = file.most + file.most // SLACK_PART + SLACK
-        if (size := disk.written(file.descriptor)) > most:
-            os.ftruncate(file.descriptor, 0)
-            if file.connected:
-                file.drop(f"it wrote {size} bytes to the disk, and may have {file.most} there")
 
     def _look(self) -> None:
         if self._setting is None:
@@ -172,3 +171,18 @@ def _opened(directory: Path) -> int | None:
     except OSError as error:
         logger.warning("%s: no file can be made: %s", directory, error.strerror)
         return None
+
+
+def _measured(files: list[File]) -> list[tuple[File, int | None]]:
+    """Bytes of each, of which those are emptied that are too large; None: its process has ended,
+    and it is closed. Blocks: the kernel may have to free many blocks of the disk."""
+    return [(file, _measure(file)) for file in files]
+
+
+def _measure(file: File) -> int | None:
+    if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
+        os.close(file.descriptor)
+        return None
+    if (size := disk.written(file.descriptor)) > file.largest:
+        os.ftruncate(file.descriptor, 0)
+    return size

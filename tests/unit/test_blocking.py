@@ -17,11 +17,13 @@ BLOCKING = {
     "peer.identify", "peer.whole_name", "subordinate.owner", "tenant.user", "tenant.groups",
     "kernel.user", "kernel.groups", "host.started", "host.process", "host.private",
     "host.safe_budget", "host.total", "host.free", "host.kernel_text", "cgroup.chain",
-    "cgroup.owner", "cgroup.slurm_job", "group.limit", "keep", "self._file.write", "os.fsync",
+    "cgroup.owner", "cgroup.slurm_job", "disk.written", "group.limit", "keep", "self._file.write",
+    "host.has_ended", "os.fsync",
 }
 ALLOWED = {
     ("sharing/control_groups.py", "__init__"): "of the daemon itself, at its start",
     ("sharing/control_groups.py", "_read"): "in a lane",
+    ("sharing/disk.py", "_measure"): "in a lane",
     ("sharing/safebudget.py", "__init__"): "at the start",
     ("sharing/unshared.py", "_identify"): "in a lane",
     ("sharing/unshared.py", "_open"): "in a lane",

@@ -3,14 +3,16 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nvshared.machine import disk
+from nvshared.machine import disk, host
 from nvshared.machine.nvml import Sample
 from nvshared.settings.files import load
-from nvshared.sharing.disk import AGAIN, APART, Disk
+from nvshared.sharing.disk import AGAIN, APART, Disk, File
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.pages import block
@@ -147,3 +149,41 @@ def test_setting_that_changes_while_the_directory_is_looked_at_counts_alone(tmp_
     made.use(None)
     answers.pop()("it is gone")
     assert (made.shared.size, made.fault) == (0, "")
+
+
+def test_files_are_measured_in_a_lane_and_not_again_before_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may free blocks of the disk for long, and a disk may hang."""
+    monkeypatch.setattr("nvshared.sharing.disk.SLACK", 0)
+    jobs: list[Callable[[], None]] = []
+    time, opened, dropped = Time(), list[File](), list[str]()
+
+    def run(
+        _key: object, call: Callable[[], object], answer: Callable[[Any], None],
+        _patience: int | None = None,
+    ) -> None:
+        jobs.append(lambda: answer(call()))
+
+    made = Disk(time.clock, time.timer, run)
+    made.use((tmp_path, GIB))
+    jobs.pop()()
+    me = replace(peer(), pid=os.getpid(), started=host.started(os.getpid()))
+    made.open(me, dropped.append, lambda file: opened.append(file) if file else None)
+    jobs.pop()()
+    (file,) = opened
+    os.posix_fallocate(file.descriptor, 0, 8192)
+    time.pass_by(10 * SECOND)
+    assert len(jobs) == 1
+    jobs.pop()()
+    assert os.fstat(file.descriptor).st_size == 0
+    (why,) = dropped
+    assert "may have 0" in why
+    made.leave(file)
+    file.peer = replace(me, started=1)  # another process has its number
+    time.pass_by(10 * SECOND)
+    jobs.pop()()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file.descriptor)
+    time.pass_by(10 * SECOND)
+    assert not jobs
