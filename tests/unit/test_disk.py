@@ -15,7 +15,7 @@ from nvshared.settings.files import load
 from nvshared.sharing.disk import AGAIN, APART, Disk, File
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.pages import block
+from tests import pages
 from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
 
 
@@ -79,7 +79,7 @@ def test_wrong_setting_of_the_disk_is_named(tmp_path: Path, line: str, words: st
 
 def test_settings_of_the_page_are_read(tmp_path: Path) -> None:
     file = tmp_path / "nvshared.conf"
-    file.write_text(block("docs/lab-server.md", "[gpu]"))
+    file.write_text(pages.block("docs/lab-server.md", "[gpu]"))
     config = load(file, {}, {})
     assert config.disk == (Path("/var/lib/nvshare/swap"), 200 * GIB)
     assert config.park_after == 600 * SECOND
