@@ -166,6 +166,8 @@ def _about(
     found += _field("User", f"{user(client.uid)}, uid {client.uid}", width)
     if client.state == UNSHARED:
         words = f"It does not share the GPU, and holds {size(client.pinned)} of it."
+        if client.unparkable:
+            words += f" It cannot be suspended: {client.unparkable}."
         return found + _field("Sharing", words, width)
     within = tenants[0].within if tenants else ()
     words = f"{client.tenant}, in {', '.join(within)}" if within else client.tenant
@@ -200,6 +202,8 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
     ):
         found.append(Text.assemble((mark, style), f" {size(amount):>6} ", (words, "dim")))
     found.append(Text(f"  {size(client.allocated + client.pinned):>6} in all"))
+    if client.unparkable:
+        found += wrapped(f"It is not parked or moved: {client.unparkable}.", width)
     if client.stays:
         why = STAYS.get(client.stays, client.stays)
         found += wrapped(f"Nothing of it leaves: {why}.", width)

@@ -171,6 +171,29 @@ def test_suspended_program_without_the_library_leaves_the_card_until_it_is_resum
     bare.end()
 
 
+def test_suspended_program_goes_on_and_is_let_go_when_its_rule_is_withdrawn_between_daemons(
+    site: Site, bus: str, eventually: Eventually,
+) -> None:
+    daemon = site.start("--bus", bus)
+    bare = Bare(site)
+    with Control(bus) as control:
+        eventually(lambda: state(control, bare) == "running")
+        client = of(control, bare)
+        assert client is not None
+        control.set_client_term(client.id, "suspended", 1)
+        eventually(partial(is_away, control, bare))
+    daemon.kill()
+    daemon.wait()
+    (site.folder / "nvshared.conf").write_text("")
+    site.start("--bus", bus)
+    with Control(bus) as control:
+        assert bare.ask("read()") == "{5}"
+        # Its memory is outside again, once NVML has been asked.
+        eventually(lambda: any(
+            one.pid == bare.popen.pid for gpu in control.snapshot().gpus for one in gpu.unshared))
+    bare.end()
+
+
 @pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])
 def test_program_goes_on_when_daemon_and_helper_are_killed_at_any_step(
     site: Site, bus: str, eventually: Eventually, killed: str,

@@ -18,6 +18,7 @@ from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
 from tests.unit.top_scene import (
     IDLE,
+    OUTSIDER,
     SCENE,
     WAITS,
     lines,
@@ -194,6 +195,14 @@ def test_top_details_describe_waiting_and_unshared_programs() -> None:
     assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in shown
     state, _ = strike(seen(), "end", "enter")
     assert "It does not share the GPU, and holds 3.0G of it." in text(state)
+    assert "suspended" not in text(state)
+
+
+def test_top_details_say_why_a_program_without_the_library_is_not_suspended() -> None:
+    refused = OUTSIDER._replace(unsuspendable="it uses several GPUs")
+    scene = SCENE._replace(gpus=(CARD._replace(unshared=(refused,)),))
+    shown = prose(strike(seen(scene), "end", "enter")[0])
+    assert "It cannot be suspended: it uses several GPUs." in shown
 
 
 @pytest.mark.parametrize(("changes", "words"), [
