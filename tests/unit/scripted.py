@@ -183,7 +183,7 @@ class Scripted:
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, len(self.waits), dict(self._clients), Counters(),
-            lambda: self.waits, self.settings.host_budget, self.quantum,
+            lambda: self.waits, self.settings.host_budget, quantum=self.quantum,
         )
 
 
