@@ -347,10 +347,10 @@ static void (*visit)(int pid, const char *tag);
 
 static int look(const char *folder, const struct stat *status, int type, struct FTW *at)
 {
-    (void)status;
     char *end, theirs[PATH_MAX];
     const char *name = folder + at->base;
-    bool named = type == FTW_DP && strncmp(name, PREFIX, strlen(PREFIX)) == 0;
+    /* Users may make groups of any name below their own. */
+    bool named = type == FTW_DP && status->st_uid == geteuid() && strncmp(name, PREFIX, strlen(PREFIX)) == 0;
     long pid = named ? strtol(name + strlen(PREFIX), &end, 10) : 0;
     if (pid <= 0 || pid > INT_MAX || *end != '-')
         return 0;

@@ -221,7 +221,7 @@ class Unshared:
         for pid, tag in answer.held:
             size, _, uuid = tag.partition("-")
             card = next((one for one in self._manager.gpus if one.facts.uuid == uuid), None)
-            if card is None or not size.isdecimal():
+            if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
                 continue                # another daemon's
             who = await self.call(pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state

@@ -358,3 +358,21 @@ def test_program_with_the_library_is_not_held(
         assert grouped(environment, "hold", process.pid, "x") == [
             ["init", "0"], ["hold", "-1"], ["state", "running"]]
         assert ask("read()") == "{7}"
+
+
+def test_held_lists_no_group_that_a_user_has_made(
+    environment: dict[str, str], grouped: Callable[..., list[list[str]]], inside: list[str],
+) -> None:
+    environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
+    with program(environment) as (process, ask):
+        grouped(environment, "hold", process.pid, "x")
+        group = Path(f"/proc/{process.pid}/cgroup").read_text().rpartition("0::")[2]
+        folder = inside[-1] + group.removesuffix("/stopped\n")
+        give = 'g="$1"; shift; chown 65534 "$g" && "$@" && chown 0 "$g"'
+        said = helper(
+            environment, "held", command=[*inside, "sh", "-c", give, "sh", folder, HELPER])
+        assert said[-1] == ["state", "none"]
+        assert all(str(process.pid) not in line for line in said)
+        assert ["held", str(process.pid), "x"] in grouped(environment, "held")
+        assert grouped(environment, "wake", process.pid)[-1] == ["state", "running"]
+        assert ask("read()") == "{7}"
