@@ -73,8 +73,7 @@ static struct disk {
     bool *taken;                     /* one for each page of 2 MiB */
     uint64_t pages, used;            /* pages in `taken`, and how many of them are */
     uint64_t grown;                  /* bytes that the file system was asked for */
-    bool empties;                    /* a thread truncates the file */
-    pthread_mutex_t growing;
+    bool empties;                    /* a thread truncates the file: none may write */
     struct disk_write *writes;       /* not begun */
     struct disk_extent *reads;
     struct place staging;            /* its tier is NULL: none */
@@ -121,24 +120,10 @@ static int transfer(const struct disk *disk, const char *from, char *into, size_
     return 0;
 }
 
-/* Has the file system allocate further bytes. If it refuses, the write says why. */
-static void grow(struct disk *disk, uint64_t end)
-{
-    pthread_mutex_lock(&disk->growing);
-    if (end > disk->grown) {
-        uint64_t most = disk->pages * PAGE, to = end + GROWTH < most ? end + GROWTH : most;
-        if (fallocate(disk->descriptor, 0, (off_t)disk->grown, (off_t)(to - disk->grown)) != 0)
-            to = end;
-        disk->grown = to;
-    }
-    pthread_mutex_unlock(&disk->growing);
-}
-
 static int write_extent(struct disk *disk, const struct disk_write *write)
 {
     struct disk_extent *extent = write->extent;
     uint64_t start = extent->page * PAGE;
-    grow(disk, start + extent->size);
     for (size_t at = 0; at < extent->size; at += CHUNK) {
         size_t size = extent->size - at < CHUNK ? extent->size - at : CHUNK;
         if (write->cancelled)
@@ -156,7 +141,14 @@ static void write_next(struct disk *disk)
 {
     struct disk_write *write = disk->writes;
     disk->writes = write->next;
+    uint64_t end = write->extent->page * PAGE + write->extent->size, grown = disk->grown;
+    uint64_t most = disk->pages * PAGE, more = end + GROWTH < most ? end + GROWTH : most;
+    if (end > grown)
+        disk->grown = more;
     pthread_mutex_unlock(&memory_lock);
+    /* If the file system refuses, the write says why. */
+    if (end > grown && fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(more - grown)) != 0)
+        errno = 0;
     int error = write_extent(disk, write);
     pthread_mutex_lock(&memory_lock);
     write->error = error;
@@ -168,11 +160,12 @@ static void empty(struct disk *disk)
 {
     disk->empties = true;
     pthread_mutex_unlock(&memory_lock);
-    bool empty = ftruncate(disk->descriptor, 0) == 0;
+    if (ftruncate(disk->descriptor, 0) != 0)
+        errno = 0;                   /* it is used again, or goes with the process */
     pthread_mutex_lock(&memory_lock);
-    disk->grown = empty ? 0 : disk->grown;
+    disk->grown = 0;
     disk->empties = false;
-    pthread_cond_broadcast(&memory_changed);
+    pthread_cond_broadcast(&work);
 }
 
 static void read_next(struct disk *disk, struct slot *slot)
@@ -236,7 +229,7 @@ static void *write_blocks(void *argument)
         errno = 0;                   /* it writes as if it were urgent */
     LOCKED(memory_lock);
     while (!disk->quits) {
-        if (disk->writes != NULL)
+        if (disk->writes != NULL && !disk->empties)
             write_next(disk);
         else if (disk->used == 0 && disk->grown > 0 && !disk->empties)
             empty(disk);
@@ -253,7 +246,7 @@ static int own_table(const struct disk *disk)
     unsigned number = (unsigned)disk->descriptor;
     if (syscall(SYS_close_range, number + 1, ~0u, UNSHARE) != 0
         || (number > 0 && syscall(SYS_close_range, 0u, number - 1, 0u) != 0))
-        return ENOSYS;
+        return errno;
     /* The program may have taken the number before. */
     return own_file_descriptor(disk->handle) == disk->descriptor ? 0 : EBADF;
 }
@@ -287,7 +280,6 @@ static struct disk *new_disk(struct client *client, int descriptor)
     struct disk *disk = calloc(1, sizeof *disk);
     if (disk == NULL)
         return NULL;
-    pthread_mutex_init(&disk->growing, NULL);
     disk->client = client;
     disk->threads = 1;               /* the one that opens it */
     disk->opened = -1;
@@ -338,9 +330,11 @@ static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
 
 static bool enlarge(struct disk *disk, uint64_t pages)
 {
-    bool *taken = pages > disk->pages ? realloc(disk->taken, pages) : disk->taken;
-    if (pages <= disk->pages || taken == NULL)
-        return pages <= disk->pages;
+    if (pages <= disk->pages)
+        return true;
+    bool *taken = realloc(disk->taken, pages);
+    if (taken == NULL)
+        return false;
     memset(taken + disk->pages, false, pages - disk->pages);
     disk->taken = taken;
     disk->pages = pages;
@@ -352,7 +346,7 @@ bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_w
 {
     struct disk *disk = disks[client->index];
     uint64_t count = size / PAGE, pages = most / PAGE;
-    if (disk->empties || disk->used + count > pages || !enlarge(disk, pages))
+    if (disk->used + count > pages || !enlarge(disk, pages))
         return false;
     uint64_t page = find_pages(disk, count, pages);
     struct disk_extent *extent = page == pages ? NULL
