@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared with a driver that says, once there is a file NVSHARE_LOST, that its cards are lost."""
+"""nvshared with a driver that says, once there is a file NVSHARE_LOST, that its cards are lost.
+
+If the file names cards by UUID, these alone are.
+"""
 
 import os
 import sys
@@ -15,7 +18,8 @@ class Losing(NVML):
 
     def sample(self, uuid: str) -> Sample:
         """As NVML.sample."""
-        if Path(os.environ["NVSHARE_LOST"]).exists():
+        lost = Path(os.environ["NVSHARE_LOST"])
+        if lost.exists() and uuid in (lost.read_text() or uuid):
             raise GPULost("GPU is lost")
         return super().sample(uuid)
 

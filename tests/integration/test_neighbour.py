@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from nvshared.hook.protocol import ReportRecord, Type, encode_report
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import Hook
+from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
 
 LINKED = {"NVSHARE_SIM_NVLINK": "1"}
@@ -46,6 +47,18 @@ def borrowed(line: dict[str, Any]) -> int:
 def await_loan(trace: Path) -> int:
     """Gives the process that has memory on another card."""
     return next(int(line["pid"]) for line in follow(trace) if "pid" in line and borrowed(line))
+
+
+def await_no_loans(lines: Iterator[dict[str, Any]]) -> None:
+    """Ten evictions in a row borrow nothing, and nothing is borrowed from before."""
+    held: dict[int, int] = {}
+    without = 0
+    while without < 10:
+        line = next(lines)
+        if "memory" in line:
+            held[line["client"]] = borrowed(line)
+        if line.get("event") == "evicted" and line["bytes"]:
+            without = 0 if any(held.values()) else without + 1
 
 
 def most_lent(trace: Path) -> int:
@@ -142,14 +155,7 @@ def test_card_lends_nothing_while_a_process_that_does_not_share_uses_it(site: Si
     foreign = site.workload(
         "--memory", "4MiB", "--chunk", "2MiB", "--until-told", "--kernel-us", "100000",
         "--seed", "9", "--json", CUDA_VISIBLE_DEVICES="1", LD_PRELOAD="")
-    held: dict[int, int] = {}
-    without = 0                         # evictions in a row with nothing lent
-    while without < 10:
-        line = next(lines)
-        if "memory" in line:
-            held[line["client"]] = borrowed(line)
-        if line.get("event") == "evicted" and line["bytes"]:
-            without = 0 if any(held.values()) else without + 1
+    await_no_loans(lines)
     finish([foreign])
     next(line for line in lines if borrowed(line))
     finish(programs)
@@ -232,3 +238,76 @@ def hook_of(site: Site, uid: int, card: int) -> Hook:
         return site.hook(card)
     finally:
         os.seteuid(0)
+
+
+# What the trace says of a program, and what it had borrowed before.
+MOMENTS: dict[str, Callable[[dict[str, Any], int], bool]] = {
+    "borrows": lambda line, held: line.get("order") == "evict" and line["loan"] > held,
+    "loads": lambda line, held: line.get("order") == "load" and held > 0,
+    "returns": lambda line, held: line.get("order") == "evict" and line["loan"] < held,
+}
+
+
+@pytest.mark.parametrize("whom", ["borrower", "daemon"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
+    site: Site, moment: str, whom: str
+) -> None:
+    daemon, trace = start(site)
+    programs = borrow(site, trace)
+    own = [on_second(site, seed) for seed in (7, 8)] if moment == "returns" else []
+    held: dict[int, int] = {}
+    for line in follow(trace):
+        pid = line.get("pid", 0)
+        if line["gpu"] == 0 and pid and MOMENTS[moment](line, held.get(pid, 0)):
+            break
+        if "memory" in line:
+            held[pid] = borrowed(line)
+    victim = daemon
+    if whom == "borrower":
+        victim = next(one for one in programs if one.pid == pid)
+        programs.remove(victim)
+    victim.kill()
+    victim.wait()
+    if whom == "daemon":
+        start(site, trace="second")
+    finish(own or [on_second(site, seed) for seed in (7, 8)])
+    finish(programs)
+
+
+@pytest.mark.parametrize("failure", [
+    "cuDeviceCanAccessPeer:1+:217", "cuMemcpyDtoDAsync:1+", "cuMemcpyDtoDAsync:3",
+    "cuMemcpyDtoDAsync:40"])
+def test_failure_of_the_link_leaves_results_right(site: Site, failure: str) -> None:
+    _, trace = start(site)
+    finish([program(site, seed, 12, NVSHARE_SIM_FAIL=failure) for seed in (1, 2, 3)])
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    moved = [line for line in lines if line.get("event") == "evicted" and line["bytes"]]
+    assert moved
+    if "+" in failure:
+        assert not any(map(borrowed, moved))
+
+
+def test_context_that_fails_over_the_link_ends_its_program_alone(site: Site) -> None:
+    _, trace = start(site)
+    broken = program(site, 1, 100_000, NVSHARE_SIM_FAIL="nvlink:5:220")
+    others = [program(site, seed, None) for seed in (2, 3)]
+    broken.communicate(timeout=PATIENCE)
+    assert broken.returncode > 0
+    follow_until(trace, "left", 1)
+    own = [on_second(site, seed) for seed in (7, 8)]
+    finish(own)
+    finish(others)
+
+
+def test_lender_that_is_lost_lends_no_more(site: Site) -> None:
+    lost = site.folder / "lost"
+    site.module = "tests.integration.losing"
+    trace = site.folder / "trace"
+    site.start(*SETTINGS, "--trace", str(trace), "--sample-interval", "50ms",
+               NVSHARE_LOST=str(lost), **LINKED)
+    programs = borrow(site, trace)
+    lines = follow(trace)
+    lost.write_text("GPU-763a7c0e-9d42-4b86-a15f-6e7673686101")
+    await_no_loans(lines)
+    finish(programs)

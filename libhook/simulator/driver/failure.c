@@ -3,7 +3,8 @@
  * Faults on demand. NVSHARE_SIM_FAIL=NAME:N[:CODE],... makes the N-th call of
  * NAME fail with CODE, and only that one; N+ makes every call from the N-th on
  * fail. NAME:<SIZE[:CODE] fails those that come while the card has less than SIZE free, as calls do
- * for which the driver needs memory itself. NAME is an exported symbol, or one without its version and stream
+ * for which the driver needs memory itself. NAME is nvlink, for the first MiB of each copy between
+ * two cards and each further one, or an exported symbol, or one without its version and stream
  * suffix and then counts all its variants together. CODE is a number of
  * CUresult, by default out of memory for what allocates and 999 otherwise.
  */

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "driver/entry.h"
+#include "driver/failure.h"
 #include "engine/event.h"
 #include "space/graph_memory.h"
 #include "space/pool.h"
@@ -34,9 +35,16 @@ static bool on_device(const struct side *side, CUdeviceptr address)
     return !side->host && space_is_device(address);
 }
 
-static void wait_for_engine(struct device *device, bool to_device, size_t size)
+/* Another device holds the memory. */
+static bool elsewhere(const struct device *device, CUdeviceptr address)
 {
-    uint64_t ends = shared_copy_ends(device->gpu, to_device ? TO_DEVICE : FROM_DEVICE, size);
+    const struct mapping *mapping = space_find(address);
+    return mapping != NULL && mapping->physical != NULL && mapping->physical->device != device;
+}
+
+static void wait_for_engine(struct device *device, enum shared_direction direction, size_t size)
+{
+    uint64_t ends = shared_copy_ends(device->gpu, direction, size);
     if (ends == 0)
         return;
     struct timespec until = {.tv_sec = (time_t)(ends / 1000000000u),
@@ -55,13 +63,20 @@ static CUresult copy_row(struct device *device, const struct work *work, CUdevic
         space_lock_to_read();
         char *source = resolve(from_side, device, from, ACCESS_READ, &size);
         char *target = source != NULL ? resolve(to_side, device, to, ACCESS_WRITE, &size) : NULL;
-        if (target != NULL)
+        bool to_peer = to_device && elsewhere(device, to);
+        bool peer = to_device && from_device && to_peer != elsewhere(device, from);
+        CUresult result = peer ? injected_failure("nvlink") : CUDA_SUCCESS;
+        if (target != NULL && result == CUDA_SUCCESS)
             memmove(target, source, size);
         space_unlock();
         if (target == NULL || atomic_load(doomed))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
-        if (to_device != from_device)
-            wait_for_engine(device, to_device, size);
+        if (result != CUDA_SUCCESS)
+            return result;
+        if (peer)
+            wait_for_engine(device, to_peer ? TO_PEER : FROM_PEER, size);
+        else if (to_device != from_device)
+            wait_for_engine(device, to_device ? TO_DEVICE : FROM_DEVICE, size);
     }
     return CUDA_SUCCESS;
 }

@@ -55,7 +55,7 @@ struct shared {
     uint64_t total;
     uint64_t exports_made;
     int32_t exports_end;             /* the exports behind this one were never used */
-    _Atomic uint64_t copies_end[SHARED_GPUS][2];
+    _Atomic uint64_t copies_end[SHARED_GPUS][DIRECTIONS];
     _Atomic uint64_t busy[SHARED_GPUS];
     struct slot slots[SHARED_PROCESSES];
     struct export exports[EXPORTS];
@@ -70,7 +70,7 @@ static struct {
     ino_t inode;                     /* a lock on it, for as long as this process lives */
     uint64_t namespace;
     char directory[4096];            /* of that file */
-    uint64_t copy_rate;              /* bytes a second in each direction, 0: not limited */
+    uint64_t copy_rate, nvlink_rate; /* bytes a second in each direction, 0: not limited */
     bool none;                       /* this process is to find no GPU, whatever others find */
 } self = {.opening = PTHREAD_MUTEX_INITIALIZER, .slot = -1};
 
@@ -291,6 +291,7 @@ static bool map_file(void)
     if (map == MAP_FAILED)
         return false;
     self.copy_rate = size_setting("NVSHARE_SIM_COPY_RATE", 0);
+    self.nvlink_rate = size_setting("NVSHARE_SIM_NVLINK_RATE", 0);
     atomic_store(&self.map, map);
     return true;
 }
@@ -484,9 +485,10 @@ int shared_users(int gpu, struct shared_usage *users, int room)
 
 uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t bytes)
 {
-    if (self.copy_rate == 0)
+    uint64_t rate = direction < TO_PEER ? self.copy_rate : self.nvlink_rate;
+    if (rate == 0)
         return 0;
-    uint64_t takes = (uint64_t)((double)bytes * 1e9 / (double)self.copy_rate);
+    uint64_t takes = (uint64_t)((double)bytes * 1e9 / (double)rate);
     _Atomic uint64_t *engine = &atomic_load(&self.map)->copies_end[shared_actual(gpu)][direction];
     uint64_t now = monotonic_nanoseconds(), free_at = atomic_load(engine), ends;
     do {

@@ -18,7 +18,7 @@
 #define SHARED_GPUS 16
 #define SHARED_PROCESSES 512
 
-enum shared_direction { TO_DEVICE, FROM_DEVICE };
+enum shared_direction { TO_DEVICE, FROM_DEVICE, TO_PEER, FROM_PEER, DIRECTIONS };
 
 struct shared_usage {                /* one process on one GPU */
     pid_t pid;
