@@ -48,6 +48,7 @@ def examine(bus: str) -> Examination:
         *service.findings(bus, answer),
         *cards.findings(seen),
         *cards.programs(seen, answer.snapshot),
+        *cards.neighbours(seen, answer.snapshot, machine.neighbour_mode()),
         *machine.static_pods(),
         *machine.host_memory(seen),
     ]

@@ -3,7 +3,7 @@
 
 import ctypes
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -78,22 +78,55 @@ def findings(seen: Seen) -> Iterator[Finding]:
     yield ok("driver", f"version {seen.driver}")
     for card in seen.cards:
         yield _card(card)
-    yield from _neighbours([card.facts for card in seen.cards])
 
 
-def _neighbours(cards: Sequence[Facts]) -> Iterator[Finding]:
-    """Which of several cards can use the memory of others for what is swapped."""
-    if len(cards) < 2:
-        return
-    linked = ", ".join(str(facts.index) for facts in cards if facts.linked)
+def neighbours(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Finding]:
+    """Which cards can use the memory of others for what is swapped, and why others cannot.
+
+    `mode`: the setting `neighbour`.
+    """
+    cards, topic = [card.facts for card in seen.cards], "neighbour"
+    linked = [facts for facts in cards if facts.linked]
     alone = ", ".join(str(facts.index) for facts in cards if not facts.linked)
-    if linked:
-        yield ok("neighbour", f"over NVLink, memory of others can take what leaves GPU {linked}")
-    if alone:
-        bus = any(facts.reached for facts in cards if not facts.linked)
+    shared = len(snapshot.gpus) if snapshot is not None else 0
+    if shared > len(cards) > 0:
         yield note(
-            "neighbour", f"host memory takes what leaves GPU {alone}: NVLink links it to no other",
-            "neighbour = on uses GPUs that are reached over the bus" if bus else "")
+            topic, f"this container sees {len(cards)} of {shared} GPUs: its programs use the "
+            "memory of no other", "give it the GPUs that are linked to its own")
+    elif mode == "off" and len(cards) > 1:
+        yield note(topic, "host memory takes what leaves each GPU: neighbour = off", "")
+    elif len(cards) == 1:
+        only = cards[0].index
+        yield ok(topic, f"host memory takes what leaves GPU {only}: there is no other GPU")
+    elif cards:
+        if linked:
+            numbers = ", ".join(str(facts.index) for facts in linked)
+            yield ok(
+                topic, f"over NVLink, memory of others can take what leaves GPU {numbers}")
+        if alone:
+            bus = any(facts.reached for facts in cards if not facts.linked)
+            yield note(
+                topic, f"host memory takes what leaves GPU {alone}: NVLink links it to no other",
+                "neighbour = on uses GPUs that are reached over the bus" if bus else "")
+        yield from _lend_nothing(seen, snapshot if mode == "auto" else None)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and len(visible.split(",")) < len(cards):
+        yield note(
+            topic, f"with CUDA_VISIBLE_DEVICES={visible}, programs use the memory of these alone",
+            "name the GPUs that are linked to theirs as well, behind their own")
+
+
+def _lend_nothing(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
+    ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
+    for card in seen.cards if snapshot is not None else ():
+        processes = card.sample.processes if card.sample is not None else None
+        others = [one.pid for one in processes or () if one.pid not in {*ours, os.getpid()}]
+        if card.facts.linked and (others or processes is None):
+            why = f"{shown(others[0])} does not share it" if others else (
+                "NVML does not say which processes use it")
+            yield note(
+                "neighbour", f"GPU {card.facts.index} lends no memory to others: {why}",
+                "neighbour = on has it lend nevertheless")
 
 
 def _look(nvml: NVML, facts: Facts) -> InspectedGPU:

@@ -18,6 +18,7 @@ from nvshared.preload import switch, trial
 from nvshared.preload.tree import Tree
 from nvshared.quantity import rounded
 from nvshared.settings import files
+from nvshared.settings.config import Config
 from nvshared.units import GIB
 
 MACHINE = Tree(Path("/"))
@@ -69,6 +70,14 @@ def host_memory(seen: Seen) -> Iterator[Finding]:
     yield _budget(sum(card.facts.memory_total for card in seen.cards))
     yield _huge_pages()
     yield _locked()
+
+
+def neighbour_mode() -> str:
+    """The setting `neighbour`; its usual value if the configuration is wrong."""
+    try:
+        return files.load(None, os.environ, {}).neighbour
+    except NvshareError:
+        return Config().neighbour
 
 
 def _budget(cards: int) -> Finding:

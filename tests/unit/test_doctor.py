@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -109,10 +109,36 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(
         for one, far in ((FACTS, other), (other, FACTS))
     ]
     seen = Seen("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
-    *_, finding = cards.findings(seen)
+    (finding,) = cards.neighbours(seen, None, "auto")
     assert (finding.topic, finding.grade) == ("neighbour", grade)
     assert words in finding.words
     assert bool(finding.advice) is (reached and not linked)
+
+
+@pytest.mark.parametrize(("number", "shared", "mode", "visible", "words"), [
+    (0, 0, "auto", "", []),
+    (1, 1, "auto", "", ["host memory takes what leaves GPU 0: there is no other GPU"]),
+    (1, 2, "auto", "", ["this container sees 1 of 2 GPUs"]),
+    (2, 2, "off", "", ["host memory takes what leaves each GPU: neighbour = off"]),
+    (2, 2, "on", "", ["memory of others can take what leaves GPU 0, 1"]),
+    (2, 2, "on", "1", ["memory of others can take", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
+    (2, 2, "auto", "0,1", ["memory of others can take", "GPU 0 lends no memory to others: ",
+                           "GPU 1 lends no memory to others: "]),
+])
+def test_doctor_says_why_a_card_has_no_neighbour(
+    number: int, shared: int, mode: str, visible: str, words: list[str],
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    facts = [dataclasses.replace(FACTS, index=index, linked=frozenset({"GPU-other"}))
+             for index in range(number)]
+    seen = Seen("1", tuple(InspectedGPU(one, Mode(), OTHERS) for one in facts))
+    snapshot = a_snapshot()._replace(gpus=(cast("Any", None),) * shared)
+    found = list(cards.neighbours(seen, snapshot, mode))
+    assert len(found) == len(words)
+    assert all(said in one.words for one, said in zip(found, words, strict=True))
 
 
 def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
