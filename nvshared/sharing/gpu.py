@@ -350,7 +350,10 @@ class GPU:
         """The driver's figures are these. `before`: `occupied` before it was asked."""
         if sample.processes is None:
             return                      # what it said before is the latest that is known
-        foreign, before_alone = frozenset(self.strangers), self.neighbour.alone
+        before_alone = self.neighbour.alone
+        unhooked = {one.peer.pid for one in self.clients.values() if not one.has_library}
+        foreign = frozenset({*self.strangers, *unhooked.intersection(
+            one.pid for one in sample.processes)})
         # The context of a client may be there before its HELLO.
         alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
         self._foreign, self.neighbour.alone = foreign, alone
