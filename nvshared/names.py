@@ -18,9 +18,9 @@ LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
 # What can be set for one, with what holds where nothing is: no limit of memory in bytes, none of
 # the time in percent.
-USUAL_TERMS = {"memory-limit": 0, "host-memory-limit": 0, "compute-limit": 100,
-               "compute-request": 0, "priority": 2, "weight": 100, "suspended": 0,
-               "unshared": 0, "disk-limit": 0}
+USUAL_TERMS = {"memory-limit": 0, "host-memory-limit": 0, "neighbour-limit": 0,
+               "compute-limit": 100, "compute-request": 0, "priority": 2, "weight": 100,
+               "suspended": 0, "unshared": 0, "disk-limit": 0}
 # Interfaces besides nvsharectl that set terms of tenants: of pods, pods again, and SLURM's jobs.
 TERM_SOURCES = ("annotation", "claim", "class", "job")
 PRIORITIES = {"background": 1, "normal": 2, "high": 3}

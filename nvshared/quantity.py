@@ -26,6 +26,7 @@ LONGEST_TQ = 86_400                     # seconds; longer turns are a mistake, s
 LONGEST_TIME = 0xFFFF_FFFF              # seconds; what a D-Bus `u` holds
 UNITLESS_LEAST = MIB                    # bytes; a smaller number without a unit is a mistake
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
+OFF = 1                                 # byte, which no block fits
 HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
@@ -115,6 +116,11 @@ def limit(text: str) -> int:
     if (value := size(text)) < 1:
         raise ValueError(f"give 1 to {LARGEST} bytes")
     return value
+
+
+def limit_or_off(text: str) -> int:
+    """The same, or OFF."""
+    return OFF if text == "off" else limit(text)
 
 
 def share(text: str) -> int:

@@ -115,7 +115,8 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
     show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
 
 
-_LIMITS = {"memory-limit", "host-memory-limit", "disk-limit", "compute-limit"}
+_LIMITS = {
+    "memory-limit", "host-memory-limit", "disk-limit", "neighbour-limit", "compute-limit"}
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
@@ -159,15 +160,18 @@ def _has_account(name: str) -> bool:
 def _act_limit(options: Options) -> None:
     wanted = {
         "memory-limit": options.memory, "host-memory-limit": options.host_memory,
+        "neighbour-limit": options.neighbour,
         "compute-limit": options.compute, "compute-request": options.request,
         "disk-limit": options.disk,
     }
     if all(limit is None for limit in wanted.values()):
         raise InvalidArgs(
             "there is nothing to limit",
-            "give --memory SIZE, --host-memory SIZE, --disk SIZE, --compute PERCENT or "
-            "--request PERCENT",
+            "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
+            "--compute PERCENT or --request PERCENT",
         )
+    if isinstance(options.target, int) and options.neighbour is not None:
+        raise InvalidArgs("a process has no limit of borrowed memory", f"give {TENANT_KINDS}")
     if isinstance(options.target, int) and options.host_memory is not None:
         raise InvalidArgs("the host memory of a process has no limit", f"give {TENANT_KINDS}")
     if isinstance(options.target, int) and options.disk is not None:
@@ -186,8 +190,9 @@ LIMIT = Verb(
         "the GPU for no more than that share of the time, whether others want it or not; how much "
         "work that is depends on clock rates and on the program's processor. With "
         "--host-memory, the programs of a tenant may have allocated on all GPUs together what "
-        "could move into so much host memory; what is held already may still move. With --disk, no "
-        "more of their swapped memory goes on to the disk, where there is one. With "
+        "could move into so much host memory; what is held already may still move. With "
+        "--neighbour, they may have so much of other GPUs' memory for what is swapped. With "
+        "--disk, no more of their swapped memory goes on to the disk, where there is one. With "
         "--request, a tenant gets at least that share of each GPU's time while programs take "
         "turns. What all request together is at most 100 %. A limit "
         "lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod) "
@@ -219,6 +224,11 @@ LIMIT = Verb(
             "--disk", metavar="SIZE", type=number_or_none("disk-limit"),
             help="of a tenant: how much of what is swapped may lie on the disk, of all GPUs "
             "together; none: what was set is taken back",
+        ),
+        argument(
+            "--neighbour", metavar="SIZE", type=number_or_none("neighbour-limit"),
+            help="of a tenant: how much of other GPUs' memory the programs on each GPU may have "
+            "for what is swapped; off: nothing; none: what was set is taken back",
         ),
         argument(
             "--compute", metavar="PERCENT", type=number_or_none("compute-limit"),

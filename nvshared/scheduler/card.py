@@ -458,6 +458,17 @@ class Card:
             *(one.capacity for one in client.tenancies if one.capacity),
         ])
 
+    def borrowable(self, client: ScheduledClient) -> int | None:
+        """Bytes that limits of its tenants leave the client to borrow; negative: it has too many.
+
+        None: they have no limit.
+        """
+        limits = {name: self.tenants.terms_for(name).neighbour_limit for name in client.tenants}
+        return min([
+            limit - sum(one.loan.ordered for one in self.groups.group("borrowing")
+                        if name in one.tenants)
+            for name, limit in limits.items() if limit], default=None)
+
     def beside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes left when these are whole at once, and the others out as far as they can be.
 

@@ -132,6 +132,8 @@ class Decision:
     def _lend(self, client: ScheduledClient, moved: int) -> int:
         """What may lie on another card when so many bytes more are there or on the host."""
         loan = client.loan.ordered
+        left = self.card.borrowable(client)
+        moved = moved if left is None else min(moved, max(0, left))
         if client.terms.suspended:
             return loan                 # see loans.py
         if client.lender is None and moved:

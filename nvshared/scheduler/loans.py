@@ -10,11 +10,11 @@ of its clients, if that is more. A loan counts as room on the lender from the or
 until the borrower has said that it holds less, so the lender's sum keeps to its capacity whichever
 messages cross. When a client of the lender is promised more, the loans exceed what can be lent, and
 the borrowers' schedulers order the rest back (`plan`). *Clean* memory, of which the host has a
-copy, returns at once; idle clients get such copies in calm moments (ahead.py). *Dirty* memory goes
-home while the borrower's own card has room, over NVLink, and else to the host at the speed of one
-card's bus (32 GiB took 0.63 s between two H100s). So an eighth of the card is never lent: a client
-that grows no faster than that finds room, and only a client that takes most of the card at once
-waits.
+copy, returns at once; clients without a turn get such copies in quiet moments (ahead.py). *Dirty*
+memory goes home while the borrower's own card has room, over NVLink, and else to the host at the
+speed of one card's bus (32 GiB took 0.63 s between two H100s). So an eighth of the card is never
+lent: a client that grows no faster than that finds room, and only a client that takes most of the
+card at once waits.
 
 **A process that is no client cannot call a loan back.** So with `neighbour = auto` a card lends
 only while NVML shows no such process on it. A card that could lend is watched for that even without
@@ -28,6 +28,8 @@ faster, and nothing larger.
 
 **A suspended client borrows nothing**, and what it has borrowed goes to the host: its memory is not
 loaded soon, and a process whose memory lies on two cards cannot be moved.
+
+**A tenant's limit** (`neighbour-limit`) bounds what its clients on one card have on others.
 
 A borrower that leaves an order unanswered for long does not count any more. What it holds shows as
 memory in use outside of us, if it is still there (capacity.py).
@@ -71,7 +73,7 @@ def plan(decision: Decision) -> None:
         client.note_loan()              # as it is by the event that is being handled
     for client in borrowing:
         lender = client.lender
-        excess = 0 if lender is None else lender.excess
+        excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
         if lender not in card.neighbour.reachable or client.terms.suspended:    # any more
             excess = client.loan.ordered
         if not excess or not client.loan.ordered:

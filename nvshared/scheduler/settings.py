@@ -67,6 +67,7 @@ class TenantTerms:
     priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time, guaranteed
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
+    neighbour_limit: int = 0            # bytes of other cards, by each card's programs; 0: no limit
     suspended: bool = False             # evicted, and not run
     disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
     unshared: int = 0                   # 1: programs without the library are suspended, too

@@ -34,7 +34,17 @@ from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
-from nvshared.quantity import HEAVIEST, LARGEST, amount, limit, priority, share, switch, weight
+from nvshared.quantity import (
+    HEAVIEST,
+    LARGEST,
+    amount,
+    limit,
+    limit_or_off,
+    priority,
+    share,
+    switch,
+    weight,
+)
 from nvshared.scheduler.settings import UNLIMITED
 
 SECTION = "tenant"
@@ -83,6 +93,7 @@ def _checkpoint(text: str) -> int:
 TERMS: Mapping[str, Term] = {
     "memory-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
     "host-memory-limit": Term(LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
+    "neighbour-limit": Term(LARGEST, "a number of bytes", _or_none(limit_or_off, 0)),
     "compute-limit": Term(
         UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
     "compute-request": Term(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nvshared.control.tenants import Tenant, Term
 from nvshared.names import PRIORITIES, USUAL_TERMS
-from nvshared.quantity import limit, share, sized, weight
+from nvshared.quantity import OFF, limit, limit_or_off, share, sized, weight
 from nvshared.tui.figures import size
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ MEANINGS: dict[str, Meaning] = {
     "disk-limit": Meaning(
         limit, _limit, lambda limit: f"d{size(limit)}", _memory,
         "The programs of {name} together may have {what} on the disk",
+    ),
+    "neighbour-limit": Meaning(
+        limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
+        lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
+        lambda limit: "no memory" if limit == OFF else _memory(limit),
+        "The programs of {name} together may borrow {what} of other GPUs, on each GPU",
     ),
     "compute-limit": Meaning(
         share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",

@@ -107,11 +107,12 @@ async def test_tenant_terms_are_refused_to_users_and_readable(
 async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, ctl: Run) -> None:
     ended = await ctl(
         "limit", "user:alice", "--memory", "40GiB", "--compute", "50", "--host-memory", "9GiB",
-        "--request", "30")
+        "--neighbour", "off", "--request", "30")
     assert ended.code == ExitCode.OK
     assert ended.out.splitlines() == [
         "The programs of user:alice together may allocate 40GiB on each GPU.",
         "The programs of user:alice together may need 9GiB of host memory for what may leave GPUs.",
+        "The programs of user:alice together may borrow no memory of other GPUs, on each GPU.",
         "The programs of user:alice together may use each GPU at most 50 % of the time.",
         "The programs of user:alice together get 30 % of the time of each GPU, whenever they want "
         "it.",
@@ -120,7 +121,8 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
     assert ruled.tenancy.terms("user:alice") == TenantTerms(
-        40 * GIB, 200, compute_limit=50, compute_request=30, host_memory_limit=9 * GIB)
+        40 * GIB, 200, compute_limit=50, compute_request=30, host_memory_limit=9 * GIB,
+        neighbour_limit=1)
     ended = await ctl("limit", "job:7", "--request", "71")
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS, "the compute-request of job:7 cannot be 71 %; others have, of "
@@ -215,7 +217,9 @@ async def test_value_none_takes_terms_of_a_program_back(manager: Manager, ctl: R
     (["limit", "7", "--request", "30"], "a process cannot request time; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["limit", "user:a"], "there is nothing to limit; give --memory SIZE, --host-memory SIZE, "
-     "--compute PERCENT or --request PERCENT"),
+     "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT"),
+    (["limit", "7", "--neighbour", "off"], "a process has no limit of borrowed memory; give "
+     "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),
     (["tenants", "--explain", "alice"],

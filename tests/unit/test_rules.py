@@ -42,6 +42,7 @@ priority = high
 [tenant group:staff]
 memory-limit = none
 compute-limit = none
+neighbour-limit = off
 """)
     assert found.tq == 3_000_000
     assert found.rules == (
@@ -52,6 +53,7 @@ compute-limit = none
         Rule("unit:jupyter-*.service", "priority", 3, f"{file}:10"),
         Rule("group:staff", "memory-limit", 0, f"{file}:12"),
         Rule("group:staff", "compute-limit", 100, f"{file}:13"),
+        Rule("group:staff", "neighbour-limit", 1, f"{file}:14"),
     )
 
 

@@ -17,14 +17,16 @@ from nvshared.scheduler.events import (
     Joined,
     Memory,
     SettingsChanged,
+    TenantChanged,
     Tick,
     WrittenBack,
 )
 from nvshared.scheduler.neighbours import Neighbour
+from nvshared.scheduler.settings import TenantTerms
 from nvshared.units import GIB
 from tests.unit import scheduler_world
 from tests.unit.scheduler_hookmodel import Hook
-from tests.unit.scheduler_talk import Talk
+from tests.unit.scheduler_talk import Talk, writebacks
 from tests.unit.scheduler_world import World
 from tests.unit.test_scheduler_rows import Row
 
@@ -172,6 +174,19 @@ def test_writeback_of_borrowed_memory_is_cut_when_a_client_wants_the_card() -> N
     assert Yield(1, order.number) in near.want(1)
 
 
+def test_writeback_copies_borrowed_memory_of_a_waiting_client_until_the_turn_ends() -> None:
+    near, _ = pair()
+    near.tell(SettingsChanged(replace(near.settings, writeback=True)))
+    lend(near)
+    near.obey([one for one in near.said if isinstance(one, Load)])
+    near.memory[1] = replace(near.memory[1], dirty=30 * GIB)
+    near.want(1)
+    assert near.scheduler._card.head == 1
+    (order,) = writebacks(near.wait(1))
+    assert (order.client, order.size) == (1, 0)
+    assert Yield(1, order.number) in near.idle(2)
+
+
 def test_recall_loads_dirty_memory_while_the_borrowers_own_card_has_room() -> None:
     near, far = pair()
     idle_borrower(near)
@@ -197,6 +212,28 @@ def test_return_that_failed_is_ordered_again_later() -> None:
     assert loans(near.tell(Tick())) == [(0, FAR)]
     assert not loans(near.tell(_evicted(near, 1, 30)))
     assert loans(near.wait(1)) == [(0, FAR)]
+
+
+@pytest.mark.parametrize(("limit", "lent"), [(20 * GIB, 20), (1, 0), (0, 30)])
+def test_tenant_borrows_up_to_its_limit(limit: int, lent: int) -> None:
+    near, _ = pair()
+    near.tell(TenantChanged("user:a", TenantTerms(neighbour_limit=limit)))
+    near.join(1, 60, 60, tenants=("user:a",))
+    near.join(2, 50)
+    assert [loan for loan, _ in loans(near.want(2))] == [lent]
+
+
+def test_limit_of_a_tenant_that_shrinks_calls_the_rest_back() -> None:
+    near, _ = pair(step=1)
+    near.join(3, tenants=("user:a",))
+    near.join(1, 60, 60, tenants=("user:a",))
+    near.join(2, 50)
+    near.want(2)
+    while moves := near.scheduler._card.clients[1].moves:
+        near.tell(_evicted(near, 1, moves[0].order.loan / GIB))
+    terms = TenantTerms(neighbour_limit=20 * GIB)
+    # And a step more, so that it is not called back each time that the limit is reached.
+    assert loans(near.tell(TenantChanged("user:a", terms))) == [(19, FAR)]
 
 
 def test_borrower_that_leaves_gives_all_back() -> None:

@@ -468,6 +468,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
         return;
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
+    surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* some may be freed */
     /* These bytes count as host memory until they have moved, and so do their new places. Within the
      * order's allowance the host has room for them once. The lock is released meanwhile, so reports
      * of other threads must count them. */
