@@ -14,8 +14,9 @@ The goals, in order of priority:
    if a client will come, so it is done only while an idle client has swapped memory; the client
    that lacks most is taken for the next. What it lacks, less what is free, is written back where
    it would be evicted: from the client that will run last.
-   Memory that idle clients have on a neighbour card is written back, too, whoever comes: with a
-   copy on the host it returns at once (loans.py).
+   Memory that clients without a turn have on a neighbour card is written back, too, also while
+   others wait for their turns: hand-overs over NVLink leave the bus unused, and with a copy on the
+   host such memory returns at once (loans.py).
 4. **Preallocate** host memory in running clients (PREALLOCATE) for what will be evicted from them.
    Their memory changes, so it cannot be written back yet. PREALLOCATE has no answer, and any move
    ends it.
@@ -48,6 +49,7 @@ while a client drains or a holder lacks something, no move waits.
 from collections.abc import Iterable
 
 from nvshared.scheduler import quantum
+from nvshared.scheduler.actions import Writeback
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Goal, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
@@ -68,7 +70,7 @@ def interrupt(decision: Decision) -> None:
     card = decision.card
     if not card.groups.size("speculating"):
         return
-    calm, copying = _calm(card), _copying(card)
+    calm, quiet, copying = _calm(card), _quiet(card), _copying(card)
     for client in card.groups.group("speculating"):
         rests = calm and client.is_idle
         for move in client.moves:
@@ -76,7 +78,9 @@ def interrupt(decision: Decision) -> None:
                 case Goal.HEAD:
                     goes_on = not card.patience[move.way].waits
                 case Goal.WRITEBACK:
-                    goes_on = rests and Way.OUT not in copying
+                    copies = isinstance(move.order, Writeback) and not move.order.size
+                    goes_on = Way.OUT not in copying and (
+                        quiet and not client.holds if copies else rests)
                 case Goal.PREFETCH:
                     comes_for_it = move.way is Way.IN and client.phase is not Phase.IDLE
                     free = card.settings.prefetch and not card.groups.size("holding")
@@ -105,8 +109,8 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
             _prefetch(decision)
         if writeback_pays(card) and Way.OUT not in _copying(card):
             _write_back(decision)
-        if card.settings.writeback and Way.OUT not in _copying(card):
-            _copy_borrowed(decision)
+    if card.settings.writeback and _quiet(card) and Way.OUT not in _copying(card):
+        _copy_borrowed(decision)
     if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
         _preallocate(decision, head)
 
@@ -124,9 +128,13 @@ def writeback_pays(card: Card) -> bool:
 
 
 def _calm(card: Card) -> bool:
-    groups = card.groups
-    busy = ("queued", "lacking", "asking", Phase.LOADING, Phase.DRAINING)
-    return not any(groups.size(name) for name in busy) and card.free >= 0
+    return _quiet(card) and not card.groups.size("queued")
+
+
+def _quiet(card: Card) -> bool:
+    """No client waits for memory to move."""
+    busy = ("lacking", "asking", Phase.LOADING, Phase.DRAINING)
+    return not any(card.groups.size(name) for name in busy) and card.free >= 0
 
 
 def _fit_together(card: Card) -> bool:
@@ -283,7 +291,8 @@ def _copy_borrowed(decision: Decision) -> None:
     for client in card.groups.group("borrowing"):
         wanted = min(
             client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
-        if not client.memory.dirty or client.moves or not client.is_idle or wanted < block:
+        unfit = client.moves or client.holds or client.terms.suspended or wanted < block
+        if not client.memory.dirty or unfit:
             continue
         if decision.due(max(client.since + client.writeback.after, client.copy_after)):
             decision.write_back(client, 0, client.host_charged + wanted)

@@ -385,8 +385,11 @@ class World:
         if isinstance(action, Writeback):
             self._saves.add(action.number)
             states = {view.state for view in views.values()}
-            assert states <= {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
-                              ClientState.EVICTING, ClientState.LIMITED}, "it saves, and is awaited"
+            calm = {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
+                    ClientState.EVICTING, ClientState.LIMITED}
+            # What lies on another card alone is copied while others wait for their turns.
+            calm |= set() if action.size else {ClientState.WAITING}
+            assert states <= calm, "it saves, and is awaited"
         if isinstance(action, Store):
             client = self.scheduler._card.clients[action.client]
             more = action.size - client.memory.disk
