@@ -80,9 +80,9 @@ class Snapshot:
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
-    disk_budget: int = 0                # bytes of the disk that they may write in all,
-    disk_used: int = 0                  # and have, or may by orders
     quantum: int = 0                    # in force; where it is auto and nobody waits, the last
+    disk_budget: int = 0                # bytes of the disk that its clients may write in all,
+    disk_used: int = 0                  # and have, or may by orders
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:

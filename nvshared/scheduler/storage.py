@@ -59,6 +59,8 @@ def plan(decision: Decision, short: int) -> None:
             continue
         if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
             continue
+        if not decision.due(client.failures.copies_after):
+            continue                    # first it gives up copies
         most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
         if most - client.memory.disk < block:       # the last order is carried out
             more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)

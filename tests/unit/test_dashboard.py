@@ -11,6 +11,7 @@ from rich.console import Console
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.canvas import table
 from nvshared.tui.figures import duration, quantum, shortened, size
+from nvshared.tui.panels import waiting_for
 from nvshared.tui.tables import CLIENTS, Bar, Part, client_columns, fitted, gpu_columns, plain
 from nvshared.units import GIB
 
@@ -60,6 +61,15 @@ def test_tables_have_loan_columns_only_while_memory_is_lent() -> None:
     assert "3.0G" in plain(client_columns([HOLDER, borrower]), [borrower])
     assert "Lent" not in plain(gpu_columns(SHARED), [CARD])
     assert "4.0G" in plain(gpu_columns(SHARED._replace(gpus=(lender,))), [lender])
+
+
+def test_client_that_loads_from_the_disk_shows_how_far_it_is() -> None:
+    loads = WAITER._replace(
+        state="loading", on_disk=18 * GIB, loading=18 * GIB, swapped=14 * GIB, waiting_usec=1)
+    assert "ON DISK" not in plain(client_columns([HOLDER]), [HOLDER])
+    assert "18.0G" in plain(client_columns([HOLDER, loads]), [loads])
+    assert waiting_for(SHARED, loads) == "for its memory, loading from disk: 4.0G of 18.0G"
+    assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to come in"
 
 
 def test_plain_text_is_never_cut() -> None:
