@@ -127,7 +127,10 @@ def settle(card: Card) -> None:
         return
     held = sums.host_charged + sums.beyond
     beyond = sums.committed + sums.beyond - card.settings.capacity
-    card.host.needs = needs = max(held, min(least_host(beyond, clients), _host(card)))
+    needs = least_host(beyond, clients)
+    if card.disk.budget.size:
+        needs = min(needs, _host(card))
+    card.host.needs = needs = max(held, needs)
     card.disk.needs = max(sums.disk, beyond - needs + margin(needs, clients))
 
 
