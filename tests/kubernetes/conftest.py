@@ -169,7 +169,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Notes how each test ended."""
     report: pytest.TestReport = (yield).get_result()    # type: ignore[attr-defined]
     if report.when == "call" or not report.passed:
-        item.config.stash.setdefault(TESTS, {})[item.nodeid.rpartition("/")[2]] = {
+        name = item.nodeid.removeprefix("tests/kubernetes/")
+        item.config.stash.setdefault(TESTS, {})[name] = {
             "outcome": report.outcome, "seconds": round(report.duration, 1),
             **dict(report.user_properties),
         }
