@@ -94,7 +94,8 @@ def neighbours(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Fin
             topic, f"this container sees {len(cards)} of {shared} GPUs: its programs use the "
             "memory of no other", "give it the GPUs that are linked to its own")
     elif mode == "off" and len(cards) > 1:
-        yield note(topic, "host memory takes what leaves each GPU: neighbour = off", "")
+        yield note(topic, "host memory takes what leaves each GPU: neighbour = off, or tiers "
+                   "are without it", "")
     elif len(cards) == 1:
         only = cards[0].index
         yield ok(topic, f"host memory takes what leaves GPU {only}: there is no other GPU")

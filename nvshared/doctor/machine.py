@@ -73,11 +73,12 @@ def host_memory(seen: Seen) -> Iterator[Finding]:
 
 
 def neighbour_mode() -> str:
-    """The setting `neighbour`; its usual value if the configuration is wrong."""
+    """The setting `neighbour`, off without that tier; usual ones if the configuration is wrong."""
     try:
-        return files.load(None, os.environ, {}).neighbour
+        config = files.load(None, os.environ, {})
     except NvshareError:
-        return Config().neighbour
+        config = Config()
+    return config.neighbour if "neighbour" in config.tiers else "off"
 
 
 def _budget(cards: int) -> Finding:
