@@ -43,7 +43,7 @@ TOGETHER = (
 FIRST = (
     "libhook/tests/simulator/test_simulator_programs.py", "tests/unit/test_style.py::test_mypy",
     "tests/integration/test_demo.py::test_demo_ends_with_right_results_and_leaves_nothing",
-    "tests/integration/test_random_calls.py", "tests/integration/test_stays.py",
+    "tests/integration/test_random_calls.py", "tests/integration/test_undrainable.py",
 )
 
 

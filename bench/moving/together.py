@@ -98,7 +98,7 @@ def balance(seconds: float) -> int:
                 ends.append(round(float(alone), 2))
             took[variant] = time.monotonic() - began
             moves = [line.strip() for line in daemon.log.read_text().splitlines()
-                     if "moves to" in line or "stays" in line]
+                     if "moves to" in line or "pin_reason" in line]
             say("balance", variant=variant, total_s=round(took[variant], 2), ends_s=ends,
                 moves=moves, checksums=len(sums))
             for one in trainings[variant]:

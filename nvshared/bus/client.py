@@ -48,7 +48,7 @@ class ClientInterface(Interface):
     State = read_only("State", "s", lambda self: self._client.state)
     Unparkable = read_only("Unparkable", "s", lambda self: self._client.unparkable)
     Moved = read_only("Moved", "s", lambda self: self._client.moved, Emits.NOTHING)
-    Stays = read_only("Stays", "s", lambda self: str(self._client.memory.stays))
+    PinReason = read_only("PinReason", "s", lambda self: str(self._client.memory.pin_reason))
     Allocated = read_only(
         "Allocated", "t", lambda self: self._client.memory.allocated, Emits.NOTHING)
     Resident = read_only("Resident", "t", lambda self: self._client.memory.resident, Emits.NOTHING)

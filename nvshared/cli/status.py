@@ -79,7 +79,7 @@ CLIENTS = Verb(
         "BORROWED is what it has of another card's memory, ON DISK what lies there. IDLE shows for "
         "how long a program has had nothing to do since its turn. LIMITS shows what is set for a "
         "program: its memory limit, its share of the time in percent, its weight (w200). "
-        "STAYS shows why nothing of a program leaves the GPU any more: its work does not end "
+        "PIN-REASON shows why nothing of a program leaves the GPU any more: its work does not end "
         "(undrained), the library may not see its work (unseen), or a device or another library "
         "has its memory (given). A narrow terminal shows fewer columns, a pipe all of them."
     ),

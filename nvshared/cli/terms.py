@@ -318,7 +318,7 @@ def _act_suspension(suspended: bool, options: Options) -> None:
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
     index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
     return any(
-        one.state != "suspended" or (one.resident and not one.stays)
+        one.state != "suspended" or (one.resident and not one.pin_reason)
         for one in daemon.snapshot().clients
         if target in (one.pid, one.tenant, f"user:{user(one.uid)}") and index in (None, one.gpu)
     )

@@ -72,7 +72,7 @@ class ClientSnapshot(NamedTuple):
     state: str                          # idle, waiting, limited, loading, running, draining,
                                         # evicting, suspended, crowded, parking, parked or
                                         # restoring
-    stays: str                          # why nothing of it leaves: undrained, unseen, given or kept
+    pin_reason: str                     # why it cannot be evicted: undrained, unseen, given, kept
     memory_limit: int                   # bytes; 0: none
     compute_limit: int                  # percent of the time; 100: none
     weight: int                         # 1 to 1000

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from enum import IntEnum, IntFlag
 
 from nvshared.errors import ProtocolError
-from nvshared.scheduler.events import Memory, Stays
+from nvshared.scheduler.events import Memory, PinReason
 
 VERSION = 2
 
@@ -114,7 +114,7 @@ TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
 SIZE = 104
-REASONS = {int(one): one for one in Stays if one is not Stays.KEPT}     # that a hook can give
+REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # of a hook
 TEXT_PIECE = 88                         # bytes in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in all
 TEXTS = (Type.NAME, Type.GANG)
@@ -238,16 +238,16 @@ def decode_report(packet: bytes) -> ReportRecord:
                 errors="ignore"))
     _, _, flags, why, number, *figures, tail, one, other = REPORT.unpack(packet)
     heard, uuid = ((0, 0), tail) if kind in NAMES_GPU else (HEARD.unpack(tail), NO_UUID)
-    memory = Memory(*[*figures, *heard, _stays(why, version)])
+    memory = Memory(*[*figures, *heard, _pin_reason(why, version)])
     if kind in ASKS:
         return ReportRecord(
             kind, flags, number, memory, uuid, commit=one, pins=other, version=version)
     return ReportRecord(kind, flags, number, memory, uuid, moved=one, took=other)
 
 
-def _stays(code: int, version: int) -> Stays:
+def _pin_reason(code: int, version: int) -> PinReason:
     if version != VERSION:
-        return Stays.NOT                # whatever lies there
+        return PinReason.NONE                # whatever lies there
     if code not in REASONS:
         raise ProtocolError(f"the unknown reason {code} to stay came")
     return REASONS[code]

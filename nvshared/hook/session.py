@@ -439,7 +439,7 @@ def _bounded(said: events.Memory, total: int) -> events.Memory:
         raise ProtocolError(f"it claims to have borrowed {said.borrowed} of {said.host} bytes")
     return events.Memory(
         allocated, said.resident, said.pinned, pending, min(said.room, total),
-        _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.stays,
+        _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.pin_reason,
         said.borrowed, min(said.dirty, said.borrowed), min(said.disk, total),
     )
 

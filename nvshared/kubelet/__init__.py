@@ -2,7 +2,7 @@
 """nvshare-kubelet: pods get shared GPUs. A device plugin of Kubernetes, or a DRA driver.
 
     kubelet ◄── gRPC ──► plugin or driver ──► offer: which cards can be shared; container: what a
-                                                ▲    container gets, by CDI if the runtime heeds it
+                                                ▲    container gets, by CDI if it is supported
                                       card ─────┘  asks nvshared over D-Bus, and reads what kubelet
                                                    gave away
 

@@ -152,7 +152,7 @@ class Terms:
         The first one was kubelet's: nobody else knows the hash before."""
         for other in self._pods.values():
             if other.tenant == one.tenant and other.uid != one.uid:
-                logger.warning("%s is not heeded: it says that it is %s", one, other)
+                logger.warning("%s is ignored: it says that it is %s", one, other)
                 return
         before = self._pods.get(one.uid)
         self._pods[one.uid] = one

@@ -167,12 +167,12 @@ def listen(
         try:
             for news, what in server(kubeconfig).follow(path, f"spec.nodeName={node}", read):
                 if news == "LISTED":
-                    logger.info("%s of %s are heeded", words, node)
+                    logger.info("%s of %s are read", words, node)
                     trouble = ""
                 hear(news, what)
         except TROUBLES as error:
             if trouble != (trouble := str(error)):
-                logger.warning("%s are not heeded: %s", words, error)
+                logger.warning("%s are not read: %s", words, error)
             time.sleep(PERIOD)
 
 

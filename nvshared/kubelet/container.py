@@ -10,7 +10,7 @@ socket, which a container that has the old file would never see. /etc/ld.so.prel
 necessity, and is never replaced. All of it is read-only.
 
 All of that, and the GPU, comes by devices of CDI (Container Device Interface: files that tell a
-container runtime what a device is) where the container runtime heeds them. Where it does not, it
+container runtime what a device is) where the container runtime supports them. Where it does not, it
 comes by mounts and variables, and NVIDIA_VISIBLE_DEVICES asks NVIDIA's container runtime for the
 GPU. Our one CDI file has a device for each card, nvshare.com/gpu=UUID, and one for containers that
 get the card by NVIDIA's own device, nvshare.com/gpu=shared. Nothing in it is of one container, so

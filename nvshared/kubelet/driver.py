@@ -3,8 +3,8 @@
 
 What a claim consumes becomes terms of its pods, before kubelet gets an answer; containers get
 the card, the library and the way to nvshared by CDI devices. Whatever is in the way is the answer,
-and kubelet asks again: while nvshared is away, or the container runtime does not heed CDI devices,
-no pod starts. A claim may be prepared any number of times.
+and kubelet asks again: while nvshared is away, or the container runtime does not support CDI
+devices, no pod starts. A claim may be prepared any number of times.
 """
 
 import asyncio

@@ -96,7 +96,7 @@ async def _serve(options: Options) -> None:
     failures: list[NvshareError] = []
 
     def fail(what: threading.ExceptHookArgs) -> None:
-        """Without one of its threads it would go on, and heed nothing: it is started anew."""
+        """Without one of its threads it would go on, and do nothing: it is started anew."""
         threading.__excepthook__(what)
         thread = "" if what.thread is None else what.thread.name
         failures.append(NvshareError(
@@ -135,7 +135,7 @@ async def _serve(options: Options) -> None:
             labels.publish(offer)
             if slices is not None:
                 slices.publish(offer)
-            if runtime.heeds and (offered := offer.offered()):
+            if runtime.supports_cdi and (offered := offer.offered()):
                 containers.learn(card.uuid for card in offered)
             await asyncio.wait(
                 [*news, looking], timeout=PERIOD, return_when=asyncio.FIRST_COMPLETED)

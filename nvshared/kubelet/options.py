@@ -87,11 +87,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--dra", action="store_true",
         help="serve claims of DRA (device class gpu.nvshare.com) in place of the device plugin; "
-             "needs Kubernetes 1.34 and a container runtime that heeds CDI devices",
+             "needs Kubernetes 1.34 and a container runtime that supports CDI devices",
     )
     made.add_argument(
         "--cdi", choices=(AUTO, ON, OFF), default=AUTO,
-        help="whether the container runtime heeds CDI devices; auto: it is asked (default: auto)",
+        help="whether the container runtime supports CDI devices; auto: it is asked "
+             "(default: auto)",
     )
     made.add_argument(
         "--cdi-folder", metavar="DIR", type=_path, default=Path(CDI),

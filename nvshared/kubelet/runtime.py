@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the container runtime heeds CDI devices: it is asked, over its own socket.
+"""Whether the container runtime supports CDI devices: it is asked, over its own socket.
 
 containerd 1.6 drops them without a word, and so does 1.7 unless `enable_cdi` is set: a container
 would start without the library, and use the whole GPU. The question is put again for each pod, as
@@ -7,7 +7,7 @@ a runtime is upgraded and set up anew while we run.
 
 A machine may have several runtimes: Docker's containerd beside that of k3s. The command line of the
 kubelet that runs, or its configuration, names the one that starts pods. Where neither does, CDI
-devices are used if all runtimes heed them.
+devices are used if all runtimes support them.
 """
 
 import asyncio
@@ -42,23 +42,23 @@ class Runtime:
         self._cdi = cdi
         self._sockets = sockets
         self._proc = proc
-        self.heeds = False              # CDI devices, when it was last asked
+        self.supports_cdi = False              # CDI devices, when it was last asked
 
     async def why_not(self) -> str:
         """Why containers cannot get CDI devices; "" if they can."""
         why = await self._why_not()
-        self.heeds = not why
+        self.supports_cdi = not why
         return why
 
     async def _why_not(self) -> str:
         if self._cdi != AUTO:
-            return "" if self._cdi == ON else "--cdi off says that CDI devices are not heeded"
+            return "" if self._cdi == ON else "--cdi off says that CDI devices are not supported"
         sockets = [path for path in self._sockets if path.is_socket()]
         if len(self._sockets) > 1 and (used := await asyncio.to_thread(endpoint, self._proc)):
             sockets = [used]
         if not sockets:
             return (
-                "nobody says whether CDI devices are heeded: there is no container runtime at "
+                "nobody says whether CDI devices are supported: there is no container runtime at "
                 f"{' or '.join(map(str, self._sockets))}; --runtime names its socket"
             )
         for socket in sockets:
@@ -78,7 +78,7 @@ class Runtime:
                 CRI["StatusResponse"], PATIENCE,
             )
         except NvshareError as error:
-            return f"nobody says whether CDI devices are heeded: {error}"
+            return f"nobody says whether CDI devices are supported: {error}"
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))
 
 
@@ -135,14 +135,15 @@ def refusal(name: str, version: str, config: str) -> str:
                 said = json.loads(config).get("enableCDI") if config else None
             except (ValueError, AttributeError):
                 said = None
-            heeded = number >= (2, 0, 0) if said is None else number >= (1, 7, 2) and said is True
+            supported = (
+                number >= (2, 0, 0) if said is None else number >= (1, 7, 2) and said is True)
         case "cri-o":
-            heeded = number >= (1, 28, 0)
+            supported = number >= (1, 28, 0)
         case _:
-            heeded = False
-    if heeded:
+            supported = False
+    if supported:
         return ""
     return (
-        f"{name} {version} does not heed CDI devices: containerd does from 1.7.2 with enable_cdi, "
-        "and from 2.0; CRI-O from 1.28"
+        f"{name} {version} does not support CDI devices: containerd does from 1.7.2 with "
+        "enable_cdi, and from 2.0; CRI-O from 1.28"
     )

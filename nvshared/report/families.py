@@ -142,8 +142,10 @@ CLIENT_SIGNS: Signs[Client] = [
      lambda client: (str(client.peer.uid),)),
     ("state", "1 for each program; the label state says what it does", ("state",),
      lambda client: (client.state,)),
-    ("stays", "1 for each program that does not leave the GPU any more; the label reason says why",
-     ("reason",), lambda client: (str(client.memory.stays),) if client.memory.stays else None),
+    ("pin_reason",
+     "1 for each program that does not leave the GPU any more; the label reason says why",
+     ("reason",),
+     lambda client: (str(client.memory.pin_reason),) if client.memory.pin_reason else None),
 ]
 CLIENT_GAUGES: Table[Client] = [
     ("managed_allocated_bytes", "Bytes that the program has allocated, on the GPU or not",

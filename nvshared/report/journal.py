@@ -39,9 +39,9 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
             "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, why
         )
     )
-    gpu.client_stays.connect(
+    gpu.client_pinned.connect(
         lambda client, why: say(
-            logging.WARNING, client, "stays",
+            logging.WARNING, client, "pin_reason",
             f"stays on the GPU from now on, and others get what is left: {why.words}",
         )
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nvshared.errors import NvshareError
-from nvshared.scheduler.actions import Action, Crowded, Stayed, Stuck, TurnEnded, TurnStarted
+from nvshared.scheduler.actions import Action, Crowded, Pinned, Stuck, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Event, Seen, Tick
 from nvshared.sharing.gpu import GPU
 
@@ -62,7 +62,7 @@ class Trace:
             self._write(gpu, at, "event", event)
 
     def _action(self, gpu: GPU, at: int, action: Action) -> None:
-        is_report = isinstance(action, TurnStarted | TurnEnded | Stuck | Stayed | Crowded)
+        is_report = isinstance(action, TurnStarted | TurnEnded | Stuck | Pinned | Crowded)
         self._write(gpu, at, "report" if is_report else "order", action)
 
     def _write(self, gpu: GPU, at: int, kind: str, what: Event | Action) -> None:

@@ -8,7 +8,7 @@ bytes, times microseconds.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nvshared.scheduler.events import Stays
+from nvshared.scheduler.events import PinReason
 
 
 class ClientState(StrEnum):
@@ -181,13 +181,13 @@ class Crowded:
 
 
 @dataclass(frozen=True, slots=True)
-class Stayed:
+class Pinned:
     """Report: a client is undrainable, so its memory is pinned from now on."""
 
     client: int
-    reason: Stays
+    reason: PinReason
 
 
 Order = Run | Stop | MoveOrder | Preallocate | Store | Yield | Limits | Publish | Watch
-Report = TurnStarted | TurnEnded | Stuck | Stayed | Crowded
+Report = TurnStarted | TurnEnded | Stuck | Pinned | Crowded
 Action = Order | Report

@@ -313,7 +313,7 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     short = comes.need - comes.memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
-        idle = not (client.moves or client.memory.stays or client.overclaims.host)
+        idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
         made = client.preallocated <= client.memory.host + step // 2    # most of what it may make
         # In a domain that lacks host memory, unused host memory is taken back.
         lacking = any(domain.lacking for domain in client.domains)

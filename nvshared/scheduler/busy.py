@@ -110,8 +110,8 @@ def _suit(members: list[ScheduledClient]) -> bool:
     """Whether such clients may be put into turns together."""
     priority = members[0].priority if members else Priority.BACKGROUND
     return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
-        client.priority is not priority or client.rationed or client.memory.stays
-        or client.terms.suspended or client.mute or client.standing
+        client.priority is not priority or client.rationed or client.memory.pin_reason
+        or client.terms.suspended or client.unresponsive or client.standing
         for client in members
     )
 

@@ -12,7 +12,7 @@ from nvshared.scheduler.actions import Run
 from nvshared.scheduler.client import PACE, Average, Phase, ScheduledClient, Way
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
-from nvshared.scheduler.events import Standing, Stays
+from nvshared.scheduler.events import PinReason, Standing
 from nvshared.scheduler.neighbours import Loan, Neighbour
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Division, History, Node, Tenants
@@ -28,10 +28,10 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "unused_commit": lambda c: c.committed > c.need,
     "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have heard of the grant
     "memory_limited": lambda c: c.terms.memory_limit,
-    "undrainable": lambda c: c.memory.stays,
-    "ignoring_evicts": lambda c: c.memory.stays is Stays.KEPT,
+    "undrainable": lambda c: c.memory.pin_reason,
+    "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
     # It was promised more than it may have now that nothing of it can be evicted.
-    "undrainable_overcommitted": lambda c: c.memory.stays and (
+    "undrainable_overcommitted": lambda c: c.memory.pin_reason and (
         c.promise.granted > c.need or c.promise.commit > max(c.used, c.need + c.to_pin)),
     "queued_permanent": lambda c: c.queued and c.is_permanent,
     "permanent": lambda c: c.holds and c.is_permanent,
@@ -481,12 +481,12 @@ class Card:
 
     @property
     def alone(self) -> int:
-        """Bytes that a client could fill beside pinned memory and that of mute clients."""
+        """Bytes that a client could fill beside pinned memory and that of unresponsive clients."""
         return self.settings.capacity - self.pinned - self.out_of_reach
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that mute clients hold, less the need of those that run."""
+        """Bytes that unresponsive clients hold, less the need of those that run."""
         return self.groups.sums.out_of_reach
 
     @property
@@ -532,4 +532,4 @@ def crowd(members: Iterable[ScheduledClient]) -> int:
     """How many these are, where they take turns: a gang is one."""
     return len({
         (client.membership.gang, 0) if client.standing else (0, client.id)
-        for client in members if not (client.is_permanent or client.mute)})
+        for client in members if not (client.is_permanent or client.unresponsive)})

@@ -268,7 +268,7 @@ class ScheduledClient(Counting):
     evidence: Evidence = Evidence()
     overclaims: Overclaims = Overclaims()
     unshown_before: int = 0             # claimed bytes that the last sample did not show
-    silenced: bool = False              # it is mute, so that its evidence counts, not its claims
+    silenced: bool = False              # unresponsive: its evidence counts, not its claims
     own: Terms = Terms()                # set for the client
     terms: Terms = Terms()              # in force: the client is suspended with its tenants, too
     membership: Ganged = NO_GANG        # the last event of its gang, see gang.py
@@ -337,7 +337,7 @@ class ScheduledClient(Counting):
         return bool(self.moves) or self.phase is Phase.DRAINING
 
     @property
-    def mute(self) -> bool:
+    def unresponsive(self) -> bool:
         """The client has not answered for so long that it was reported; no other waits for it."""
         if self.phase is Phase.DRAINING:
             return self.turn is not None and self.turn.reported
@@ -354,8 +354,8 @@ class ScheduledClient(Counting):
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that a mute client holds; if it runs, those beyond what it needs."""
-        if not self.mute:
+        """Bytes that a unresponsive client holds; if it runs, those beyond what it needs."""
+        if not self.unresponsive:
             return 0
         held = self.charged - min(self.charged, self.pinned)
         return max(0, held - self.takes) if self.phase is Phase.RUNNING else held
@@ -375,7 +375,7 @@ class ScheduledClient(Counting):
     @property
     def is_permanent(self) -> bool:
         """Undrainable and whole: the client runs beside whichever client has the turn."""
-        return bool(self.memory.stays) and self.whole
+        return bool(self.memory.pin_reason) and self.whole
 
     @property
     def host_charged(self) -> int:
@@ -425,7 +425,7 @@ class ScheduledClient(Counting):
     def note_loan(self) -> None:
         """Tells its lender. What it could return, and does not say, counts no more."""
         if self.lender is not None:
-            self.lender.note(self.id, Loan() if self.mute else self.loan)
+            self.lender.note(self.id, Loan() if self.unresponsive else self.loan)
 
     @property
     def staying(self) -> int:
@@ -475,7 +475,7 @@ class ScheduledClient(Counting):
     def pinned_expected(self) -> int:
         """Bytes pinned now and by grants; of an undrainable client, its whole commit."""
         pinned = self.pinned + self.memory.pending + self.to_pin
-        return max(pinned, self.committed) if self.memory.stays else pinned
+        return max(pinned, self.committed) if self.memory.pin_reason else pinned
 
     @property
     def committed(self) -> int:

@@ -12,10 +12,10 @@ from enum import IntEnum
 from nvshared.scheduler.settings import Settings, TenantTerms, Terms
 
 
-class Stays(IntEnum):
-    """Why a client is undrainable; enum nvshare_stays."""
+class PinReason(IntEnum):
+    """Why a client is undrainable; enum nvshare_pin_reason."""
 
-    NOT = 0                             # it can be evicted
+    NONE = 0                             # it can be evicted
     UNDRAINED = 1
     UNSEEN = 2
     GIVEN = 3
@@ -25,10 +25,10 @@ class Stays(IntEnum):
     def words(self) -> str:
         """For a sentence about the client."""
         return {
-            Stays.UNDRAINED: "its work does not end, or cannot be waited for",
-            Stays.UNSEEN: "it may submit work that its library does not see",
-            Stays.GIVEN: "it gave memory to a device or library that may use it at any time",
-            Stays.KEPT: "it frees nothing when it is told to",
+            PinReason.UNDRAINED: "its work does not end, or cannot be waited for",
+            PinReason.UNSEEN: "it may submit work that its library does not see",
+            PinReason.GIVEN: "it gave memory to a device or library that may use it at any time",
+            PinReason.KEPT: "it frees nothing when it is told to",
         }.get(self, "")
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Memory:
     beyond: int = 0                     # host memory for good, for what does not fit the card
     answered: int = 0                   # number of the last COMMIT whose answer the hook has
     to_pin: int = 0                     # granted up to that one, and not pinned yet
-    stays: Stays = Stays.NOT
+    pin_reason: PinReason = PinReason.NONE
     borrowed: int = 0                   # what of `host` lies on another card; see loans.py
     dirty: int = 0                      # what of that the host has no copy of
     disk: int = 0                       # swapped and on the disk, not in `host`; see storage.py

@@ -39,13 +39,13 @@ class Member(NamedTuple):
     takes: int                          # bytes of the card that it fills when whole,
     alone: int                          # of so many that it could have
     crowded: bool                       # it does not fit even alone
-    held_up: bool                       # it may not run, or is mute
+    held_up: bool                       # it may not run, or is unresponsive
     not_before: int                     # it is not chosen before this moment
     ready: bool                         # its turn could begin
     whole: bool                         # its gate could open
     parked: bool
-    stays: bool                         # it is permanent: never stopped
-    mute: bool                          # it does not answer
+    pin_reason: bool                         # it is permanent: never stopped
+    unresponsive: bool                          # it does not answer
     contended: bool                     # a client waits for the card,
     idle: bool                          # and this one does nothing
     stop_after: int                     # it could not drain; it is not stopped before this moment
@@ -62,11 +62,11 @@ def member(card: Card, client: ScheduledClient) -> Member:
         client.takes == 0 and not card.one_at_a_time,
         client.takes, alone,
         client.takes > alone or (card.tight and not card.fits([client])),
-        client.terms.suspended or client.mute or client.phase is Phase.LIMITED,
+        client.terms.suspended or client.unresponsive or client.phase is Phase.LIMITED,
         client.not_before,
         client.ready, client.whole,
         turn is not None and turn.parked is not None,
-        client.is_permanent, client.mute,
+        client.is_permanent, client.unresponsive,
         card.contended,
         turn is not None and turn.idle and card.contended,
         0 if turn is None else turn.stop_after,

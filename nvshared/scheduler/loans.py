@@ -78,7 +78,9 @@ def plan(decision: Decision) -> None:
             excess = client.loan.ordered
         if not excess or not client.loan.ordered:
             continue
-        if client.mute or len(client.moves) >= DEPTH or not decision.due(client.return_after):
+        if client.unresponsive or len(client.moves) >= DEPTH:
+            continue
+        if not decision.due(client.return_after):
             continue
         home = min(client.memory.dirty, excess, card.free)
         if (home >= card.settings.block and not client.moves and not client.terms.suspended

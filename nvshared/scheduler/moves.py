@@ -76,7 +76,7 @@ def _move(decision: Decision) -> int:
     evictions = Evictions(decision)
     host_short = 0
     if short > 0:
-        holders = [c for c in card.holders if c.phase is not Phase.DRAINING and not c.mute]
+        holders = [c for c in card.holders if c.phase is not Phase.DRAINING and not c.unresponsive]
         short = evictions.plan(victims(card), short, holders)
         evictions.order()
         if short > 0:
@@ -97,7 +97,7 @@ def _move(decision: Decision) -> int:
 
 def coming(card: Card) -> int:
     """Room on its way back that can be counted on."""
-    back = sum(c.charged - c.ordered for c in card.moving if not c.mute)
+    back = sum(c.charged - c.ordered for c in card.moving if not c.unresponsive)
     return back + card.neighbour.returning
 
 
@@ -105,7 +105,7 @@ def _host_coming(card: Card) -> int:
     """Host memory on its way back."""
     return sum(
         max(0, c.memory.host - move.order.host)
-        for c in card.moving for move in c.moves if move.way is Way.IN and not c.mute
+        for c in card.moving for move in c.moves if move.way is Way.IN and not c.unresponsive
     )
 
 
@@ -157,7 +157,7 @@ class Evictions:
         """
         willing = [
             v for v in victims
-            if short > 0 and not v.mute and self._decision.due(v.failures.evict_after)
+            if short > 0 and not v.unresponsive and self._decision.due(v.failures.evict_after)
         ]
         for victim in willing:
             if not victim.moving(Way.IN):
@@ -280,7 +280,7 @@ def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
 def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     card = decision.card
-    if host_short <= 0 or any(c.moving(Way.OUT) and not c.mute for c in card.moving):
+    if host_short <= 0 or any(c.moving(Way.OUT) and not c.unresponsive for c in card.moving):
         return                          # evictions under way may need no more host memory
     keepers = [
         c for c in card.everyone

@@ -175,7 +175,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     """False: the answer depends on commit that others are to give back."""
     card, promise, wanted = decision.card, client.promise, question.bytes
     left = _left(card) - max(0, wanted - client.committed)
-    pins = max(0, wanted - client.pinned_expected) if client.memory.stays else question.pins
+    pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else question.pins
     within, domain = _bound(card, client, wanted, pins)
     squeezed = _squeezed(card, client, pins)
     fits = wanted <= _ceiling(card, client)
@@ -203,7 +203,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
             others, short = members(card, domain), -within
         elif left >= 0 and client.account:
             others = [c for c in others if c.account == client.account]
-        clients = [c for c in others if c is not client and not c.mute]
+        clients = [c for c in others if c is not client and not c.unresponsive]
         unknown = within >= 0 > left and card.host.budget.gathering
         waits = (unknown and not _overdue(decision, question)) or _recall(
             decision, question, clients,
@@ -277,7 +277,7 @@ def _tell(
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
     """The commit of a client that asked for `wanted`, while `left` is left after it."""
-    if client.memory.stays:
+    if client.memory.pin_reason:
         return wanted
     more = min(OVERGRANT_MOST, left // OVERGRANT_PART, _ceiling(card, client) - wanted)
     if client.account and (

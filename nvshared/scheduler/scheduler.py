@@ -76,7 +76,7 @@ from nvshared.scheduler import (
     trust,
     turns,
 )
-from nvshared.scheduler.actions import Action, MoveOrder, Run, Stayed, TurnEnd
+from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Question, ScheduledClient
 from nvshared.scheduler.decision import Decision
@@ -200,8 +200,8 @@ class Scheduler:
         return min(left, default=(UNBOUNDED, ""))
 
     def orders_unanswered(self) -> int:
-        """The number of unanswered orders to move memory, those to mute clients left out."""
-        return sum(len(client.moves) for client in self._card.moving if not client.mute)
+        """The number of unanswered orders to move memory, without unresponsive clients."""
+        return sum(len(client.moves) for client in self._card.moving if not client.unresponsive)
 
     def belongs(self, client: int, domains: Iterable[str]) -> None:
         """Puts a client into these domains, and into no others."""
@@ -255,11 +255,11 @@ def _note(decision: Decision, event: events.Event) -> None:
             client = card.clients.get(event.client)
             # A client may be gone when the last it said is read.
             if client is not None:
-                stayed = client.memory.stays
+                stayed = client.memory.pin_reason
                 trust.hear(client, event.memory, decision.now)
                 _hear(decision, client, event)
-                if client.memory.stays and client.memory.stays != stayed:
-                    decision.report(Stayed(client.id, client.memory.stays))
+                if client.memory.pin_reason and client.memory.pin_reason != stayed:
+                    decision.report(Pinned(client.id, client.memory.pin_reason))
 
 
 def _join(decision: Decision, event: events.Joined) -> None:
@@ -319,7 +319,7 @@ def _plan(decision: Decision) -> None:
     if not decision.due(card.gathered):
         return                          # figures and promises of some clients are not known yet
     moves.ask_again(decision)
-    turns.report_stuck(decision)        # first, as no client waits for one that is mute
+    turns.report_stuck(decision)        # first, as no client waits for one that is unresponsive
     ahead.interrupt(decision)
     promises.plan(decision)
     loans.plan(decision)

@@ -178,14 +178,14 @@ def _forecast(card: Card) -> dict[int, Wait]:
         if client.phase is Phase.LOADING:
             come = quantum.moving(card, client, quantum.lacks(client))
             found[client.id] = Wait(len(found) + 1, come)
-        elif client.is_permanent or client.mute:
+        elif client.is_permanent or client.unresponsive:
             continue                    # it runs beside any holder
         taken += client.takes
         ends.append((_left(card, client), client.id, client.takes))
     heapify(ends)
     for client in queue.sequence(card):
         position = len(found) + 1
-        if client.takes > alone or client.mute:
+        if client.takes > alone or client.unresponsive:
             found[client.id] = Wait(position, None)
             continue
         while ends and (one_at_a_time or taken + client.takes > alone):

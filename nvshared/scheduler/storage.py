@@ -50,12 +50,12 @@ def plan(decision: Decision, short: int) -> None:
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
     short -= sum(map(kept, card.everyone)) if short else 0     # which LOADs take back
-    moves = card.free >= block or any(c.moving(Way.OUT) and not c.mute for c in card.moving)
+    moves = card.free >= block or any(c.moving(Way.OUT) and not c.unresponsive for c in card.moving)
     chosen = [] if moves else [
         c for c in card.groups.group("storable") if c.phase is Phase.LOADING]
     goes_on = set()
     for client, size in _wanted(decision, short, [*victims(card, "storable"), *chosen]):
-        if client.mute or not decision.due(client.failures.store_after):
+        if client.unresponsive or not decision.due(client.failures.store_after):
             continue
         if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
             continue

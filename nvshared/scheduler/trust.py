@@ -37,7 +37,7 @@ from nvshared.scheduler import events
 from nvshared.scheduler.card import MARGINS_MOST, Account, Card
 from nvshared.scheduler.client import Overclaims, ScheduledClient
 from nvshared.scheduler.domains import margin
-from nvshared.scheduler.events import Memory, Stays
+from nvshared.scheduler.events import Memory, PinReason
 
 PINNING_PART = 16                       # of the card, that one account may be about to pin
 
@@ -92,10 +92,10 @@ def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
 def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     """The client claims these figures."""
     client.said = said
-    if now < client.failures.pinned_until and not said.stays:
+    if now < client.failures.pinned_until and not said.pin_reason:
         said = replace(
             said, allocated=max(0, said.allocated - said.resident), resident=0,
-            pinned=said.filled, stays=Stays.KEPT)
+            pinned=said.filled, pin_reason=PinReason.KEPT)
     # Nothing else says what it borrows or has stored, so no more counts than was ordered.
     said = replace(said, borrowed=min(said.borrowed, client.loan.charged),
                    disk=min(said.disk, client.disk_charged))
@@ -121,8 +121,8 @@ def judge_all(card: Card, seen: events.Seen) -> None:
         if client is None or not client.account:
             continue
         client.evidence = evidence
-        client.silenced = client.mute
-        if evidence.card is None or (client.owes and not client.mute):
+        client.silenced = client.unresponsive
+        if evidence.card is None or (client.owes and not client.unresponsive):
             continue
         filled = client.memory.filled
         unshown = _unshown(min(seen.filled.get(id, 0), filled), evidence.card)

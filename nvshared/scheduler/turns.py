@@ -8,10 +8,10 @@ us, and its figures say what matters.
 
 **No answer.** A client that does not answer an order for long is reported, once for each order.
 From then on no client waits for it: others give up room in its place, clients that fit beside it
-run, and it is not chosen again before it answers (ScheduledClient.mute). Its program may be stopped
-for as long as a person likes, with Ctrl-Z or in a debugger. It keeps what it has, as only its own
-hook can move that. Nothing tells it from a program that only takes long, such as one with a kernel
-of a minute.
+run, and it is not chosen again before it answers (ScheduledClient.unresponsive). Its program may be
+stopped for as long as a person likes, with Ctrl-Z or in a debugger. It keeps its memory, as only
+its own hook can move that. Nothing tells it from a program that only takes long, such as one with a
+kernel of a minute.
 """
 
 from collections.abc import Callable
@@ -237,12 +237,12 @@ def _admit_all(decision: Decision) -> Admission:
 
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
-    """Whether the client may hold the card with others, beside the memory of mute clients."""
+    """Whether the client may hold the card with others, beside unresponsive clients' memory."""
     kept = card.out_of_reach
 
     def fits(staying: list[ScheduledClient]) -> bool:
         members = [c for c in (*staying, client) if not c.is_permanent]
-        alone = sum(not c.mute for c in members) <= 1
+        alone = sum(not c.unresponsive for c in members) <= 1
         return (alone or not card.one_at_a_time) and card.beside(members) >= kept
 
     return fits
@@ -295,16 +295,17 @@ def _suspend(decision: Decision) -> None:
 
 
 def _give_way(decision: Decision) -> None:
-    """Takes turns back from chosen clients that are mute, or for which no room is found."""
+    """Takes turns back from chosen clients that are unresponsive, or for which no room is found."""
     card = decision.card
-    # Others can use the room that is kept for a mute client.
-    for client in [c for c in card.in_phase(Phase.LOADING) if c.mute]:
+    # Others can use the room that is kept for a unresponsive client.
+    for client in [c for c in card.in_phase(Phase.LOADING) if c.unresponsive]:
         _put_back(decision, client)
     stalled = [client for client in card.in_phase(Phase.LOADING) if not client.whole]
     if not stalled or not any(c.not_before <= decision.now for c in card.groups.queue()):
         return
     for client in stalled:
-        under_way = client.moves or any(c.moving(Way.OUT) and not c.mute for c in card.moving)
+        under_way = client.moves or any(
+            c.moving(Way.OUT) and not c.unresponsive for c in card.moving)
         patience = card.settings.stuck_after if under_way else STALLED
         if decision.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
@@ -341,9 +342,9 @@ def _admit(decision: Decision) -> Admission:
     one_at_a_time = card.one_at_a_time
     _let_in(decision)
     number = card.groups.size("holding") - card.groups.size("permanent")
-    number -= sum(c.mute and not c.is_permanent for c in card.groups.group("holding"))
+    number -= sum(c.unresponsive and not c.is_permanent for c in card.groups.group("holding"))
     alone = card.alone
-    draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.mute)
+    draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.unresponsive)
     beside = alone - (card.groups.sums.holders_take - draining)
     least = card.groups.least_take()
     lasts = quantum.now(card, None)
@@ -355,7 +356,7 @@ def _admit(decision: Decision) -> Admission:
         if claims and (client.ready or not gang.may_claim(card, client)):
             continue
         # A client that cannot run at all at present does not hold up the others.
-        if not decision.due(client.not_before) or client.takes > alone or client.mute or (
+        if not decision.due(client.not_before) or client.takes > alone or client.unresponsive or (
             tight and not card.fits([client])
         ):
             decision.crowded(client, alone)
@@ -394,7 +395,7 @@ def _admit(decision: Decision) -> Admission:
 def _let_in(decision: Decision) -> None:
     """Chooses permanent clients, whichever other clients hold the card."""
     for client in decision.card.groups.group("queued_permanent"):
-        if not client.mute:
+        if not client.unresponsive:
             _choose(decision, client)
 
 
@@ -408,7 +409,7 @@ def _may_overtake(
     if decision.card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(decision, blocked, holders, lasts)
-    heard = [h for h in holders if not h.mute and not h.is_permanent]
+    heard = [h for h in holders if not h.unresponsive and not h.is_permanent]
     soonest = min(
         (h.its_turn.counted for h in heard if h.its_turn.started is not None),
         default=decision.now,
@@ -431,7 +432,7 @@ def _ended(
     ended: dict[int, TurnEnd] = {}
     for holder in holders:              # oldest first, so the turns it came beside are known
         turn = holder.its_turn
-        if holder.mute or (holder.is_permanent and holder.phase is not Phase.DRAINING):
+        if holder.unresponsive or (holder.is_permanent and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # cannot be ended
             continue
         if gang.lasts(holder, head):

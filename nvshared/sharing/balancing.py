@@ -78,7 +78,7 @@ class Balancing:
         try:
             await self._moving.move(client, target, why)
         except NvshareError as error:
-            logger.info("%s: %s stays: %s", source, client, error)
+            logger.info("%s: %s pin_reason: %s", source, client, error)
 
     def _forget(self) -> None:
         self._lost, self._loads = {}, {}

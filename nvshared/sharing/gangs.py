@@ -68,7 +68,7 @@ class State(Enum):
     """Of a gang's turn."""
 
     OUT = "out"
-    COMING = "coming"                   # all cards are claimed, and members come in
+    ENTERING = "entering"                   # all cards are claimed, and members come in
     IN = "in"
     ENDING = "ending"
 
@@ -230,7 +230,7 @@ class Gangs:
             gang.busy = now
         members = {c: m for c, m in every.items() if not self._dormant(gang, m, now)}
         heavy = {c.gpu for c, m in members.items() if not m.light}
-        apart = self._draining or len(heavy) < 2 or any(m.mute for m in every.values())
+        apart = self._draining or len(heavy) < 2 or any(m.unresponsive for m in every.values())
         if apart or not self._together(gang, members, now):
             if gang.state is not State.OUT:
                 gang.turn(State.OUT, now)
@@ -244,7 +244,7 @@ class Gangs:
         match gang.state:
             case State.OUT:
                 self._claim(gang, members, now)
-            case State.COMING:
+            case State.ENTERING:
                 self._come(gang, members, now)
             case State.IN:
                 self._run(gang, members, now)
@@ -304,7 +304,7 @@ class Gangs:
             if not all(members[one].ready for one in heavy):
                 claiming = Standing.APART
         if claiming is Standing.CLAIMS:
-            gang.turn(State.COMING, now)
+            gang.turn(State.ENTERING, now)
             self._put(gang, members, Standing.GRANTED)
 
     def _come(self, gang: Gang, members: Members, now: int) -> None:
@@ -323,7 +323,7 @@ class Gangs:
 
     def _run(self, gang: Gang, members: Members, now: int) -> None:
         """Stops a gang that runs, when one of its members is stopped."""
-        held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.stays}
+        held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.pin_reason}
         # Work in flight on one card may wait for another's: no member may get far ahead.
         paced = any(m.contended for m in members.values())
         if gang.resuming:
@@ -360,13 +360,13 @@ class Gangs:
     def _make_way(self, late: Gang, gpu: GPU, now: int) -> None:
         """Takes back the grants of other gangs on a card, for a member of a gang that runs."""
         for gang in [*self._forming[gpu]]:
-            if gang is not late and gang.state is State.COMING:
+            if gang is not late and gang.state is State.ENTERING:
                 gang.turn(State.OUT, now)
                 self._put(gang, gang.clients)
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
         """Has all members drain. Members that have drained step for those that cannot."""
-        active = {c: m for c, m in members.items() if m.phase in OPEN and not m.stays}
+        active = {c: m for c, m in members.items() if m.phase in OPEN and not m.pin_reason}
         parked = [c for c, m in active.items() if m.parked]
         draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
         running = [c for c, m in active.items() if m.phase is Phase.RUNNING]

@@ -252,7 +252,7 @@ class GPU:
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.client_crowded: Signal[Client, int, int] = Signal("client_crowded")
-        self.client_stays: Signal[Client, events.Stays] = Signal("client_stays")
+        self.client_pinned: Signal[Client, events.PinReason] = Signal("client_pinned")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, actions.TurnEnd, int] = Signal("turn_ended")
@@ -585,8 +585,8 @@ class GPU:
             case actions.TurnEnded():
                 client.recent.ended(str(report.reason), report.held_time)
                 self.turn_ended.emit(client, report.reason, report.held_time)
-            case actions.Stayed():
-                self.client_stays.emit(client, report.reason)
+            case actions.Pinned():
+                self.client_pinned.emit(client, report.reason)
             case actions.Crowded():
                 self.client_crowded.emit(client, report.needs, report.room)
             case actions.Stuck():

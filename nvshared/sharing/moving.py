@@ -368,7 +368,7 @@ def refusal(client: Client) -> str:
         return f"{client.gpu} is lost"
     if client.peer.pid == 0:
         return "its process cannot be seen from here"
-    if client.memory.stays:
+    if client.memory.pin_reason:
         return "its memory does not leave the card"
     if client.gang or client.peer.gang:
         return "it has its turns together with other programs"

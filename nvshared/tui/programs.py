@@ -125,7 +125,7 @@ class Dashboard:
 
 BESIDE = 120                            # columns from which turns stand beside the rest
 LABEL = 12
-STAYS = {
+PIN_REASONS = {
     "undrained": "its work does not end, or cannot be waited for",
     "unseen": "it may submit work that the library does not see",
     "given": "it gave memory to a device or library that may use it at any time",
@@ -204,8 +204,8 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
     found.append(Text(f"  {size(client.allocated + client.pinned):>6} in all"))
     if client.unparkable:
         found += wrapped(f"It is not parked or moved: {client.unparkable}.", width)
-    if client.stays:
-        why = STAYS.get(client.stays, client.stays)
+    if client.pin_reason:
+        why = PIN_REASONS.get(client.pin_reason, client.pin_reason)
         found += wrapped(f"Nothing of it leaves: {why}.", width)
     return found
 

@@ -200,8 +200,9 @@ def _outsider(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
     """As a program of which nothing but its memory is known."""
     return ClientSnapshot(
         id=-one.pid, gpu=gpu.index, pid=one.pid, uid=one.uid, name=one.name, command=one.name,
-        tenant="", gang="", state=UNSHARED, stays="", memory_limit=0, compute_limit=100, weight=100,
-        suspended=False, allocated=0, resident=0, swapped=0, borrowed=0, pinned=one.memory,
+        tenant="", gang="", state=UNSHARED, pin_reason="", memory_limit=0, compute_limit=100,
+        weight=100, suspended=False, allocated=0, resident=0, swapped=0, borrowed=0,
+        pinned=one.memory,
         held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0, position=0,
         turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable,
     )

@@ -161,7 +161,7 @@ _TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NA
 _IDLE = Column("IDLE", lambda client: duration(client.idle_usec) if client.idle_usec else "-",
                right=True, give=Give(6))
 _GANG = Column("GANG", lambda client: short_tenant(client.gang) or "-", give=Give(5, NARROWEST))
-_STAYS = Column("STAYS", lambda client: client.stays or "-", give=Give(3))
+_PIN_REASON = Column("PIN-REASON", lambda client: client.pin_reason or "-", give=Give(3))
 _LIMITS = Column("LIMITS", lambda client: program_limits(client) or "-", give=Give(3))
 
 
@@ -173,7 +173,7 @@ def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
         _IDLE: any(client.idle_usec for client in clients),
         _TENANT: any(tenant(client) for client in clients),
         _GANG: any(client.gang for client in clients),
-        _STAYS: any(client.stays for client in clients),
+        _PIN_REASON: any(client.pin_reason for client in clients),
         _LIMITS: any(program_limits(client) for client in clients),
     }
     return [*CLIENTS[:-1], *(column for column in more if more[column]), CLIENTS[-1]]

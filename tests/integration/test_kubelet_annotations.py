@@ -243,7 +243,7 @@ def test_annotations_need_exactly_the_rights_of_the_account(
     eventually(lambda: lab.api.used == lab.api.rights)
 
 
-def test_foreign_annotations_limit_memory_where_they_are_heeded(lab: Lab) -> None:
+def test_foreign_annotations_limit_memory_where_they_are_read(lab: Lab) -> None:
     limits = f"{CONTAINER}train.gpu-memory.limit", f"{CONTAINER}side.gpu-memory.limit"
     requests = f"{CONTAINER}train.gpu-memory.request", f"{CONTAINER}side.gpu-memory.request"
     lab.api.write("pod", {FRACTION: "0.25", "nvshare.com/weight": "7"})
@@ -357,7 +357,7 @@ def test_node_without_pods_is_watched_for_new_pods(
     node: Node, api: ApiServer, eventually: Eventually
 ) -> None:
     lab = Lab(node, api, eventually)
-    eventually(lambda: "annotations of pods of thisnode are heeded" in node.log.read_text())
+    eventually(lambda: "annotations of pods of thisnode are read" in node.log.read_text())
     api.annotate("first", weight="5")
     lab.has(api.tenant("first"), weight=5)
 
@@ -366,7 +366,7 @@ def test_unreadable_kubeconfig_is_logged_with_the_reason(
     node: Node, eventually: Eventually
 ) -> None:
     node.start("--kubeconfig", "/nowhere/conf", "--node", NODE)
-    eventually(lambda: "annotations of pods are not heeded: cannot read /nowhere/conf" in (
+    eventually(lambda: "annotations of pods are not read: cannot read /nowhere/conf" in (
         node.log.read_text()))
 
 

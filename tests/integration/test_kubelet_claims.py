@@ -39,7 +39,7 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def runtime(short_path: Path) -> Iterator[Runtime]:
-    """One that heeds CDI devices."""
+    """One that supports CDI devices."""
     made = Runtime(short_path)
     yield made
     made.stop()
@@ -259,11 +259,11 @@ def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
 def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
     lab.claim()
     lab.runtime.version = "1.6.20"
-    assert "containerd 1.6.20 does not heed CDI devices" in lab.refused()
+    assert "containerd 1.6.20 does not support CDI devices" in lab.refused()
     lab.runtime.version, lab.runtime.config = "1.7.24", {"enableCDI": False}
-    assert "does not heed CDI devices" in lab.refused()
+    assert "does not support CDI devices" in lab.refused()
     lab.runtime.stop()
-    assert "nobody says whether CDI devices are heeded" in lab.refused()
+    assert "nobody says whether CDI devices are supported" in lab.refused()
     lab.restart("--cdi", "off")
     assert "--cdi off says" in lab.refused()
     lab.restart("--cdi", "on")
@@ -449,7 +449,7 @@ def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None
     lab.are_tainted(True, True)
 
 
-def test_shares_come_by_cdi_devices_where_they_are_heeded(node: Node, runtime: Runtime) -> None:
+def test_shares_come_by_cdi_devices_where_they_are_read(node: Node, runtime: Runtime) -> None:
     """The device plugin's, while the runtime is set up anew."""
     folder = node.kubelet.folder.parent / "cdi"
     runtime.config = {}

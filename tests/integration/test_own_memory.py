@@ -405,7 +405,7 @@ print(json.dumps([free.value, total.value]), flush=True)
     assert program.hears() == "away"
     hook = site.hook()
     assert hook.hello() is not None
-    assert hook.allocate(800 * MIB)      # what was exported stays: 96 MiB and the context
+    assert hook.allocate(800 * MIB)      # what was exported pin_reason: 96 MiB and the context
     hook.want()
     pump([hook], lambda: hook.running)
     give_it_back(hook)

@@ -141,15 +141,15 @@ def manifests(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
-    """The container runtime heeds CDI devices."""
+    """The container runtime supports CDI devices."""
     version = cluster.output("containerd", "--version")
     number = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
     if number is None or tuple(map(int, number.groups())) < (1, 7, 2):
         leave_out(request.config, f"{version} knows no CDI devices; another one may lie in "
                                   "the folder that has Kubernetes' programs")
-    cluster.heed_cdi_devices(heed=True)
+    cluster.heed_cdi_devices(support=True)
     yield
-    cluster.heed_cdi_devices(heed=False)
+    cluster.heed_cdi_devices(support=False)
 
 
 @pytest.fixture(autouse=True)

@@ -204,7 +204,7 @@ class Node(Container):
             "[Unit]\nBefore=containerd.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"
             "ExecStart=/usr/local/sbin/ground\n[Install]\nWantedBy=multi-user.target\n"
         ))
-        # A sandbox does not heed SIGTERM, and a reboot would wait for it.
+        # A sandbox does not support SIGTERM, and a reboot would wait for it.
         self.write("/etc/systemd/system.conf.d/stop.conf", "[Manager]\nDefaultTimeoutStopSec=5s\n")
         self.run("systemctl", "daemon-reexec")
         self.write("/etc/containerd/config.toml", CONTAINERD)
@@ -212,9 +212,9 @@ class Node(Container):
         self.run("systemctl", "enable", "--now", "--quiet", "ground")
         self.run("systemctl", "restart", "containerd")
 
-    def heed_cdi_devices(self, *, heed: bool) -> None:
+    def heed_cdi_devices(self, *, support: bool) -> None:
         """Has containerd do so, or not; by default 1.7 does not."""
-        said = f"{CDI}{str(heed).lower()}"
+        said = f"{CDI}{str(support).lower()}"
         self.run("sed", "-i", f"s/{CDI}.*/{said}/", "/etc/containerd/config.toml")
         self.run("systemctl", "restart", "containerd")
 

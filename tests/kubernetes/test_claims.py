@@ -94,7 +94,7 @@ def events(cluster: Cluster, name: str) -> str:
         "--output=jsonpath={.items[*].message}")
 
 
-def test_the_device_plugin_gives_cdi_devices_where_they_are_heeded(cluster: Cluster) -> None:
+def test_the_device_plugin_gives_cdi_devices_where_they_are_read(cluster: Cluster) -> None:
     cluster.start_pods(pod("one"))
     process = f"/proc/{first_process(cluster, 'one')}"
     environment = cluster.run("cat", f"{process}/environ").stdout.split("\0")
@@ -200,7 +200,7 @@ class TestClaims:
         cluster.start_pods(pod("it", claimed="it"))
         limit = "nvshare.com/gpu-memory-limit"
         cluster.kubectl("annotate", "pod", "it", f"{limit}=48")
-        cluster.until(lambda: cluster.terms("it")["memory-limit"] == 48 * MIB, "it is heeded")
+        cluster.until(lambda: cluster.terms("it")["memory-limit"] == 48 * MIB, "it is supported")
         cluster.kubectl("annotate", "--overwrite", "pod", "it", f"{limit}=65")
         cluster.until(lambda: "64MiB are claimed" in cluster.refusals("it"), "it is refused")
         assert cluster.terms("it") == {"memory-limit": 48 * MIB, "compute-limit": 50}

@@ -146,7 +146,7 @@ def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
         cluster.kubectl("apply", f"--kustomize={manifests}/mine")
         cluster.until(lambda: cluster.allocatable() == 10, "the pod's shares are there")
         cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
-        cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "annotations are heeded")
+        cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "annotations are read")
         cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/weight=x")
         cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
         cluster.until(lambda: "cannot be 'x'" in cluster.is_refused("it"), "its status says so")

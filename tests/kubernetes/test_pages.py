@@ -178,7 +178,7 @@ def strategies(cluster: Cluster) -> set[str]:
 
 def test_claims_are_served_and_all_is_removed(there: Cluster) -> None:
     there.run("systemctl", "enable", "nvshare-kubelet")
-    there.heed_cdi_devices(heed=True)
+    there.heed_cdi_devices(support=True)
     follow(there, "kubernetes.md", "Claims")
     there.until(lambda: there.get("resourceslices")["items"], "the GPU is offered")
     there.apply(claim("it", {"compute": "50"}))

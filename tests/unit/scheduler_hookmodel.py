@@ -34,9 +34,9 @@ from nvshared.scheduler.events import (
     Joined,
     Memory,
     MemoryChanged,
+    PinReason,
     Record,
     Reopened,
-    Stays,
     Stopped,
     Stored,
 )
@@ -143,7 +143,7 @@ class Hook:
     computed: int = 0                   # us of kernels run
     opened: int = 0                     # when its gate did
     runs: int = 0                       # turns
-    stays: Stays = Stays.NOT
+    pin_reason: PinReason = PinReason.NONE
 
     # Figures.
 
@@ -165,11 +165,11 @@ class Hook:
 
     @property
     def memory(self) -> Memory:
-        fast = self.resident if self.stays else 0
+        fast = self.resident if self.pin_reason else 0
         return Memory(
             self.allocated - fast, self.resident - fast, self.pinned + fast, self.pending,
             self.room, self.host, answered=self.answered,
-            to_pin=sum(one.pins for one in self.taking), stays=self.stays,
+            to_pin=sum(one.pins for one in self.taking), pin_reason=self.pin_reason,
             borrowed=min(self.borrowed, self.host), dirty=min(self.dirty, self.borrowed, self.host),
             disk=self.disk,
         )
@@ -212,9 +212,9 @@ class Hook:
         """An allocation that cannot be swapped; its thread waits for room, and may be slow."""
         self._commit(Asking(size, size, pause, lambda: self._wish(size)))
 
-    def stay(self, reason: Stays) -> None:
+    def stay(self, reason: PinReason) -> None:
         """From now on nothing leaves."""
-        self.stays = self.stays or reason
+        self.pin_reason = self.pin_reason or reason
         self.changed()
 
     def unpin(self, size: int) -> None:
@@ -465,7 +465,7 @@ class Hook:
         self.stop_heard = self.world.now
         self.granted = False
         self.room_asked = False
-        if self.stays:
+        if self.pin_reason:
             self._shut()
         elif self.undrainable > 0:
             self.undrainable -= 1
@@ -482,7 +482,7 @@ class Hook:
         self.stopping = False
         self.want_sent = self.standing
         drained = self.world.now - self.stop_heard
-        used = None if self.stays else self.world.now - self.opened
+        used = None if self.pin_reason else self.world.now - self.opened
         self.say(Stopped(self.id, self.memory, self.want_sent, drained, used))
         self.done()
 

@@ -19,7 +19,7 @@ def evict(
 ) -> None:
     """The youngest first; what was saved goes without a copy."""
     block = next((b for b in reversed(hook.blocks) if b.place is Place.RESIDENT), None)
-    movable = not (hook.granted or hook.stopping or hook.stays or no_host or failed)
+    movable = not (hook.granted or hook.stopping or hook.pin_reason or no_host or failed)
     more = movable and block is not None and hook.filled > order.room
     if more and block is not None and order.number not in hook.cut:
         if hook.fail_out:

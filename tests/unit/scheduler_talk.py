@@ -111,7 +111,7 @@ class Talk:
     def set(self, client: int, **figures: float) -> Memory:
         """Changes figures without a word; GiB, but for the number `answered`, and the reason."""
         changed: dict[str, Any] = {
-            name: value if name in ("answered", "stays") else int(value * GIB)
+            name: value if name in ("answered", "pin_reason") else int(value * GIB)
             for name, value in figures.items()
         }
         self.memory[client] = replace(self.memory[client], **changed)

@@ -403,7 +403,7 @@ class World:
             now = self.scheduler.snapshot()
             memory = views[action.client].memory
             lacks = memory.allocated > 0 or memory.need > memory.room
-            assert lacks or not memory.stays, "nothing of it leaves, and it is stopped"
+            assert lacks or not memory.pin_reason, "nothing of it leaves, and it is stopped"
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
             # Two that are busy take turns, and who does nothing beside them gives up its own first.

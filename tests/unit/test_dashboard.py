@@ -24,7 +24,7 @@ CARD = GPUSnapshot(
 )
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
-    tenant="user:root", gang="", state="running", stays="", memory_limit=0, compute_limit=100,
+    tenant="user:root", gang="", state="running", pin_reason="", memory_limit=0, compute_limit=100,
     weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0,
     borrowed=0, pinned=GIB, held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0,
     expected_usec=0, position=0, turns=4, bytes_in=0, bytes_out=0,
@@ -229,13 +229,13 @@ def test_tables_have_a_limits_column_while_a_term_is_set(
         assert lines[2].split()[9] == "-"
 
 
-def test_tables_have_a_stays_column_while_a_client_is_pinned() -> None:
-    one = HOLDER._replace(stays="undrained", weight=7)
+def test_tables_have_a_pin_reason_column_while_a_client_is_pinned() -> None:
+    one = HOLDER._replace(pin_reason="undrained", weight=7)
     lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
-    assert lines[0].split()[9:11] == ["STAYS", "LIMITS"]
+    assert lines[0].split()[9:11] == ["PIN-REASON", "LIMITS"]
     assert lines[1].split()[9:11] == ["undrained", "w7"]
     assert lines[2].split()[9:11] == ["-", "-"]
-    assert "STAYS" not in plain(client_columns([HOLDER]), [HOLDER])
+    assert "PIN-REASON" not in plain(client_columns([HOLDER]), [HOLDER])
 
 
 @pytest.mark.parametrize(("tenant", "shown"), [

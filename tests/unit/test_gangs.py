@@ -318,10 +318,10 @@ def test_gang_is_stopped_when_its_card_shrinks_and_others_wait() -> None:
 
 def test_gang_that_waits_for_a_mute_client_holds_up_no_other() -> None:
     machine = Machine(cards=3)
-    mute = machine.program(1, 30, 3 * GIB)
-    mute.compute(1000 * SECOND)
+    unresponsive = machine.program(1, 30, 3 * GIB)
+    unresponsive.compute(1000 * SECOND)
     machine.advance(SECOND)
-    machine.freeze(mute)
+    machine.freeze(unresponsive)
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(200)
     machine.advance(15 * SECOND)
@@ -329,7 +329,7 @@ def test_gang_that_waits_for_a_mute_client_holds_up_no_other() -> None:
     other.compute(200)
     finish(machine, other, limit=10 * SECOND)
     assert one.left
-    machine.kill(mute)
+    machine.kill(unresponsive)
     finish(machine, one, limit=10 * SECOND)
 
 

@@ -18,13 +18,13 @@ from nvshared.report.systemd import Notifier
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
-    Stayed,
+    Pinned,
     Stuck,
     TurnEnd,
     TurnEnded,
     TurnStarted,
 )
-from nvshared.scheduler.events import Event, Memory, Stays, Tick
+from nvshared.scheduler.events import Event, Memory, PinReason, Tick
 from nvshared.sharing.gpu import OVERDUE
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, joined, peer, script
@@ -254,7 +254,7 @@ def test_the_journal_follows_clients_and_turns(
     client = joined(gpu, 1, Noted())
     Scripted.latest.decide = lambda event: [
         TurnStarted(1), TurnEnded(1, TurnEnd.QUANTUM, 1_500_000),
-        Stuck(1, ClientState.DRAINING, 10_000_000), Stayed(1, Stays.UNDRAINED),
+        Stuck(1, ClientState.DRAINING, 10_000_000), Pinned(1, PinReason.UNDRAINED),
     ] if isinstance(event, Tick) else []
     gpu.tell(Tick())
     gpu.leave(client)

@@ -13,7 +13,7 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Figures
-from nvshared.scheduler.events import Memory, MemoryChanged, Stays, Tick
+from nvshared.scheduler.events import Memory, MemoryChanged, PinReason, Tick
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import totals
 from nvshared.sharing.gpu import Client
@@ -141,10 +141,10 @@ async def test_metrics_have_a_series_per_state_and_pinned_client(time: Time) -> 
     client = a_client(made)
     found = await scraped(made)
     assert [labels["state"] for labels, _ in found["nvshare_gpu_state"]] == ["idle"]
-    assert "nvshare_client_stays" not in found
-    stays = replace(client.memory, stays=Stays.UNSEEN)
+    assert "nvshare_client_pin_reason" not in found
+    stays = replace(client.memory, pin_reason=PinReason.UNSEEN)
     made.gpus[0].tell(MemoryChanged(client.id, stays, wants=False))
-    ((labels, value),) = (await scraped(made))["nvshare_client_stays"]
+    ((labels, value),) = (await scraped(made))["nvshare_client_pin_reason"]
     assert (labels["client"], labels["reason"], value) == (str(client.id), "unseen", 1)
 
 

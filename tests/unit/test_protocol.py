@@ -27,7 +27,7 @@ from nvshared.hook.protocol import (
     encode_order,
     encode_report,
 )
-from nvshared.scheduler.events import Memory, Stays
+from nvshared.scheduler.events import Memory, PinReason
 
 INCLUDE = Path(__file__).parents[2] / "libhook" / "include"
 HEADER = INCLUDE / "nvshare" / "protocol.h"
@@ -43,7 +43,7 @@ FIELDS = {
     "nvshare_limits": LIMITS,
     "nvshare_memory": FIGURES,
     "nvshare_report": [
-        "type", "version", "flags", "stays", "number", "memory", "uuid", "answered", "to_pin",
+        "type", "version", "flags", "pin_reason", "number", "memory", "uuid", "answered", "to_pin",
         "commit", "pins", "moved", "took", "text",
     ],
 }
@@ -64,7 +64,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc on this machine")
     enums = (
-        "nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait", "nvshare_stays",
+        "nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait", "nvshare_pin_reason",
     )
     values = [name for enum in enums for name in enumerators(enum)]
     lines = [f'printf("{v} %d\\n", (int){v});' for v in [*values, "NVSHARE_PROTOCOL_VERSION"]]
@@ -98,8 +98,8 @@ def test_protocol_constants_equal_those_of_the_header(compiled: dict[str, int]) 
     assert {f"NVSHARE_WAITS_{one.name}": one.value for one in Wait} == {
         name: compiled[name] for name in enumerators("nvshare_wait")
     }
-    assert {f"NVSHARE_STAYS_{one.name}": one.value for one in Stays} == {
-        name: compiled[name] for name in enumerators("nvshare_stays")
+    assert {f"NVSHARE_PIN_{one.name}": one.value for one in PinReason} == {
+        name: compiled[name] for name in enumerators("nvshare_pin_reason")
     }
     assert compiled["NVSHARE_PROTOCOL_VERSION"] == protocol.VERSION
     assert f'NVSHARE_DEFAULT_SOCKET "{names.DEFAULT_SOCKET}"' in HEADER.read_text()
@@ -159,14 +159,15 @@ def test_report_fields_have_the_headers_offsets(
     heard = {} if kind is Type.HELLO else {"answered": 30, "to_pin": 31}
     uuid = bytes(range(1, 17))
     packet = encode_report(ReportRecord(
-        kind, 0x1112, 2, Memory(**figures, **heard, stays=Stays.UNSEEN), uuid, 40, 41, 50, 51
+        kind, 0x1112, 2, Memory(**figures, **heard, pin_reason=PinReason.UNSEEN), uuid,
+        40, 41, 50, 51
     ))
     values = {"commit": 40, "pins": 41, "moved": 50, "took": 51}
     compare(packet, compiled, [
         ("nvshare_report.type", 2, kind),
         ("nvshare_report.version", 2, protocol.VERSION),
         ("nvshare_report.flags", 2, 0x1112),
-        ("nvshare_report.stays", 2, Stays.UNSEEN),
+        ("nvshare_report.pin_reason", 2, PinReason.UNSEEN),
         ("nvshare_report.number", 8, 2),
         *((f"nvshare_report.memory.{name}", 8, figures[name]) for name in FIGURES),
         *((f"nvshare_report.{name}", 8, value) for name, value in heard.items()),
@@ -191,13 +192,13 @@ def test_an_order_that_is_encoded_is_decoded(
 @given(
     reports, st.integers(0, 2**16 - 1), u64, st.tuples(*[u64] * 7),
     st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
-    st.sampled_from([one for one in Stays if one is not Stays.KEPT]),
+    st.sampled_from([one for one in PinReason if one is not PinReason.KEPT]),
 )
 def test_a_report_that_is_encoded_is_decoded(
     kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
-    heard: tuple[int, int], last: tuple[int, int], stays: Stays,
+    heard: tuple[int, int], last: tuple[int, int], pin_reason: PinReason,
 ) -> None:
-    hello, memory = kind is Type.HELLO, Memory(*list[Any]([*figures, 0, 0, stays]))
+    hello, memory = kind is Type.HELLO, Memory(*list[Any]([*figures, 0, 0, pin_reason]))
     asked, done = (last, (0, 0)) if kind in protocol.ASKS else ((0, 0), last)
     report = ReportRecord(
         kind, flags, number,
@@ -236,7 +237,7 @@ def test_invalid_report_is_refused_with_the_received_value(packet: bytes, senten
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("reason", [99, int(Stays.KEPT)])
+@pytest.mark.parametrize("reason", [99, int(PinReason.KEPT)])
 def test_a_reason_to_stay_that_no_hook_has_is_refused(reason: int) -> None:
     packet = bytearray(encode_report(ReportRecord(Type.MEMORY)))
     packet[6] = reason

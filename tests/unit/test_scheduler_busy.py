@@ -11,8 +11,8 @@ from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
 from nvshared.scheduler.events import (
     Busy,
     Event,
+    PinReason,
     SettingsChanged,
-    Stays,
     TenantChanged,
     TermsChanged,
     Tick,
@@ -289,7 +289,7 @@ def test_busy_turns_do_not_begin_under_other_terms_or_modes(
 
 def test_busy_turns_stop_no_undrainable_client() -> None:
     pair = Pair()
-    pair.changed(ONE, stays=Stays.GIVEN)
+    pair.changed(ONE, pin_reason=PinReason.GIVEN)
     pair.take_turns()
     assert not pair.takes_turns()
 

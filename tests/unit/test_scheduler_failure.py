@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nvshared.scheduler.actions import ClientState, Crowded, Evict, Load, Run, Stayed, Stuck
+from nvshared.scheduler.actions import ClientState, Crowded, Evict, Load, Pinned, Run, Stuck
 from nvshared.scheduler.decision import DEPTH
-from nvshared.scheduler.events import CapacityChanged, Evicted, Stays
+from nvshared.scheduler.events import CapacityChanged, Evicted, PinReason
 from nvshared.scheduler.moves import IN_VAIN
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, SECOND
@@ -266,7 +266,7 @@ def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
         for order in [action for action in new if isinstance(action, Load)]:
             talk.loaded(order)
         new += talk.wait(2)
-    assert [a for a in talk.said if isinstance(a, Stayed)] == [Stayed(1, Stays.KEPT)]
+    assert [a for a in talk.said if isinstance(a, Pinned)] == [Pinned(1, PinReason.KEPT)]
     assert not talk.view(2).fits
     talk.join(3, 35)
     assert 3 in runs(talk.obey(talk.want(3)))
@@ -285,7 +285,7 @@ def test_evicts_under_way_together_count_as_ignored_once() -> None:
         for order in orders:
             talk.tell(Evicted(1, talk.memory[1], order.number, 0))
         new = talk.wait(1)
-    assert not [a for a in talk.said if isinstance(a, Stayed)]
+    assert not [a for a in talk.said if isinstance(a, Pinned)]
 
 
 def test_crowded_client_is_reported_once_in_a_wait() -> None:

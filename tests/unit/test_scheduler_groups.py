@@ -19,8 +19,8 @@ from nvshared.scheduler.events import (
     Left,
     Memory,
     MemoryChanged,
+    PinReason,
     Standing,
-    Stays,
     TermsChanged,
     WentIdle,
 )
@@ -115,7 +115,7 @@ def test_groups_and_sums_after_random_events_equal_those_counted_anew(
             case "compute":
                 hook.compute(data.draw(st.integers(1, 500)) * 1000)
             case "stay":
-                hook.stay(Stays.UNSEEN)
+                hook.stay(PinReason.UNSEEN)
             case "gang":
                 standing = data.draw(st.sampled_from(Standing))
                 world.tell(Ganged((hook.id,), data.draw(st.integers(1, 2)), standing))

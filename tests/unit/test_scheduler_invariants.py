@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from nvshared.hook.protocol import REASONS
-from nvshared.scheduler.events import Stays
+from nvshared.scheduler.events import PinReason
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.scheduler.trust import PINNING_PART
 from nvshared.units import MIB, MILLISECOND, SECOND
@@ -129,7 +129,7 @@ class Tenants(RuleBasedStateMachine):
         self.hook(who).undrainable = drains
 
     @rule(who=st.integers(0, 20), reason=st.sampled_from([*REASONS.values()][1:]))
-    def stay(self, who: int, reason: Stays) -> None:
+    def stay(self, who: int, reason: PinReason) -> None:
         """Nothing of it leaves from now on; few programs are like that."""
         if who < len(self.world.hooks):
             self.hook(who).stay(reason)
@@ -213,9 +213,9 @@ class Tenants(RuleBasedStateMachine):
         world.settle(600 * SECOND)
         for hook in world.hooks.values():
             others = [other for other in world.hooks.values() if other is not hook]
-            pinned = sum(o.filled if o.stays else o.pinned for o in others)
+            pinned = sum(o.filled if o.pin_reason else o.pinned for o in others)
             # Promised when there was more, or none of it would be there.
-            less = self.resized or self.pins_unseen() or any(o.stays for o in others)
+            less = self.resized or self.pins_unseen() or any(o.pin_reason for o in others)
             too_much = less and hook.need + pinned > self.capacity
             assert not hook.work or too_much, f"{hook.id} never ran"
             assert not hook.asking, f"{hook.id} was not answered"

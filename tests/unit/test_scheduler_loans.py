@@ -316,7 +316,7 @@ class Pair:
         over = world._sums[0] + lent - world.settings.capacity
         # The card shrank with loans on it, or loans of a client that was silent count again.
         if world.settings.capacity < self.capacities[side] or any(
-                client.mute for client in other.scheduler._card.clients.values()):
+                client.unresponsive for client in other.scheduler._card.clients.values()):
             self.excused[side] = True
         self.capacities[side] = world.settings.capacity
         assert over <= 0 or self.excused[side], f"{over} bytes too many"
@@ -324,7 +324,7 @@ class Pair:
 
     def _borrowed(self, world: World, hook: Hook) -> int:
         client = world.scheduler._card.clients.get(hook.id)
-        if client is None or client.mute:
+        if client is None or client.unresponsive:
             return 0
         orders = [one for one in world._ordered(hook) if isinstance(one, Evict | Writeback)]
         return max([hook.memory.borrowed, *(one.loan for one in orders)])

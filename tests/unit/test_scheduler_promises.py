@@ -22,9 +22,9 @@ from nvshared.scheduler.events import (
     Loaded,
     Memory,
     MemoryChanged,
+    PinReason,
     Reopened,
     Seen,
-    Stays,
     Stopped,
     TermsChanged,
     Tick,
@@ -750,7 +750,8 @@ def pinned(court: Court, id: int) -> None:
 
 
 def stays(court: Court, id: int) -> None:
-    memory = Memory(allocated=GIB, resident=GIB, pinned=GIB, room=2 * GIB, stays=Stays.GIVEN)
+    memory = Memory(
+        allocated=GIB, resident=GIB, pinned=GIB, room=2 * GIB, pin_reason=PinReason.GIVEN)
     court.tell(Joined(id, memory, commit=CARD, account=LIARS, evidence=court.first))
 
 

@@ -251,12 +251,12 @@ enum nvshare_wait {
 };
 
 /* Why nothing of a client leaves the card any more. */
-enum nvshare_stays {
-    NVSHARE_STAYS_NOT = 0,           /* it does leave */
-    NVSHARE_STAYS_UNDRAINED = 1,     /* its work in flight does not end, or cannot be waited for */
-    NVSHARE_STAYS_UNSEEN = 2,        /* it may submit work that does not pass the gate */
-    NVSHARE_STAYS_GIVEN = 3,         /* memory was given to a device or library that uses it at any time */
-    NVSHARE_STAYS_KEPT = 4,          /* it frees nothing when told to; found out by the daemon */
+enum nvshare_pin_reason {
+    NVSHARE_PIN_NONE = 0,           /* it does leave */
+    NVSHARE_PIN_UNDRAINED = 1,     /* its work in flight does not end, or cannot be waited for */
+    NVSHARE_PIN_UNSEEN = 2,        /* it may submit work that does not pass the gate */
+    NVSHARE_PIN_GIVEN = 3,         /* memory was given to a device or library that uses it at any time */
+    NVSHARE_PIN_KEPT = 4,          /* it frees nothing when told to; found out by the daemon */
 };
 
 struct nvshare_limits {              /* bytes */
@@ -323,7 +323,7 @@ struct nvshare_report {
     uint16_t type;                   /* enum nvshare_type */
     uint16_t version;                /* NVSHARE_PROTOCOL_VERSION; these two lie here in every version */
     uint16_t flags;                  /* enum nvshare_flag */
-    uint16_t stays;                  /* enum nvshare_stays */
+    uint16_t pin_reason;                  /* enum nvshare_pin_reason */
     uint64_t number;                 /* pairs an order or a question with its answer; else 0 */
     union {
         struct {

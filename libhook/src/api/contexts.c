@@ -337,7 +337,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
     /* With such a driver only streams can be queried, and each green context has a NULL stream. */
     struct client *client = device >= 0 && device < CLIENTS_MAX ? clients[device] : NULL;
     if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
-        client_stay(client, NVSHARE_STAYS_UNDRAINED);
+        client_pin(client, NVSHARE_PIN_UNDRAINED);
     return result;
 }
 

@@ -36,7 +36,7 @@ static void first(enum real_index hook)
         return;
     debug("%s is newer than this libnvshare.so, which takes it for work", hook_name(hook));
     if (newer_kind(hook_name(hook), true) == NEWER_KEEPS)
-        clients_stay(NVSHARE_STAYS_UNSEEN);
+        clients_pin(NVSHARE_PIN_UNSEEN);
 }
 
 static CUresult call(enum real_index hook, WORDS)

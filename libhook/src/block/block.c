@@ -223,7 +223,7 @@ CUresult block_unmap(struct block *block)
 void block_lose(struct block *block)
 {
     if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
-        || block->state == BLOCK_LEAVING || block->state == BLOCK_COMING
+        || block->state == BLOCK_EVICTING || block->state == BLOCK_LOADING
         || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
         return;
     block_give_place(block);
@@ -242,7 +242,7 @@ void block_share(struct block *block)
 void block_free(struct block *block)
 {
     struct client *client = block->client;
-    if (block->state == BLOCK_LEAVING || block->state == BLOCK_COMING) {
+    if (block->state == BLOCK_EVICTING || block->state == BLOCK_LOADING) {
         block->doomed = true;
         return;
     }

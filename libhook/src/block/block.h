@@ -14,9 +14,9 @@
 enum block_state {
     BLOCK_EMPTY,                     /* never mapped: holds nothing */
     BLOCK_RESIDENT,
-    BLOCK_LEAVING,                   /* being evicted; still mapped */
+    BLOCK_EVICTING,                   /* being evicted; still mapped */
     BLOCK_SWAPPED,                   /* its bytes are in its place */
-    BLOCK_COMING,                    /* being loaded; mapped */
+    BLOCK_LOADING,                    /* being loaded; mapped */
     BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
     BLOCK_LOST, /* its context failed (block.c); counted nowhere */
 };
@@ -63,7 +63,7 @@ struct block {
     bool zero;                       /* swapped without a place: cleared when it is loaded */
     bool seen, light;                /* read at least once; was all zero at the last reading */
     bool restless;                   /* had changed at its last eviction */
-    bool writing_back;               /* LEAVING for a writeback: it stays resident */
+    bool writing_back;               /* EVICTING for a writeback: it stays resident */
     struct store *store;             /* NULL: it is not being written */
     struct block *older, *younger;
     size_t slot;                     /* search.c */

@@ -46,7 +46,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
         load->progress.bytes += block->size;
         return true;
     }
-    block_set_state(block, BLOCK_COMING);
+    block_set_state(block, BLOCK_LOADING);
     enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
     if (started == STARTED)
         return true;

@@ -76,7 +76,7 @@ static struct block *victim_next(const struct client *client, unsigned *rank, bo
 }
 
 /* A block chosen for eviction stays. */
-static void victim_stays(struct block *block)
+static void keep_victim(struct block *block)
 {
     block_set_state(block, BLOCK_RESIDENT);
     if (block->doomed)
@@ -97,7 +97,7 @@ static size_t take_unseen(struct client *client, struct block **blocks)
     struct block *block;
     size_t count = 0;
     while (count < WHOLES_MAX && (block = search_youngest(client, SEARCH_UNSEEN)) != NULL) {
-        block_set_state(block, BLOCK_LEAVING);
+        block_set_state(block, BLOCK_EVICTING);
         blocks[count++] = block;
     }
     return count;
@@ -120,7 +120,7 @@ static void victims_survey(struct client *client, uint64_t wanted)
         for (size_t i = 0; i < count; i++) {
             if (looked)
                 victim_seen(blocks[i]);
-            victim_stays(blocks[i]);
+            keep_victim(blocks[i]);
         }
     }
 }
@@ -129,7 +129,7 @@ static void victims_survey(struct client *client, uint64_t wanted)
 struct departure {
     struct client *client;
     const struct nvshare_order *order;
-    bool stays;                      /* copied blocks stay on the card: KEEP */
+    bool keeps_resident;                      /* copied blocks stay on the card: KEEP */
     unsigned flags;                  /* of the answer */
     struct pipeline line;
     struct progress progress;
@@ -144,10 +144,12 @@ struct departure {
 /* The result of reading a block. */
 enum verdict { CHANGED, UNCHANGED, EMPTY };
 
-static struct departure departure(struct client *client, const struct nvshare_order *order, bool stays)
+static struct departure departure(struct client *client, const struct nvshare_order *order,
+                                  bool keeps_resident)
 {
     return (struct departure){
-        .client = client, .order = order, .stays = stays, .limit = COPIES_IN_FLIGHT,
+        .client = client, .order = order, .keeps_resident = keeps_resident,
+        .limit = COPIES_IN_FLIGHT,
     };
 }
 
@@ -160,9 +162,9 @@ static size_t take(const struct departure *departure, unsigned *rank, struct blo
     size_t count = 0;
     uint64_t bytes = 0;
     while (bytes < wanted && count < most
-           && (block = victim_next(departure->client, rank, departure->stays)) != NULL
+           && (block = victim_next(departure->client, rank, departure->keeps_resident)) != NULL
            && (count == 0 || block->managed == blocks[0]->managed)) {
-        block_set_state(block, BLOCK_LEAVING);
+        block_set_state(block, BLOCK_EVICTING);
         blocks[count++] = block;
         bytes += block->size;
     }
@@ -204,7 +206,7 @@ static void look(struct departure *departure, bool further)
     for (size_t i = 0; i < more; i++) {
         if (departure->looked && block_look_holds(next[i]))
             victim_seen(next[i]);
-        victim_stays(next[i]);
+        keep_victim(next[i]);
     }
 }
 
@@ -212,17 +214,17 @@ static void look(struct departure *departure, bool further)
  * more while these go on. */
 static void gather(struct departure *departure, uint64_t wanted)
 {
-    bool hurry = !departure->stays && (departure->order->flags & NVSHARE_AHEAD) == 0
+    bool hurry = !departure->keeps_resident && (departure->order->flags & NVSHARE_AHEAD) == 0
         && departure->limit == COPIES_IN_FLIGHT;
     departure->count = departure->taken = 0;
-    if (!departure->client->granted && departure->client->stays == NVSHARE_STAYS_NOT)
+    if (!departure->client->granted && departure->client->pin_reason == NVSHARE_PIN_NONE)
         departure->count = take(departure, &departure->rank, departure->blocks, departure->limit,
                                 wanted);
     departure->limit = departure->limit * 4 < WHOLES_MAX ? departure->limit * 4 : WHOLES_MAX;
     look(departure, !hurry);
 }
 
-/* The next block, which is LEAVING from now on and has been read, of those to be evicted to make
+/* The next block, which is EVICTING from now on and has been read, of those to be evicted to make
  * `wanted` bytes of room, or to be written back. NULL: there is none. memory_lock is held, and may
  * be released meanwhile. */
 static struct block *departure_next(struct departure *departure, uint64_t wanted)
@@ -253,7 +255,7 @@ static bool departure_copy(struct departure *departure, struct block *block)
     struct client *client = departure->client;
     const struct nvshare_order *order = departure->order;
     const struct look *look = &block->look;
-    block->writing_back = departure->stays;
+    block->writing_back = departure->keeps_resident;
     block->restless = block->known;
     bool has_place = block_take_place(block, order->host);
     block->known = false;            /* the place is about to be overwritten */
@@ -267,7 +269,7 @@ static bool departure_copy(struct departure *departure, struct block *block)
         departure->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
         block->writing_back = false;
-        victim_stays(block);
+        keep_victim(block);
         return has_place;
     }
     enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
@@ -275,14 +277,14 @@ static bool departure_copy(struct departure *departure, struct block *block)
     if (started == NOT_STARTED && block->place.tier == &tier_peer) {
         block->writing_back = false;
         block_give_place(block);     /* it is chosen again, and goes to the host */
-        victim_stays(block);
+        keep_victim(block);
         return true;
     }
     if (started != STARTED) {
         block->writing_back = false;
         departure->progress.failed |= started == NOT_STARTED;
         departure->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
-        victim_stays(block);
+        keep_victim(block);
         return false;
     }
     if (departure->line.count == pipeline_depth(order))
@@ -294,7 +296,7 @@ static bool departure_copy(struct departure *departure, struct block *block)
 static void departure_end(struct departure *departure)
 {
     while (departure->taken < departure->count)
-        victim_stays(departure->blocks[departure->taken++]);
+        keep_victim(departure->blocks[departure->taken++]);
     while (departure->line.count > 0)
         pipeline_complete(departure->client, &departure->line);
     tier_host.room(departure->client, 0);
@@ -323,7 +325,7 @@ static uint64_t surplus(const struct departure *departure)
 static bool vanish(struct block *block)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
-        victim_stays(block);
+        keep_victim(block);
         return false;
     }
     block_set_state(block, BLOCK_SWAPPED);
@@ -349,8 +351,8 @@ static bool vanish_seen(struct block *block, bool zero)
  * released meanwhile. */
 static bool leave(struct departure *departure, struct block *block)
 {
-    if (block->doomed || departure->client->stays != NVSHARE_STAYS_NOT) {
-        victim_stays(block);
+    if (block->doomed || departure->client->pin_reason != NVSHARE_PIN_NONE) {
+        keep_victim(block);
         return true;
     }
     bool saved = block_is_clean(block), gone;
@@ -368,7 +370,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     struct departure departing = departure(client, order, false);
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
-    bool more = ready && client->stays == NVSHARE_STAYS_NOT;
+    bool more = ready && client->pin_reason == NVSHARE_PIN_NONE;
     struct nvshare_memory *memory = &client->memory;
     /* From here on the program's own allocations respect the new room. */
     uint64_t before = memory->room;
@@ -384,7 +386,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
            && (block = departure_next(&departing, surplus(&departing))) != NULL) {
         if (order_yields(client, order)) {
             departing.flags |= NVSHARE_YIELDED;
-            victim_stays(block);
+            keep_victim(block);
             break;
         }
         more = leave(&departing, block);
@@ -404,7 +406,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
 }
 
 /* Copies the oldest blocks of which only another GPU has the bytes to the host, until `bytes` are under
- * way. They are COMING meanwhile, so that they do not disappear. Returns bytes copied; 0: no more can
+ * way. They are LOADING meanwhile, so that they do not disappear. Returns bytes copied; 0: no more can
  * be. Service thread, with memory_lock, which is released meanwhile. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
@@ -414,7 +416,7 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
     uint64_t copied = 0;
     for (uint64_t chosen = 0; chosen < bytes && count < COPIES_IN_FLIGHT
          && (block = search_oldest(client, SEARCH_DIRTY)) != NULL; chosen += block->size) {
-        block_set_state(block, BLOCK_COMING);
+        block_set_state(block, BLOCK_LOADING);
         blocks[count++] = block;
     }
     for (; started < count; started++) {
@@ -505,7 +507,7 @@ static bool save(struct departure *departure, struct block *block)
             break;
         }
     }
-    victim_stays(block);
+    keep_victim(block);
     return true;
 }
 
@@ -527,7 +529,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
         bool yields = order_yields(client, order);
         if (yields) {
             departing.flags |= NVSHARE_YIELDED;
-            victim_stays(block);
+            keep_victim(block);
         }
         more = !yields && save(&departing, block) && !departing.progress.failed;
         memory_lock_yields(&held_since);

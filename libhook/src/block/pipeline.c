@@ -123,7 +123,7 @@ static void avoid(struct client *client, struct block *block)
 {
     if (block->zero || block->place.tier != &tier_peer)
         return;
-    if (block->state == BLOCK_LEAVING)
+    if (block->state == BLOCK_EVICTING)
         peer_failed(client);
     else if (block->copy.tier != NULL)
         block_return_place(block);
@@ -143,7 +143,7 @@ void pipeline_complete(struct client *client, struct pipeline *line)
     if (settled == UNSETTLED)
         result = CUDA_ERROR_UNKNOWN;
 
-    bool left = block->state == BLOCK_LEAVING, stays = block->writing_back;
+    bool left = block->state == BLOCK_EVICTING, stays = block->writing_back;
     if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
         line->bytes += move.bytes;
         bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
@@ -190,7 +190,7 @@ static CUresult copy(struct client *client, struct block *block, size_t offset, 
     if (block->zero)
         return REAL(cuMemsetD8Async)(block->address + offset, 0, size, stream);
     const struct tier *tier = block->place.tier;
-    return (block->state == BLOCK_LEAVING ? tier->out : tier->in)(&block->place, block->address,
+    return (block->state == BLOCK_EVICTING ? tier->out : tier->in)(&block->place, block->address,
                                                                   offset, size, stream);
 }
 

@@ -51,7 +51,7 @@ enum start {
     YIELDED,                         /* interrupted: the block has not moved */
 };
 
-/* Starts to copy a block that is LEAVING or COMING. May release the lock meanwhile, and wait for
+/* Starts to copy a block that is EVICTING or LOADING. May release the lock meanwhile, and wait for
  * earlier copies. */
 enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                           struct progress *progress, const struct nvshare_order *order);

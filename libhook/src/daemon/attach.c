@@ -242,8 +242,8 @@ static void attach(CUdevice device)
         /* Closed for this device only, and nothing was allocated yet. */
         gate_open(GATE_STOPPED(client));
         discard(client);
-    } else if (clients_stays() != NVSHARE_STAYS_NOT) {
-        client_stay(client, clients_stays());
+    } else if (clients_pin_reason() != NVSHARE_PIN_NONE) {
+        client_pin(client, clients_pin_reason());
     }
 }
 

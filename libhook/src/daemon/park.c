@@ -135,7 +135,7 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     if (client->granted
         || (ahead && (gate_has_waiters() || client->answered < client->question)))
         return NVSHARE_PARK_CALLED;
-    bool holds = client->stays != NVSHARE_STAYS_NOT || client->memory.resident != 0
+    bool holds = client->pin_reason != NVSHARE_PIN_NONE || client->memory.resident != 0
                  || client->managed_away != 0 || client->borrowed != 0 || !client->drained;
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }

@@ -272,7 +272,7 @@ static bool drain(struct client *client)
     if (drained == DRAINED)
         client->undrained = 0;
     else if (drained == UNDRAINED && ++client->undrained == DRAIN_TRIES)
-        client_stay(client, NVSHARE_STAYS_UNDRAINED);
+        client_pin(client, NVSHARE_PIN_UNDRAINED);
     return drained == DRAINED;
 }
 
@@ -283,7 +283,7 @@ static void stop(struct client *client)
     client->stopping = true;
     client->granted = false;
     client->lack_reported = false;
-    bool stays = client->stays != NVSHARE_STAYS_NOT;
+    bool stays = client->pin_reason != NVSHARE_PIN_NONE;
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
@@ -300,7 +300,7 @@ static void stop(struct client *client)
     LOCKED(memory_lock);
     client->stopping = false;
     reclaim(client, RECLAIM_ALL, 0); /* before the daemon computes how much to evict */
-    if (drained || client->stays != NVSHARE_STAYS_NOT) {
+    if (drained || client->pin_reason != NVSHARE_PIN_NONE) {
         client->drained = drained;
         caches_turn_ended(client);
         client->want_sent = gate_has_waiters();

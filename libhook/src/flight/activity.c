@@ -126,7 +126,7 @@ bool activity_released(const struct activity *activity)
 static bool gaps_are_known(const struct client *client)
 {
     return client_alone() && !capture_going_on() && client->undrained == 0
-        && client->stays == NVSHARE_STAYS_NOT;
+        && client->pin_reason == NVSHARE_PIN_NONE;
 }
 
 static bool is_gap(const struct client *client, struct activity *activity, uint64_t now)

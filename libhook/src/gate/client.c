@@ -173,8 +173,8 @@ static void client_fill_report(const struct client *client, struct nvshare_repor
     }
     report->memory = client->memory;
     report->memory.host += client->returning;
-    report->stays = (uint16_t)client->stays;
-    if (client->stays != NVSHARE_STAYS_NOT) {
+    report->pin_reason = (uint16_t)client->pin_reason;
+    if (client->pin_reason != NVSHARE_PIN_NONE) {
         report->memory.pinned += client->memory.resident;
         report->memory.allocated -= client->memory.resident;
         report->memory.resident = 0;
@@ -324,24 +324,24 @@ void clients_want(void)
  * This is permanent, because the end of the reason cannot be detected.
  */
 
-static const char *text(enum nvshare_stays reason)
+static const char *text(enum nvshare_pin_reason reason)
 {
     switch (reason) {
-    case NVSHARE_STAYS_UNSEEN:
+    case NVSHARE_PIN_UNSEEN:
         return "it may submit work that libnvshare.so does not see";
-    case NVSHARE_STAYS_GIVEN:
+    case NVSHARE_PIN_GIVEN:
         return "it gave memory to a device or library that may use it at any time";
     default:
         return "its work does not end, or cannot be waited for";
     }
 }
 
-void client_stay(struct client *client, enum nvshare_stays reason)
+void client_pin(struct client *client, enum nvshare_pin_reason reason)
 {
     pthread_mutex_lock(&memory_lock);
-    bool first = client->stays == NVSHARE_STAYS_NOT;
+    bool first = client->pin_reason == NVSHARE_PIN_NONE;
     if (first) {
-        client->stays = reason;
+        client->pin_reason = reason;
         client_update(client);
     }
     pthread_mutex_unlock(&memory_lock);
@@ -350,20 +350,20 @@ void client_stay(struct client *client, enum nvshare_stays reason)
                  (int)client->device, text(reason));
 }
 
-static _Atomic enum nvshare_stays all;
+static _Atomic enum nvshare_pin_reason all;
 
-void clients_stay(enum nvshare_stays reason)
+void clients_pin(enum nvshare_pin_reason reason)
 {
-    enum nvshare_stays none = NVSHARE_STAYS_NOT;
+    enum nvshare_pin_reason none = NVSHARE_PIN_NONE;
     atomic_compare_exchange_strong(&all, &none, reason);
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
         if (client != NULL)
-            client_stay(client, reason);
+            client_pin(client, reason);
     }
 }
 
-enum nvshare_stays clients_stays(void)
+enum nvshare_pin_reason clients_pin_reason(void)
 {
     return atomic_load(&all);
 }

@@ -57,7 +57,7 @@ struct client {
     bool remapping;                  /* the gate is closed for a moment by pin_in_place.c */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
-    enum nvshare_stays stays;        /* why its memory is never evicted; client.c */
+    enum nvshare_pin_reason pin_reason;        /* why its memory is never evicted; client.c */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
     uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
@@ -218,12 +218,12 @@ struct client;
 /* Pins all memory of this client for good, for this reason. Swapped memory is loaded before its
  * gate opens. Says so on stderr. Any thread, without memory_lock; only the first reason counts. If
  * the memory must not be swapped at all, the caller must be inside the gate. */
-void client_stay(struct client *client, enum nvshare_stays reason);
+void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
 /* The same for all present and future clients of this process. */
-void clients_stay(enum nvshare_stays reason);
+void clients_pin(enum nvshare_pin_reason reason);
 /* The reason for which this process's clients are pinned. */
-enum nvshare_stays clients_stays(void);
+enum nvshare_pin_reason clients_pin_reason(void);
 
 /* Called right before a cuInit of the program. */
 void process_end_watch(void);

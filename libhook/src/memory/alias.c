@@ -151,8 +151,8 @@ const struct owner_mappings alias_mappings = { map_block, unmap_block };
 /* A block that is being evicted or loaded is mapped, too. */
 static bool is_mapped(const struct block *block)
 {
-    return block->state == BLOCK_RESIDENT || block->state == BLOCK_LEAVING
-        || block->state == BLOCK_COMING;
+    return block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
+        || block->state == BLOCK_LOADING;
 }
 
 bool vmm_is_resident(const struct vmm_allocation *vmm)

@@ -305,7 +305,7 @@ bool managed_describe(CUdeviceptr address, struct memory_description *descriptio
 static bool moving(const struct managed *managed)
 {
     for (size_t i = 0; i < managed->block_count; i++)
-        if (managed->blocks[i]->state == BLOCK_LEAVING || managed->blocks[i]->state == BLOCK_COMING)
+        if (managed->blocks[i]->state == BLOCK_EVICTING || managed->blocks[i]->state == BLOCK_LOADING)
             return true;
     return false;
 }

@@ -187,7 +187,7 @@ print(code, count.value, bus.value.decode())
         ("0,0", "100 0 "),
     ],
 )
-def test_simulator_heeds_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
+def test_simulator_obeys_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
     assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
 
 

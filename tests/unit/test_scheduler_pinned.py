@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler.actions import Action, ClientState, Run, Stayed
+from nvshared.scheduler.actions import Action, ClientState, Pinned, Run
 from nvshared.scheduler.events import (
     CapacityChanged,
     Joined,
     Memory,
     MemoryChanged,
+    PinReason,
     Preempted,
     Reopened,
-    Stays,
     TermsChanged,
 )
 from nvshared.scheduler.settings import AntiThrash, Terms
@@ -23,12 +23,12 @@ from tests.unit.scheduler_talk import Talk, evicts, limits, loads, runs, stops, 
 LONG = 1000
 
 
-def stay(talk: Talk, client: int, reason: Stays = Stays.UNDRAINED) -> list[Action]:
+def stay(talk: Talk, client: int, reason: PinReason = PinReason.UNDRAINED) -> list[Action]:
     """From now on nothing of it leaves; its hook says what is on the card is pinned."""
     memory = talk.memory[client]
     talk.memory[client] = replace(
         memory, allocated=memory.allocated - memory.resident, resident=0,
-        pinned=memory.pinned + memory.resident, stays=reason)
+        pinned=memory.pinned + memory.resident, pin_reason=reason)
     return talk.obey(talk.tell(MemoryChanged(client, talk.memory[client])))
 
 
@@ -112,13 +112,13 @@ def test_undrainable_client_that_idles_keeps_its_memory() -> None:
 def test_undrainable_client_is_reported_once() -> None:
     talk = Talk()
     talk.run(1, 40)
-    assert Stayed(1, Stays.GIVEN) in stay(talk, 1, Stays.GIVEN)
-    assert not [a for a in talk.changed(1) if isinstance(a, Stayed)]
+    assert Pinned(1, PinReason.GIVEN) in stay(talk, 1, PinReason.GIVEN)
+    assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
 
 
 def test_undrainable_client_is_known_after_a_restart() -> None:
     talk = Talk(gather=1)
-    talk.memory[1] = Memory(pinned=40 * GIB, room=40 * GIB, stays=Stays.UNSEEN)
+    talk.memory[1] = Memory(pinned=40 * GIB, room=40 * GIB, pin_reason=PinReason.UNSEEN)
     talk.tell(Joined(1, talk.memory[1], running=True, commit=40 * GIB))
     talk.wait(2)
     talk.run(2, 50)
@@ -163,7 +163,7 @@ def test_question_waits_until_an_undrainable_client_gave_commit_back() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.obey(talk.ask(1, 1, 40))
-    memory = talk.set(1, allocated=0, resident=0, pinned=40, stays=Stays.UNDRAINED)
+    memory = talk.set(1, allocated=0, resident=0, pinned=40, pin_reason=PinReason.UNDRAINED)
     called_back = talk.tell(MemoryChanged(1, memory))
     talk.join(2)
     assert limits(talk.ask(2, 1, 60), 2) == []
@@ -201,7 +201,7 @@ def test_drain_that_never_ends_makes_a_client_undrainable() -> None:
         assert stops(talk.wait(100))[-1:] == [1]
         talk.obey(talk.reopened(1))
     assert stops(talk.wait(100)) == [1]
-    memory = talk.set(1, allocated=0, resident=0, pinned=40, stays=Stays.UNDRAINED)
+    memory = talk.set(1, allocated=0, resident=0, pinned=40, pin_reason=PinReason.UNDRAINED)
     talk.obey(talk.tell(Reopened(1, memory)))
     assert stops(talk.wait(LONG)) == []
     assert not talk.view(2).fits

@@ -14,7 +14,7 @@ from bench.harness import ROOT, sharing
 from tests.gpu.test_broken import started
 from tests.integration.test_broken import AWAY
 from tests.integration.test_own_memory import PRELUDE
-from tests.integration.test_stays import ABANDONED, ENDLESS, ENDS
+from tests.integration.test_undrainable import ABANDONED, ENDLESS, ENDS
 
 LONG = 120                              # seconds; four drains in vain take twenty-two
 

@@ -4,7 +4,7 @@
 import pytest
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
-from nvshared.scheduler.events import Stays
+from nvshared.scheduler.events import PinReason
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
@@ -98,7 +98,7 @@ sys.stdin.readline()
     assert program.hears() == "begun"
     daemon.send(OrderRecord(Type.STOP))
     reopened = daemon.until(Type.REOPENED)
-    assert reopened.memory.stays is Stays.NOT
+    assert reopened.memory.pin_reason is PinReason.NONE
     assert reopened.memory.resident == memory.resident
     daemon.send(OrderRecord(Type.RUN, flags=Flag.PACE))
     program.go_on()
