@@ -113,6 +113,18 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
     return *tier != NULL;
 }
 
+/* A resident block whose place is of use to this block. The oldest ones are evicted last, so they
+ * need their places least. Not to be kept across take_place(), which may release the lock. */
+static struct block *keeper(const struct block *block)
+{
+    for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
+         kept = kept->younger)
+        if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
+            && kept->place.tier != &tier_disk && !(block->writing_back && block_is_clean(kept)))
+            return kept;             /* in the same tier it is only exchanged */
+    return NULL;
+}
+
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
@@ -125,12 +137,8 @@ bool block_take_place(struct block *block, uint64_t allowance)
         if (take_place(block, allowance, false))
             return true;
     }
-    /* The oldest blocks are evicted last, so they need their places least. */
-    for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
-         kept = kept->younger) {
-        if (kept->state != BLOCK_RESIDENT || kept->place.tier == NULL
-            || kept->place.tier == &tier_disk || (block->writing_back && block_is_clean(kept)))
-            continue;                /* a place in the same tier would only be exchanged */
+    struct block *kept;
+    while ((kept = keeper(block)) != NULL) {
         block_give_place(kept);
         if (take_place(block, allowance, false))
             return true;

@@ -37,6 +37,8 @@ SEEN unsigned copied;                /* copies begun */
 SEEN unsigned refuses;               /* the copy after so many is refused; 0: none */
 SEEN unsigned waits;                 /* how often somebody waited for a copy, the lock released */
 SEEN int freed_meanwhile = -1;       /* is freed when somebody waits next */
+SEEN unsigned registers = -1u;       /* so many slabs are registered, and no more */
+SEEN int freed_by_refusal = -1;      /* is freed during a refusal, if it keeps no place by then */
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 const struct tier tier_disk;         /* no block moves on to a file here */
 static struct client one = { .turns = 1 };
@@ -69,6 +71,14 @@ static void free_one(unsigned index)
 {
     large_release((struct large *)region_owner(allocations[index]));
     allocations[index] = 0;
+}
+
+/* What reads a block that has been freed reads garbage. */
+static void overwrite_freed(void)
+{
+    static void *volatile freed;
+    freed = malloc(sizeof(struct block));
+    memset(freed, 0xff, sizeof(struct block));
 }
 
 static CUresult wait_for(void)
@@ -159,7 +169,25 @@ void client_update(struct client *client) { (void)client; }
 void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
 void host_allocate(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
 void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
-bool host_memory_register(char *memory, size_t size) { (void)memory, (void)size; return true; }
+bool host_memory_register(char *memory, size_t size)
+{
+    (void)memory, (void)size;
+    if (registers > 0) {
+        registers--;
+        return true;
+    }
+    pthread_mutex_lock(&memory_lock);
+    for (struct block *block = one.blocks; block != NULL && freed_by_refusal >= 0;
+         block = block->younger)
+        if (block->address == allocations[freed_by_refusal] && block->place.tier == NULL) {
+            free_one((unsigned)freed_by_refusal);
+            freed_by_refusal = -1;
+            overwrite_freed();
+            break;
+        }
+    pthread_mutex_unlock(&memory_lock);
+    return false;
+}
 void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
 {
@@ -199,6 +227,12 @@ SEEN void allocate(unsigned first, unsigned count, unsigned room)
     one.memory.room = room * SIZE;
     for (unsigned i = first; i < first + count; i++)
         large_allocate(&one, (CUcontext)1, SIZE, &allocations[i]);
+}
+
+SEEN void allocate_double(unsigned index, unsigned room)
+{
+    one.memory.room = room * SIZE;
+    large_allocate(&one, (CUcontext)1, 2 * SIZE, &allocations[index]);
 }
 
 SEEN void release(unsigned first, unsigned count)

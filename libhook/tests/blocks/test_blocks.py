@@ -210,3 +210,20 @@ def test_blocks_that_are_freed_on_the_move_are_found_no_more(
             moves()
             program.c.allocate(c_uint(index), c_uint(1), c_uint(60))
             assert program.c.searches_are_right()
+
+
+def test_kept_place_of_a_block_that_is_freed_while_host_memory_is_refused_is_left_alone(
+        built: Path, tmp_path: Path) -> None:
+    program = Program(built, tmp_path, 64)      # they fill one slab
+    program.allocates()
+    for _ in range(2):                          # twice: the youngest leaves first then
+        program.leaves_at_once()
+        program.comes_at_once()
+        program.runs()
+    program.c.allocate_double(c_uint(64), c_uint(66))
+    c_uint.in_dll(program.c, "registers").value = 0
+    oldest = c_int.in_dll(program.c, "freed_by_refusal")
+    oldest.value = 0
+    program.leaves_at_once()
+    assert oldest.value == -1
+    assert program.c.searches_are_right()
