@@ -189,8 +189,10 @@ class Server:
     ) -> _Process:
         """Raises ProcessLookupError."""
         pidfd = peer.watch(connected, credentials.pid)
-        # Without a pidfd, another process may have the same number.
-        process = _Process(object() if pidfd is None else credentials, user, pidfd)
+        # Without a pidfd, another process may have the same number. Those in namespaces that are
+        # not visible all have 0.
+        known = pidfd is not None and credentials.pid
+        process = _Process(credentials if known else object(), user, pidfd)
         self._processes[process.key] = process
         self._lanes.run(
             user,

@@ -170,6 +170,28 @@ async def test_server_identifies_a_process_that_has_the_number_of_an_ended_one_a
     assert site.complaints == []
 
 
+async def test_server_keeps_a_connection_where_another_process_without_a_visible_number_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their number is given by hand: the test has no pid namespace of its own."""
+    credentials = peer.credentials
+    monkeypatch.setattr(peer, "credentials", lambda one: credentials(one)._replace(pid=0))
+    with serving(tmp_path) as site:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c",
+            "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+            "s.connect(sys.argv[1]); sys.stdin.read()", str(site.path),
+            stdin=asyncio.subprocess.PIPE)
+        await until(lambda: bool(site.server.unserved))
+        client = await site.connect()
+        process.kill()
+        await process.wait()
+        later = await site.connect()
+        site.known.set()
+        await until(lambda: bool(answer(client) and answer(later)))
+        assert {refusal(answer(one)) for one in (client, later)} == {Refusal.NO_SUCH_GPU}
+
+
 @another_user
 async def test_user_with_many_unserved_connections_is_refused_more_and_others_are_served(
     public: Path
