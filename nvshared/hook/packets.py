@@ -22,6 +22,7 @@ from threading import Thread
 from nvshared.errors import ProtocolError
 
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
+FIRST_MOST = 4                          # packets before the first answer: names, files, HELLO
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
 
@@ -90,7 +91,8 @@ def turn_away(
         close(connected, loop, lambda: None)
         return
     with suppress(OSError):             # Unread packets would keep the client from reading that.
-        connected.recv(1)
+        for _ in range(FIRST_MOST):
+            connected.recv(1)
     connected.close()
 
 

@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,22 @@ def test_leave_keeps_a_socket_with_descriptors_open(pair: Pair) -> None:
         packets.receive(left, 10)
     pair.reading.close()
     left.close()
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_turn_away_of_a_client_that_has_sent_packets_lets_it_read_the_refusal(
+    tmp_path: Path, before: int
+) -> None:
+    async def refuses() -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            listening.bind(str(tmp_path / "socket"))
+            listening.listen()
+            packets.refuse_descriptors(listening)
+            client.connect(str(tmp_path / "socket"))
+            for _ in range(before):
+                client.send(b"name")
+            packets.turn_away(listening.accept()[0], b"refused", asyncio.get_running_loop())
+            return client.recv(10)
+
+    assert asyncio.run(refuses()) == b"refused"
