@@ -95,6 +95,7 @@ class Client:
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
         self.leaving = False            # it is suspended, so that it can be parked
         self.unparkable = ""            # why the driver does not checkpoint it; "": it may
+        self.park_after = 0             # us: as idle as it is, it is not parked before
         self.has_library = True         # else the daemon answers in its place, see unshared.py
         self.moved = ""                 # why it was moved here, if no user had asked for it
         self.tries = 0                  # of balancing.py to move it

@@ -46,6 +46,7 @@ NOT_ASKED = "not asked"                 # instead of a process's state: no helpe
 # Results of the driver that may be others at the next try: out of memory, and not ready, as where
 # a thread of the process is stopped.
 PASSING = frozenset({2, 600})
+PASSES_IN = 60 * SECOND                 # until then the program is not parked for its idleness
 TELLING = 256 * MIB                     # bytes that must have left to teach the pace
 IDLE_LOOK = 1.0                         # seconds between looks for clients that are idle for long
 
@@ -144,7 +145,7 @@ class Moving:
     def _idles_long(self, client: Client) -> bool:
         return (self.deep_idle is not None and not client.parking and not client.unparkable
                 and not refusal(client) and client.view.state is ClientState.IDLE
-                and client.idle >= self.deep_idle)
+                and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task that goes on when its caller has disconnected."""
@@ -203,7 +204,9 @@ class Moving:
             answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.trouble or f"its process is {answer.state}"
-                if not PASSING.intersection(one.code for one in answer.steps):
+                if PASSING.intersection(one.code for one in answer.steps):
+                    client.park_after = client.gpu.now + PASSES_IN
+                else:
                     client.unparkable = why
                 raise NvshareError(why)
         except NvshareError as error:

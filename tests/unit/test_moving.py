@@ -1,11 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one account may cost by programs whose state no helper knows."""
+"""What programs may cost that cannot be parked."""
 
 import asyncio
 
 import pytest
 
+from nvshared.errors import NvshareError
+from nvshared.machine.checkpoint import Answer, Step
+from nvshared.machine.nvml import Sample
 from nvshared.sharing import moving
+from nvshared.sharing.gpu import GPU
+from nvshared.sharing.manager import Manager
+from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, joined
+
+
+class Way:
+    """A hook that keeps its threads out of the driver when it is told to."""
+
+    wanted = False
+
+    async def park(self, *, ahead: bool) -> None:
+        """As Parkable.park."""
+
+    def leave_card(self) -> None:
+        """As Parkable.leave_card."""
+
+    def stay(self) -> None:
+        """As Parkable.stay."""
+
+    def return_to(self, gpu: GPU) -> None:
+        """As Parkable.return_to."""
 
 
 def test_pacing_pauses_for_longer_with_each_failure_up_to_a_minute(
@@ -48,3 +72,30 @@ def test_pacing_lets_an_account_ask_a_few_helpers_at_a_time() -> None:
 
     asyncio.run(ask_many())
     assert max(most) == moving.AT_ONCE
+
+
+def test_watch_leaves_an_idle_client_for_a_while_after_a_refusal_that_may_pass() -> None:
+    asked: list[str] = []
+
+    async def refuse(command: str, *_: object) -> Answer:
+        asked.append(command)
+        steps = (Step("lock", 600, 0, "not ready"),) if command == "park" else ()
+        return Answer("running", steps)
+
+    async def park_and_idle() -> None:
+        time = Time()
+        manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+        gpu = manager.add(FACTS, Sample(), gather=False)
+        client = joined(gpu, 1, Noted())
+        client.parkable = Way()
+        one = moving.Moving([gpu], refuse)
+        one.deep_idle = 0
+        with pytest.raises(NvshareError, match="not ready"):
+            await one.park(client, ahead=True)
+        assert not client.unparkable
+        assert not one._idles_long(client)
+        time.pass_by(moving.PASSES_IN)
+        assert one._idles_long(client)
+
+    asyncio.run(park_and_idle())
+    assert asked == ["state", "park"]
