@@ -17,6 +17,11 @@ static bool usable(enum block_state state)
     return state == BLOCK_RESIDENT || state == BLOCK_SHARED;
 }
 
+static bool moving(enum block_state state)
+{
+    return state == BLOCK_EVICTING || state == BLOCK_LOADING || state == BLOCK_COPYING;
+}
+
 static bool lacking(enum block_state state)
 {
     return !usable(state) && state != BLOCK_LOST;
@@ -231,7 +236,7 @@ CUresult block_unmap(struct block *block)
 void block_lose(struct block *block)
 {
     if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
-        || block->state == BLOCK_EVICTING || block->state == BLOCK_LOADING
+        || moving(block->state)
         || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
         return;
     block_give_place(block);
@@ -250,7 +255,7 @@ void block_share(struct block *block)
 void block_free(struct block *block)
 {
     struct client *client = block->client;
-    if (block->state == BLOCK_EVICTING || block->state == BLOCK_LOADING) {
+    if (moving(block->state)) {
         block->doomed = true;
         return;
     }

@@ -17,6 +17,7 @@ enum block_state {
     BLOCK_EVICTING,                   /* being evicted; still mapped */
     BLOCK_SWAPPED,                   /* its bytes are in its place */
     BLOCK_LOADING,                    /* being loaded; mapped */
+    BLOCK_COPYING,                   /* swapped; its bytes are being copied to another tier */
     BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
     BLOCK_LOST, /* its context failed (block.c); counted nowhere */
 };

@@ -406,7 +406,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
 }
 
 /* Copies the oldest blocks of which only another GPU has the bytes to the host, until `bytes` are under
- * way. They are LOADING meanwhile, so that they do not disappear. Returns bytes copied; 0: no more can
+ * way. They are COPYING meanwhile, so that they do not disappear. Returns bytes copied; 0: no more can
  * be. Service thread, with memory_lock, which is released meanwhile. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
@@ -416,7 +416,7 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
     uint64_t copied = 0;
     for (uint64_t chosen = 0; chosen < bytes && count < COPIES_IN_FLIGHT
          && (block = search_oldest(client, SEARCH_DIRTY)) != NULL; chosen += block->size) {
-        block_set_state(block, BLOCK_LOADING);
+        block_set_state(block, BLOCK_COPYING);
         blocks[count++] = block;
     }
     for (; started < count; started++) {

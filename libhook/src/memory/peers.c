@@ -34,7 +34,7 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
     for (struct block *block = owner->blocks; block != NULL && result == CUDA_SUCCESS;
          block = block->younger)
         if (block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED
-            && block->state != BLOCK_LOST && !block->managed)
+            && block->state != BLOCK_COPYING && block->state != BLOCK_LOST && !block->managed)
             result = mapped_open(block, &access);
     return result;
 }

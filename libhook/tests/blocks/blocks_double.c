@@ -36,6 +36,7 @@
 SEEN unsigned copied;                /* copies begun */
 SEEN unsigned refuses;               /* the copy after so many is refused; 0: none */
 SEEN unsigned waits;                 /* how often somebody waited for a copy, the lock released */
+SEEN unsigned wrong_states;          /* waits during which states and `resident` differed */
 SEEN int freed_meanwhile = -1;       /* is freed when somebody waits next */
 SEEN unsigned registers = -1u;       /* so many slabs are registered, and no more */
 SEEN int freed_by_refusal = -1;      /* is freed during a refusal, if it keeps no place by then */
@@ -92,6 +93,21 @@ static CUresult wait_for(void)
     return CUDA_SUCCESS;
 }
 
+/* A thread of the program may see blocks while the lock is released. */
+static CUresult synchronize(void)
+{
+    uint64_t mapped = 0;
+    pthread_mutex_lock(&memory_lock);
+    for (const struct block *block = one.blocks; block != NULL; block = block->younger)
+        if (block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
+            || block->state == BLOCK_LOADING)
+            mapped += block->size;
+    wrong_states += mapped != one.memory.resident;
+    pthread_mutex_unlock(&memory_lock);
+    waits++;
+    return CUDA_SUCCESS;
+}
+
 static CUresult nothing(void)
 {
     return CUDA_SUCCESS;
@@ -104,6 +120,7 @@ void *real_find(enum real_index index)
     case REAL_cuMemcpyDtoHAsync_v2: return (void *)copy;
     case REAL_cuMemcpyHtoDAsync_v2: return (void *)copy;
     case REAL_cuEventSynchronize: return (void *)wait_for;
+    case REAL_cuStreamSynchronize: return (void *)synchronize;
     default: return (void *)nothing;
     }
 }
@@ -276,6 +293,20 @@ SEEN void come(unsigned blocks, unsigned host, bool ahead)
 {
     const struct nvshare_order coming = order(blocks, host, ahead);
     swap_in(&one, &coming);
+}
+
+/* Blocks leave to another GPU from now on; all of them return to the host. */
+SEEN void borrow(unsigned blocks)
+{
+    one.loan = blocks * SIZE;
+}
+
+SEEN unsigned return_borrowed(unsigned host)
+{
+    unsigned flags = 0;
+    const struct nvshare_order returning = order(0, host, false);
+    swap_return(&one, &returning, &flags);
+    return flags;
 }
 
 static unsigned looked;

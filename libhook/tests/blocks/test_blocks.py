@@ -227,3 +227,16 @@ def test_kept_place_of_a_block_that_is_freed_while_host_memory_is_refused_is_lef
     program.leaves_at_once()
     assert oldest.value == -1
     assert program.c.searches_are_right()
+
+
+def test_blocks_that_return_from_another_gpu_do_not_count_as_mapped(
+        built: Path, tmp_path: Path) -> None:
+    program = Program(built, tmp_path, 60)
+    program.allocates()
+    program.c.borrow(c_uint(60))
+    program.leaves_at_once()
+    before = program.figure("waits")
+    assert program.c.return_borrowed(c_uint(200)) == 0
+    assert program.figure("waits") > before
+    assert program.figure("wrong_states") == 0
+    assert program.c.searches_are_right()
