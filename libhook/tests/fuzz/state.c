@@ -42,7 +42,8 @@ static void check(struct client *client)
         away += block->place.tier == &tier_managed ? block->size : 0;
         MUST(!block->writing_back && (!block_is_clean(block) || block->place.tier != NULL),
              "a block is said to be on the host, and is not");
-        MUST(block->state != BLOCK_EVICTING && block->state != BLOCK_LOADING && !block->doomed,
+        MUST(block->state != BLOCK_EVICTING && block->state != BLOCK_LOADING
+             && block->state != BLOCK_COPYING && !block->doomed,
              "a block is on the move without an order");
         MUST(block->state != BLOCK_SWAPPED || block->place.tier != NULL,
              "a block is neither here nor there");
