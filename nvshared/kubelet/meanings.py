@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What annotations of a pod ask for: which terms of its tenant, and how their texts are read.
+"""The terms (limits, weight, priority) that a pod's annotations set, and how values are parsed.
 
     nvshare.com/gpu-memory-limit: "4096"        MiB, or with a unit: 4Gi
     nvshare.com/gpu-core-limit: "60"            percent of the time
@@ -32,18 +32,18 @@ from nvshared.units import MIB
 LIMIT = "memory-limit"                  # the term that foreign annotations set
 OF_CONTAINER = re.compile(
     rf"{re.escape(CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
-# PriorityClasses by name or by value, each with the priority that it means to us. The last counts.
+# PriorityClasses by name or by value, and the nvshare priority of each. The last match counts.
 Classes = Sequence[tuple[str | range, int]]
 
 
 class Unknown(Exception):
-    """What a text means will be known when nvshared has answered."""
+    """An annotation's value cannot be computed until nvshared has reported the GPUs' sizes."""
 
 
 class Asked(NamedTuple):
-    """One term, as annotations ask for it."""
+    """The text that annotations give for one term (memory limit, weight, ...), not parsed yet."""
 
-    key: str                            # of the annotation; of several, all of them
+    key: str                            # name of the annotation, or of several, joined by " + "
     text: str
     parse: Callable[[str], int]         # raises ValueError, Unknown
 
@@ -61,7 +61,7 @@ def _memory(text: str) -> int:
     raise ValueError("give a number of MiB, or a size such as 4Gi")
 
 
-# The term that each sets, and how its text is read.
+# For each annotation: the term that it sets, and the parser of its value.
 MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
     f"{PREFIX}gpu-memory-limit": (LIMIT, _memory),
     f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
@@ -101,10 +101,10 @@ def _fraction(smallest: Callable[[], int], text: str) -> int:
 def meanings(
     annotations: Mapping[str, str], smallest: Callable[[], int] | None
 ) -> dict[str, Asked]:
-    """What they ask for, by term; an annotation of ours that means nothing, by its own name.
+    """The requested values by term. An unknown nvshare.com/ annotation stands under its own name.
 
-    `smallest`: the bytes of the node's smallest GPU, 0 while they are not known; None: foreign
-    annotations mean nothing to us.
+    `smallest` returns the bytes of the node's smallest GPU, 0 while unknown; None: annotations of
+    other projects are ignored.
     """
     found = {}
     for key, text in annotations.items():

@@ -54,7 +54,7 @@ class Trace:
         gpu.decided.connect(lambda at, action: self._action(gpu, at, action))
 
     def close(self) -> None:
-        """Nothing more is written than what has happened. The interpreter waits for that."""
+        """Closes the file once earlier events are written. The process's exit waits for that."""
         self._writer.submit(self._end)
 
     def _event(self, gpu: GPU, at: int, event: Event) -> None:

@@ -103,7 +103,7 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _bring_in(decision, head, head.lacks_room, others, goal):
-            pass                        # what was ordered leaves host memory for more
+            pass                        # evictions may have left host memory for one more
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(decision)
@@ -116,14 +116,17 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
 
 
 def pauses_matter(card: Card) -> bool:
-    """An idle client has swapped memory, for which there is no place beside all others', or
-    contexts of idle clients may leave."""
+    """Whether pauses must be measured.
+
+    They must if an idle client has swapped memory and not all clients fit together, or if idle
+    clients may be parked to free their contexts.
+    """
     swapped, _ = card.groups.most_swapped()
     return card.settings.deep_idle or (swapped > 0 and not _fit_together(card))
 
 
 def writeback_pays(card: Card) -> bool:
-    """A client may come that needs the room of idle clients."""
+    """Whether a client with swapped memory would need room that idle clients occupy."""
     return card.settings.writeback and not _fit_together(card) and _short(card) > 0
 
 
@@ -159,7 +162,7 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
     for way in Way:
         asked = early and way in copying
         if not asked and not card.patience[way].waits:
-            continue                    # its time fills up by itself
+            continue                    # while no move waits, `left` fills up
         patience = card.patience[way].until(decision.now)
         if patience.waits and (not asked or decision.due(patience.ends)):
             patience = patience.turned()
@@ -188,12 +191,15 @@ def _bring_in(
     decision: Decision, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
     goal: Goal | None,
 ) -> bool:
-    """Evicts and loads so much ahead of time, as far as room can be had. False: it orders nothing.
+    """Orders evictions from `victims` and a LOAD of up to `missing` bytes before the client asks.
+
+    False: nothing was ordered.
     """
     card = decision.card
     before = len(decision.actions)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
-    # Only for missing memory: the cushion alone is worth no eviction.
+    # Evict only if the client lacks memory, not merely to keep the cushion (free memory for holders
+    # to grow) free.
     short = missing + cushion - card.free - coming(card) if missing else 0
     if short > 0 and not card.patience[Way.OUT].waits:
         evictions = Evictions(decision)
@@ -212,7 +218,7 @@ def _bring_in(
 
 
 def _prefetch(decision: Decision) -> None:
-    """Brings in one client at a time, a step at a time."""
+    """Loads one idle client at a time, at most `step` (a setting, bytes) for each order."""
     card = decision.card
     if any(move.goal is not Goal.WRITEBACK for c in card.moving for move in c.moves):
         return
@@ -244,7 +250,7 @@ def _short(card: Card) -> int:
 
 
 def _write_back(decision: Decision) -> None:
-    """One client at a time, a step at a time."""
+    """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
     card = decision.card
     short = _short(card)
     if short <= card.groups.sums.written_back or any(
@@ -266,7 +272,7 @@ def _write_back(decision: Decision) -> None:
 
 
 def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
-    """False if that cannot be, or not yet."""
+    """Orders a writeback of at most `wanted` bytes. False: it is not possible, or not yet."""
     card = decision.card
     if client.moves or client.writeback.exhausted or not decision.due(client.failures.evict_after):
         return False
@@ -284,7 +290,10 @@ def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -
 
 
 def _copy_borrowed(decision: Decision) -> None:
-    """One client at a time, all that it has on another card alone; at most a part of the host."""
+    """Copies a client's memory that only a neighbour card holds to the host, one client at a time.
+
+    At most a part of the free host memory is used for that.
+    """
     card, block = decision.card, decision.card.settings.block
     if any(move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves):
         return
@@ -300,8 +309,11 @@ def _copy_borrowed(decision: Decision) -> None:
 
 
 def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
-    """What the next client lacks, less what is free and what clients without a turn give, will be
-    evicted from the running clients, first from the one with the oldest turn."""
+    """Orders running clients to allocate host memory for the evictions that the next client needs.
+
+    Those are: the memory that the next client lacks, less free room and the room of clients
+    without a turn. The running client with the oldest turn is evicted first.
+    """
     card = decision.card
     comes = head or card.clients.get(card.groups.most_swapped()[1])
     if comes is None or comes.holds:

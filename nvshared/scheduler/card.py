@@ -30,7 +30,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "memory_limited": lambda c: c.terms.memory_limit,
     "undrainable": lambda c: c.memory.pin_reason,
     "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
-    # It was promised more than it may have now that nothing of it can be evicted.
+    # The client's promise is larger than it may be now that none of its memory can be evicted.
     "undrainable_overcommitted": lambda c: c.memory.pin_reason and (
         c.promise.granted > c.need or c.promise.commit > max(c.used, c.need + c.to_pin)),
     "queued_permanent": lambda c: c.queued and c.is_permanent,
@@ -50,13 +50,13 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
     "stored": lambda c: c.memory.disk and c.memory.resident,    # perhaps copies of resident blocks
-    # Its last hand-over has a known cost, and it holds the card or is queued.
+    # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
 MARGINS_MOST = 16                       # clients of an account for which a margin is kept
-BURST = 500 * MILLISECOND               # that they may wait in a row,
-WORTH = 100 * MILLISECOND               # and with less left than this they do not begin to
-REST = 10 * MILLISECOND                 # between two times, so that each gets them somewhere
+BURST = 500 * MILLISECOND               # moves for the head of the queue wait at most so long
+WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
+REST = 10 * MILLISECOND                 # least time between two changes, so each has effect
 
 
 class Account(NamedTuple):
@@ -266,34 +266,34 @@ class Counters:
 class BusPatience:
     """How long moves in one direction may still wait for a program that copies; see ahead.py.
 
-    A store of time, as it was at a moment. It empties while moves wait and fills while they do
-    not, equally fast and up to BURST. So over any time they wait at most half of it plus BURST,
-    whatever is reported how often.
+    A token bucket of microseconds. It drains while moves wait and fills while they do not, at the
+    same rate and up to BURST. So of any period moves wait at most half plus BURST, whatever hooks
+    report.
     """
 
     left: int = BURST
-    waits: bool = False                # they wait
-    at: int = 0                         # the moment
+    waits: bool = False                # moves wait now
+    at: int = 0                         # time at which `left` was computed
     since: int = -REST                  # when `waits` changed last
 
     def until(self, now: int) -> "BusPatience":
-        """As it is now, if nothing else has changed."""
+        """The same bucket, with `left` computed for now."""
         passed = now - self.at
         left = self.left - passed if self.waits else self.left + passed
         return replace(self, left=min(max(left, 0), BURST), at=now)
 
     def turned(self) -> "BusPatience":
-        """They begin to wait, or end."""
+        """Begins or ends the wait."""
         return replace(self, waits=not self.waits, since=self.at)
 
     @property
     def begins(self) -> int:
-        """When, as things stand, they may begin to wait at the earliest."""
+        """The earliest time at which moves may begin to wait."""
         return max(self.since + REST, self.at + max(0, WORTH - self.left))
 
     @property
     def ends(self) -> int:
-        """When they must end it."""
+        """The time at which a wait must end."""
         return self.at + self.left
 
 
@@ -452,7 +452,7 @@ class Card:
         return sorted(self.groups.group("holding"), key=lambda client: client.its_turn.serial)
 
     def total_for(self, client: ScheduledClient) -> int:
-        """How large this client is told the card is; bytes."""
+        """The size of the card that the hook reports to this client's program; bytes."""
         return min([
             self.settings.total, client.terms.memory_limit or self.settings.total,
             *(one.capacity for one in client.tenancies if one.capacity),
@@ -470,9 +470,9 @@ class Card:
             for name, limit in limits.items() if limit], default=None)
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:
-        """Bytes left when these are whole at once, and the others out as far as they can be.
+        """Bytes left if these clients are fully resident and others are evicted as far as possible.
 
-        What the driver lacks for the moment does not count: if it lasts, the
+        A passing shortage in the driver does not count: if it lasts, the
         daemon lowers the capacity.
         """
         members = list(group)
@@ -491,12 +491,12 @@ class Card:
 
     @property
     def tight(self) -> bool:
-        """Some of the clients' memory cannot leave, for want of host memory in a domain."""
+        """Whether a domain lacks the host memory to evict all memory of its clients."""
         self.groups.settle()
         return bool(self.domains.lacking)
 
     def stuck(self, group: Iterable[ScheduledClient]) -> int:
-        """Bytes of others than these that cannot leave the card, as they have no place."""
+        """Bytes of clients outside `group` that are not evictable, for want of host memory."""
         kept: Counter[int] = Counter()
         inside = {client.id for client in group}
         # The inner domains first, which have fewer members.
@@ -514,7 +514,7 @@ class Card:
         return kept.total()
 
     def fits(self, group: Iterable[ScheduledClient]) -> bool:
-        """Whether these could all be whole at once."""
+        """Whether these clients can all be fully resident at once."""
         return self.beside(group) >= 0
 
     def admits(self, group: Iterable[ScheduledClient]) -> bool:
@@ -529,7 +529,7 @@ class Card:
 
 
 def crowd(members: Iterable[ScheduledClient]) -> int:
-    """How many these are, where they take turns: a gang is one."""
+    """Number of clients that count in taking turns; a gang counts as one."""
     return len({
         (client.membership.gang, 0) if client.standing else (0, client.id)
         for client in members if not (client.is_permanent or client.unresponsive)})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disk for swapped memory: its budget, whether it is in order, and its clients' files.
 
-The schedulers decide what is stored (scheduler/storage.py). This hands out files, and sets the
-budget to 0 while the directory cannot be used: it is looked at when the setting changes, when a
-client could not write, and each minute from then on. What a client says of the disk is not
-believed for others, so that no client ends the disk for them.
+The schedulers decide which blocks are stored (scheduler/storage.py). This module hands out files,
+and sets the budget to 0 while the directory cannot be used. It tests the directory when the setting
+changes, when a client reports a failed write, and each minute while a test fails. A client's report
+alone never sets the budget to 0, so no client can disable the disk for others.
 
 A client may write to its file at any moment, and more than its orders allow. So all files are
 looked at each second. A client that has written much more loses its connection and what is in the
@@ -29,9 +29,9 @@ from nvshared.sharing.budget import Budget
 from nvshared.signal import Signal
 from nvshared.units import GIB, SECOND
 
-AGAIN = 60 * SECOND                     # before a directory that could not be used is tried again
-APART = SECOND                          # between two looks at the files, or at the directory
-PATIENCE = 10 * SECOND                  # with a disk that does not answer
+AGAIN = 60 * SECOND                     # between two tests of a directory that cannot be used
+APART = SECOND                          # between checks of the files; from a failed write to a test
+PATIENCE = 10 * SECOND                  # after which a disk that does not answer has a fault
 SLACK = 2 * GIB                         # of a file beyond what it may hold: it grows in steps, and
 SLACK_PART = 8                          # this part of it, as freed blocks leave holes
 LEFT_MOST = 16                          # files of an account whose connections have ended
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class File:
-    """One client's."""
+    """The file of one client."""
 
     descriptor: int
     peer: Peer
@@ -51,12 +51,12 @@ class File:
 
     @property
     def largest(self) -> int:
-        """Bytes beyond which it is emptied."""
+        """Bytes beyond which the file is truncated to 0."""
         return self.most + self.most // SLACK_PART + SLACK
 
 
 class Disk:
-    """Of all cards. Without a setting it does nothing."""
+    """The files and the budget of all cards. Without the setting `disk` it does nothing."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
         """`run`: Lanes.run; the disk may hang."""
@@ -73,7 +73,7 @@ class Disk:
 
     @property
     def shared(self) -> DiskBudget:
-        """That the schedulers share."""
+        """The budget that the schedulers of all cards share."""
         assert isinstance(self.budget.shared, DiskBudget)
         return self.budget.shared
 
@@ -83,16 +83,16 @@ class Disk:
         return self._setting
 
     def use(self, setting: tuple[Path, int] | None) -> None:
-        """The setting `disk` is this from now on. Files that there are stay."""
+        """Applies a new value of the setting `disk`. Existing files stay."""
         if setting == self._setting:
             return
         self._setting, self.fault = setting, ""
-        # What programs say that they have there, at the daemon's start, counts at once.
+        # At once, so that bytes in the files of reconnecting clients count from the daemon's start.
         self.budget.resize(0 if setting is None else setting[1])
         self._look()
 
     def failed(self, who: Peer, error: int) -> None:
-        """A client could not write."""
+        """A client reports that a write to its file failed."""
         self.client_failed.emit(who, f"its memory could not go to the disk: {os.strerror(error)}")
         if not self._looks:
             self._looks = True
@@ -120,7 +120,7 @@ class Disk:
         self._run(self, partial(_opened, self._setting[0]), opened, PATIENCE)
 
     def leave(self, file: File) -> None:
-        """Its client's connection has ended; the process may go on and use the file."""
+        """The connection of the file's client has ended; the process may still use the file."""
         file.connected = False
 
     def close(self) -> None:
@@ -174,8 +174,10 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measured(files: list[File]) -> list[tuple[File, int | None]]:
-    """Bytes of each, of which those are emptied that are too large; None: its process has ended,
-    and it is closed. Blocks: the kernel may have to free many blocks of the disk."""
+    """The size of each file in bytes; None: its process has ended, and the file was closed.
+
+    Truncates files beyond `largest` to 0. May block while the file system frees disk blocks.
+    """
     return [(file, _measure(file)) for file in files]
 
 

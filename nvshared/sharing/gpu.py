@@ -105,7 +105,7 @@ class Client:
 
     @property
     def name(self) -> str:
-        """What it is called: what it calls itself, or as its pod is, or the process."""
+        """The title that the process gave itself, else the name of its pod, else of the process."""
         return self.peer.title or (self.peer.name if self.pod is None else str(self.pod))
 
     @property
@@ -116,28 +116,28 @@ class Client:
 
     @property
     def tenant(self) -> str:
-        """Whose it is, as people are shown it."""
+        """The client's tenant as shown to users."""
         return str(self.peer.tenant) if self.pod is None else f"{Kind.POD}:{self.pod}"
 
     @property
     def container(self) -> str:
-        """The name of the pod's container that it is in; "" where nobody knows it."""
+        """The name of the client's container within its pod; "": unknown."""
         return "" if self.pod is None else self.pod.containers.get(self.peer.tenant.container, "")
 
     def set_terms(self, terms: ClientTerms) -> None:
-        """This is set for it from now on."""
+        """Replaces the client's terms (limits, weight, priority, suspension) at once."""
         self.terms = terms
         self._apply_terms()
         self.gpu.terms_changed.emit(self)
 
     def come_from(self, before: "Client") -> None:
-        """It was moved here. What is set for it, and what it has used, comes with it."""
+        """Takes over terms and usage of `before`: the same client on the GPU it was moved from."""
         self.held_before, self.waited_before = before.held, before.waited
         self.unparkable, self.moved, self.tries = before.unparkable, before.moved, before.tries
         self.set_terms(before.terms)
 
     def set_leaving(self, leaving: bool) -> None:
-        """Whether it is suspended for a while, whatever is set for it."""
+        """Suspends the client whatever its terms say, until it is parked; False ends that."""
         self.leaving = leaving
         self._apply_terms()
 
@@ -148,21 +148,21 @@ class Client:
 
     @property
     def state(self) -> str:
-        """What it does, for people."""
+        """The client's state as shown to users."""
         return self.parking or str(self.view.state)
 
     @property
     def memory(self) -> events.Memory:
-        """As its last record said."""
+        """The memory that the hook reported last."""
         return self.gpu.scheduler.memory(self.id)
 
     @property
     def stopping(self) -> bool:
-        """It owes an answer to STOP."""
+        """Whether the hook has not answered a STOP yet."""
         return bool(self.gpu.lost) or self.gpu.scheduler.stopping(self.id)
 
     def unanswered(self, number: int) -> actions.MoveOrder | None:
-        """The order with this number, if it owes an answer to it."""
+        """The order with this number if the hook has not answered it yet, else None."""
         return self.gpu.scheduler.unanswered(self.id, number)
 
     @property
@@ -172,7 +172,7 @@ class Client:
 
     @property
     def usage(self) -> Usage:
-        """All that it has used of the card, until now."""
+        """All that the client has used of the card, until now."""
         return self.gpu.scheduler.usage(self.id, self.gpu.now)
 
     @property
@@ -245,10 +245,10 @@ class GPU:
         # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
-        # Before it is known here, with what it has.
+        # Emitted before the client is added, with the memory that it brings.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
         self.client_new: Signal[Client] = Signal("client_new")
-        # While its figures are still there.
+        # Emitted at the end of a client, before its figures are dropped.
         self.client_leaves: Signal[Client] = Signal("client_leaves")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks NVML about each card in use, and computes from the answers what the card offers.
+"""Samples each card in use through NVML, and computes the card's capacity from the samples.
 
-Each card is asked in a thread of its own. NVML may stall for seconds, and neither a hand-over
-nor the figures of other cards may wait for that. While an answer is out, the card is not asked
-again. An answer that never comes costs that card's figures and nothing else, unless the driver
-itself keeps others waiting.
+Each card is sampled in a thread of its own. NVML may stall for seconds, and neither a hand-over
+nor the figures of other cards may wait for that. A card has at most one NVML query in flight. A
+query that never returns costs only that card's figures, unless the driver stalls the queries
+about other cards, too.
 
-A card without clients is not asked, except when somebody wants to see it, or clients of another
-card may borrow of it (scheduler/loans.py). Who does waits for the
-answer, unless a fresh one is there; but not for long, and not at all while NVML stalls. After a
-client has come or gone the next question comes early, as the capacity does not know its context
-yet.
+A card without clients is sampled only when a user interface reads its figures, or clients of
+another card may borrow its memory (scheduler/loans.py). A reader of figures waits for a new sample,
+unless the last one is fresh: at most PATIENCE, and not at all while NVML stalls. After a client has
+joined or left, the next sample is taken early, as the capacity does not include the change in
+contexts yet.
 """
 
 import asyncio
@@ -32,27 +32,27 @@ logger = logging.getLogger(__name__)
 
 SOON = 50 * MILLISECOND                 # after a client has come or gone
 FRESH = SECOND                          # a sample younger than that is as good as a new one
-PATIENCE = SECOND                       # of somebody who looks
+PATIENCE = SECOND                       # for a sample; then readers stop waiting
 LENDS = 100 * MILLISECOND               # between samples of a card that lends
-GROWN = 10 * SECOND                     # a client that is so old has its context
-FAILURES_SHOWN = 10                     # one line in so many failed questions
-FAILURES = 3                            # one after the other, and the card cannot be relied on
-SILENCE = 10 * SECOND                   # for an answer; after that, too
+GROWN = 10 * SECOND                     # after which a new client has created its context
+FAILURES_SHOWN = 10                     # one line of log for so many failed queries
+FAILURES = 3                            # in a row, after which the card has a fault
+SILENCE = 10 * SECOND                   # of a query, after which the card has a fault, too
 
 Ask = Callable[[str], Sample]           # by UUID; blocks; raises NvshareError
 Answer = Callable[[Sample | NvshareError], None]
 
 
 class Worker:
-    """A thread for each card, which asks one question after the other and hands over the answers.
+    """A thread for each card, which runs NVML queries in order and posts their results.
 
-    It sleeps while nothing is asked.
+    The thread sleeps while no query is queued.
     """
 
     def __init__(
         self, ask: Ask, post: Callable[[Callable[[], None]], None], uuids: Iterable[str]
     ) -> None:
-        """`post` runs a function where the scheduler lives; it is called from the threads."""
+        """`post`, called from the threads, runs a function in the event loop of the scheduler."""
         self._ask = ask
         self._post = post
         self._questions: dict[str, SimpleQueue[Answer]] = {uuid: SimpleQueue() for uuid in uuids}
@@ -61,7 +61,7 @@ class Worker:
             Thread(target=self._work, args=(uuid,), name=f"nvml {uuid}", daemon=True).start()
 
     def question(self, uuid: str, answer: Answer) -> None:
-        """Asks when the questions about this card before it are answered."""
+        """Queues a query of this card; `answer` gets the sample or the error, in the event loop."""
         self._questions[uuid].put(answer)
 
     def _work(self, uuid: str) -> None:
@@ -74,14 +74,14 @@ class Worker:
             except NvshareError as error:
                 result = error
             except Exception as error:
-                # It costs this answer; without the thread the card would never be asked again.
+                # Only this query fails: if the thread ended, the card would never be sampled again.
                 logger.exception("the question about %s failed", uuid)
                 result = NvshareError(f"the question about its figures failed: {error}")
             self._post(partial(answer, result))
 
 
 def _forget(gpu: GPU) -> None:
-    """NVML does not answer: figures of before would be shown as those of now."""
+    """NVML does not answer: old figures must not be shown as current ones."""
     gpu.sample = Sample()
 
 
@@ -155,7 +155,7 @@ class Sampler:
         watch.disarm = self._timer(self._clock() + delay, lambda: self._ask(watch))
 
     def report(self, uuid: str, error: str) -> None:
-        """The driver has reported an error of a card, which no program causes."""
+        """The driver has reported an error of a card that no program can have caused."""
         gpu = self._watches[uuid].gpu
         logger.error(
             "%s (%s) cannot be relied on: %s; reset it, or reboot, and restart nvshared",

@@ -122,7 +122,7 @@ class Tenancy:
         then()
 
     def name(self, pods: Mapping[str, Pod]) -> None:
-        """These are all pods of this machine, by their tenants."""
+        """Replaces the known pods of this machine; `pods` is keyed by the name of the tenant."""
         changed = self._pods.use(pods)
         for name in changed:
             for client in self._clients.get(name, {}).values():
@@ -194,7 +194,7 @@ class Tenancy:
     def _after(
         self, name: str, term: str, changed: str, new: Mapping[str, int]
     ) -> Rule | None:
-        """What will hold of a tenant's term when this is set for one of them."""
+        """The rule for `term` of tenant `name` once `new` is set for `changed`; None: no rule."""
         if name == changed and new.get(term):
             return Rule("", term, new[term], "")
         found = (one for one in self._found(name) if one.term == term)
@@ -202,7 +202,7 @@ class Tenancy:
         return next((one for one in found if one.pattern or not taken), None)
 
     def _around(self, name: str) -> list[str]:
-        """Those that all programs of a tenant are under as well."""
+        """The other tenants to which all clients of this tenant belong as well."""
         clients = self._clients.get(name, {})
         others = next((one.peer.tenants for one in clients.values()), ())
         return [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each tenant's use of each card since the daemon started, ended programs included.
 
-A program's own totals end with it. Those of its tenant go on, so that they never go back. Of very
-many tenants that have no program any more the oldest are forgotten.
+The totals of a client end with the client. Those of its tenant go on, so they never decrease. Of
+more than GONE_KNOWN tenants without a client, those whose last client left first are forgotten.
 """
 
 from operator import add
@@ -14,7 +14,7 @@ GONE_KNOWN = 1000                       # tenants of a card without programs tha
 
 
 class TenantTotals:
-    """Of all cards that it follows."""
+    """Usage by tenant, for each card given to follow()."""
 
     def __init__(self) -> None:
         self._gone: dict[GPU, dict[str, Usage]] = {}    # by tenant, latest loss last
@@ -25,7 +25,7 @@ class TenantTotals:
         gpu.client_leaves.connect(self._leaves)
 
     def of(self, gpu: GPU) -> dict[str, Usage]:
-        """By tenant, until now."""
+        """Usage of this card by each tenant since follow(), until now."""
         found = dict(self._gone[gpu])
         for client in gpu.clients.values():
             found[client.tenant] = _both(found.get(client.tenant), client.usage)

@@ -77,14 +77,14 @@ class Unshared:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Watches all cards, and finds what an earlier daemon has suspended."""
+        """Watches all cards, and finds processes that an earlier daemon has suspended."""
         for gpu in self._manager.gpus:
             gpu.sampled.connect(partial(self._sampled, gpu))
         self.begin(self._find())
         self.begin(self._watch())
 
     def close(self) -> None:
-        """Processes that are stopped stay so, until the next daemon comes."""
+        """Ends the tasks. Suspended processes stay suspended until the next daemon starts."""
         for task in self._tasks:
             task.cancel()
 
@@ -107,13 +107,14 @@ class Unshared:
         return await answer
 
     async def ask(self, name: str, pid: int, command: str, tag: str = "") -> Answer:
-        """What nvshare-checkpoint answers; without a state if it cannot."""
+        """The answer of nvshare-checkpoint; if that fails, one with the state ""."""
         try:
             answer = await self._ask(command, pid, tag=tag)
         except NvshareError as error:
             answer = Answer("", (checkpoint.Step(command, -1, 0, error.message),))
         for step in answer.steps:
-            # Without a helper nothing can have been suspended by an earlier daemon.
+            # With pid 0 the answer lists suspended processes. A failure is no warning then: without
+            # nvshare-checkpoint no earlier daemon can have suspended a process.
             logger.log(
                 logging.WARNING if step.code and pid else logging.DEBUG,
                 "%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
@@ -126,7 +127,7 @@ class Unshared:
         return any(tenancy.terms(str(one)).unshared for one in who.tenants)
 
     def refused(self, gpu: GPU, pid: int, why: str) -> None:
-        """A process is no client any more. `why`: for good; "": it may be again."""
+        """A process was removed as a client. `why`: why it is never one again; "": it may be."""
         self._strangers[gpu, pid] = _Stranger(refused=bool(why))
         if why:
             gpu.unsuspendable[pid] = why

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a screen: cut, filled up, framed, in columns, with bars and graphs. None is too wide."""
+"""Lines of a screen: truncated, padded, framed, in columns, with bars and graphs.
+
+No line is longer than the width that its caller gives.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +21,7 @@ PART_OF_LINE = 6                        # a bar is at least so large a part of a
 
 
 def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
-    """Exactly so wide: cut at its end, or filled up with blanks."""
+    """`what` with exactly `width` columns: truncated at its end, or padded with blanks."""
     line = Text(what) if isinstance(what, str) else what.copy()
     if "\n" in line.plain:
         line = Text(" ", style=line.style).join(line.split("\n"))
@@ -29,7 +32,7 @@ def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
 
 
 def bar(what: Bar, width: int) -> Text:
-    """A bar of that width."""
+    """`what` drawn as `width` characters."""
     line = Text()
     counts = what.characters(width)
     for part, count in zip(what.parts, counts, strict=True):
@@ -38,7 +41,7 @@ def bar(what: Bar, width: int) -> Text:
 
 
 def ends(left: Text | str, right: Text | str, width: int) -> Text:
-    """One at each end of a line; the left one gives way."""
+    """A line with `left` and `right` at its ends. If both do not fit, `left` is truncated."""
     last = Text(right) if isinstance(right, str) else right
     last = fit(last, min(last.cell_len, width))
     room = width - last.cell_len
@@ -49,7 +52,7 @@ def frame(
     lines: Sequence[Text], width: int, *, title: Text, note: Text | None = None,
     style: str = "bright_black",
 ) -> list[Text]:
-    """A box around lines, with words in its upper border and on the right of the lower one."""
+    """A box around lines, with `title` in the upper border and `note` right in the lower one."""
     inner = max(0, width - 4)
     below = Text() if note is None else Text.assemble(" ", note, " ")
     below = fit(below, min(below.cell_len, max(0, width - 3)))
@@ -75,10 +78,10 @@ def wrapped(text: str, width: int, style: str = "") -> list[Text]:
 
 
 def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[str]:
-    """Lines from the top down. `most` fills the height.
+    """A column graph as lines from the top down. A value of `most` fills the height.
 
-    Zero is the lowest line, so that it differs from what is not known, which stays blank; and of
-    what is more than zero something is seen.
+    Unknown values (None) are blank. Zero is drawn as the lowest level, to differ from them, and
+    any value above zero is drawn higher than zero.
     """
     levels = [_level(value, most, height * FULL) for value in values]
     return [
@@ -96,7 +99,7 @@ def _level(value: float | None, most: float, full: int) -> int:
 
 
 class Grid(NamedTuple):
-    """Lines, and where each column begins and ends; one that is left out does nowhere."""
+    """A drawn table. `spans`: first and last column of the screen that each table column takes."""
 
     title: Text
     lines: list[Text]
@@ -107,7 +110,7 @@ def grid(
     columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
     titles: Sequence[Text] = (), seen: Collection[int] | None = None,
 ) -> Grid:
-    """Rows as lines of that width. Where there is little room, columns give way.
+    """Draws rows as lines of `width` columns. On a narrow line columns are shortened or left out.
 
     `titles`: in place of the names of the columns. `seen`: numbers of the rows to draw; columns
     are as wide as all rows need.

@@ -13,8 +13,8 @@ from nvshared.tui.programs import details, listing
 from nvshared.tui.state import Command, Frame, Hit, Prompt, Screen, State, rows, tenant_named
 from nvshared.tui.terminal import Key
 
-# By screen: the key that a click means, how it is written, what it does. Later ones are left out
-# first where there is little room.
+# For each screen: the key that a click stands for, its label, what it does. On a narrow line the
+# last ones are left out first.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in KINDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
@@ -62,7 +62,7 @@ _PAGE: tuple[tuple[str, str], ...] = (
 
 
 def page(width: int) -> list[Text]:
-    """All of it, as long as it takes."""
+    """All lines of the help page; more than the screen may have."""
     label = max(len(key) for key, words in _PAGE if words) + 4
     found: list[Text] = []
     for key, words in _PAGE:
@@ -76,9 +76,9 @@ def page(width: int) -> list[Text]:
 
 
 def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[Hit]]:
-    """The line at the bottom, behind `lead`, and what clicks on it mean.
+    """The bottom line with the keys of a screen, after `lead`, and the areas that can be clicked.
 
-    Where not all of it fits, the keys that sort and those of changes stand there without a word.
+    Where not all of it fits, keys that sort and keys that change settings have no description.
     """
     found, hits = fit(lead, min(lead.cell_len, width)), []
     whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
@@ -94,12 +94,12 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
     return fit(found, width), hits
 
 
-NARROWEST, LOWEST = 40, 8               # what can be drawn on
+NARROWEST, LOWEST = 40, 8               # columns and lines of the smallest usable terminal
 MOST_WORDS = 4                          # lines of a message
 
 
 def draw(state: State, width: int, height: int) -> Frame:
-    """Any size; on a screen that is too small it is said how large one is needed."""
+    """The whole screen. On a terminal that is too small it says which size is needed."""
     if width < NARROWEST or height < LOWEST:
         words = f"top needs {NARROWEST} columns and {LOWEST} lines; here are {width} and {height}. "
         words += "q quits."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def quantum_of(gpu: "GPUSnapshot") -> str:
-    """A card's: 30s, 250ms, auto, and while turns are taken auto (1.2s)."""
+    """The quantum of a card: 30s, 250ms, auto, or while clients take turns auto (1.2s)."""
     if not gpu.tq_auto:
         return quantum(gpu.tq_usec)
     if gpu.state not in ("turns", "busy"):
@@ -81,10 +81,10 @@ class Bar(NamedTuple):
 
 
 class Give(NamedTuple):
-    """How a column gives way when the terminal is narrow."""
+    """How a column is shortened or left out when the terminal is narrow."""
 
-    rank: int = 0                       # those of the highest rank are left out first; 0: never
-    least: int | None = None            # characters to cut it to; None: it is whole, or left out
+    rank: int = 0                       # columns of the highest rank are left out first; 0: never
+    least: int | None = None            # shortest width, in characters; None: never shortened
 
 
 class Column(NamedTuple):
@@ -193,7 +193,7 @@ TENANT_COLUMNS = [
 
 
 def plain(columns: list[Column], rows: Iterable[Any]) -> str:
-    """Lines of text; nothing is cut off, and a blank separates what an `awk` might want."""
+    """Lines of text for scripts: no cell is shortened, and blanks separate the columns."""
     lines = [[column.name for column in columns]]
     lines += [[str(column.cell(row)) for column in columns] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
@@ -207,10 +207,11 @@ def plain(columns: list[Column], rows: Iterable[Any]) -> str:
 
 
 def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) -> list[int]:
-    """Widths of columns that fit into `width` with `gap` between them, as far as they give way.
+    """Widths of columns, so that the line with `gap` blanks between them fits into `width`.
 
-    The widest of those that can be cut is cut first. Where that is not enough, the column
-    of the highest rank is left out: its width is 0.
+    The widest column that may be shortened is shortened first. If that is not enough, the column
+    with the highest `rank` is left out: its width is 0. The line is too long if no column is left
+    that may be shortened or left out.
     """
     there = {at for at, wide in enumerate(natural) if wide}
     while True:

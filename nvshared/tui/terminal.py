@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal that is drawn on: keys and the mouse as events, lines where they belong.
+"""A full-screen terminal: parses keys and the mouse into events, and draws changed lines.
 
-A terminal sends a key as one or several bytes. What is not complete is kept until more comes. A
-lone Escape looks like the beginning of something longer; `pause` says that nothing more came.
+A terminal sends a key as one or several bytes. The parser keeps an incomplete sequence until more
+bytes arrive. A lone Escape may begin a sequence; `pause` says that no more bytes came.
 
-However it ends (a key, Ctrl-C, SIGTERM, an exception), the terminal is as it was found. Ctrl-Z
-gives it back until the program goes on.
+The terminal's modes are restored however the program ends (a key, Ctrl-C, SIGTERM, an exception),
+and while Ctrl-Z suspends it.
 """
 
 import codecs
@@ -36,9 +36,9 @@ PLAIN = {
     "\x15": "clear", "\x0c": "redraw",
 }
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
-# A beginning of one: whatever may still come.
+# The beginning of an escape sequence: more bytes may follow.
 BEGINNING = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
-# Button, column and line; those count from 1. Whatever has more digits is no place of a screen.
+# Button, column and line; column and line count from 1. No screen has more than five digits.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
@@ -57,7 +57,7 @@ class Click(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """So many notches: up if below zero."""
+    """The mouse wheel was turned by so many notches; negative: up."""
 
     notches: int
 
@@ -246,16 +246,16 @@ class Terminal:
             data = data[os.write(sys.stdout.fileno(), data):]
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
-        """SIGTSTP: as any program, but with the terminal given back before."""
+        """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""
         mine = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
         self._give()
-        os.kill(os.getpid(), number)        # here it stands still, but where nobody could resume it
+        os.kill(os.getpid(), number)        # stops here; ignored in an orphaned group
         for one, handler in mine.items():
             signal.signal(one, handler)
         self._take()
 
     def _go_on(self, number: int, _frame: FrameType | None) -> None:
-        """SIGCONT, after a SIGSTOP; or SIGWINCH, which leaves lines anywhere."""
+        """SIGCONT after a SIGSTOP, or SIGWINCH: the screen may show anything, so redraw all."""
         self.forget()
         if number == signal.SIGCONT:
             with suppress(OSError, termios.error):      # sent with SIGHUP when it is closed
@@ -263,5 +263,5 @@ class Terminal:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """Whoever is told to end gives the screen back first, and then ends as told."""
+    """Raises SystemExit at a signal to end, so that the terminal's modes are restored first."""
     raise SystemExit(128 + number)

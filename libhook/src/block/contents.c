@@ -56,7 +56,7 @@
 #define TOGETHER 2                   /* blocks that one thread examines; as in examine.cu */
 #define PART 64                      /* the first pass reads one word of so many */
 
-/* As in examine.cu. */
+/* One entry of the kernel's table; the layout must be that of `struct target` in examine.cu. */
 struct target {
     CUdeviceptr address;
     uint64_t words;
@@ -78,7 +78,7 @@ struct looking {
     struct content *found[LOOKS_MAX];
 };
 
-/* The first half of the table is for parts, the second for whole blocks. */
+/* The first half of the table lists blocks to read in part, the second those to read in full. */
 #define ENTRY (sizeof(struct target) + sizeof(struct content))
 #define HALF (LOOKS_MAX * ENTRY)
 

@@ -8,10 +8,10 @@
 
 struct client;
 
-/* Occasions, each at most once in a turn. */
+/* Reasons to release caches; each is used at most once in a turn. */
 enum caches_occasion {
-    CACHES_TURN,                     /* it runs, and others wait */
-    CACHES_IDLE,                     /* it has been idle for a while */
+    CACHES_TURN,                     /* the program runs while other clients wait */
+    CACHES_IDLE,                     /* the program has been idle for a while */
     CACHES_OCCASIONS,
 };
 
@@ -21,9 +21,10 @@ __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 
 /* The following functions are for service threads. */
 
-/* This client competes, and this is an occasion; may be called repeatedly. */
+/* Asks the program to release caches for this reason, as it competes with other clients for the
+ * card; may be called repeatedly. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
-/* This client does not compete (any more). */
+/* The client does not compete for the card (any more). */
 void caches_rest(struct client *client);
 
 /* With memory_lock held: the turn is over and nothing is in flight. */

@@ -18,7 +18,8 @@
 static const struct { const char *pattern; enum newer_kind kind; } families[] = {
     { "cuLaunchHostFunc*", NEWER_OTHER },
     { "cuStream*Cig", NEWER_OTHER },
-    /* The captured work may be submitted by other calls, and the end of the capture is not seen. */
+    /* Begins a capture: other calls may submit the captured work, and the library does not see the
+     * end of the capture. */
     { "cuStreamBegin*", NEWER_KEEPS },
     { "cuStream*Value*", NEWER_SUBMITS },
     { "cuStream*MemOp*", NEWER_SUBMITS },
@@ -27,7 +28,8 @@ static const struct { const char *pattern; enum newer_kind kind; } families[] = 
     { "cuEvent*", NEWER_OTHER },
     { "cu*Event", NEWER_OTHER },
     { "cuGraphics*", NEWER_OTHER },
-    /* An NVLink switch, another card or another process may write there from then on. */
+    /* Binds or exports memory: afterwards an NVLink switch, another card or another process may
+     * write to it, so it must be pinned. */
     { "cu*Unbind*", NEWER_OTHER },
     { "cu*Bind*", NEWER_KEEPS },
     { "cuMemPoolExport*", NEWER_OTHER },

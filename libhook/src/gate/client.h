@@ -67,20 +67,20 @@ struct client {
     struct host_slab *host_slabs;    /* the latest first */
     struct host_slab *host_room;     /* no earlier slab has room; NULL: no slab has */
     uint64_t host_slabs_made;
-    unsigned host_empty;             /* slabs that hold nothing */
-    /* Memory of another GPU (tier/peer.c): bytes of memory.host that lie there, and the most that
-     * may, by the order that is carried out. */
+    unsigned host_empty;             /* slabs without any block */
+    /* Memory of another GPU (tier/peer.c): bytes of memory.host that are there, and the limit for
+     * them by the order that is being carried out. */
     uint64_t borrowed, loan;
     uint64_t returning;              /* bytes reported, but not in memory.host: swap_return() */
     uint64_t dirty;                  /* of the swapped ones, those that the host has no copy of */
-    uint64_t borrowed_reported, dirty_reported;      /* the daemon knows of so many */
+    uint64_t borrowed_reported, dirty_reported;      /* as reported to the daemon last */
     uint8_t lender_uuid[16];
-    /* The client's file (block/store.c): bytes of blocks in it, the most by the last STORE and its
-     * number; the errno of the last failure; whether the daemon does not know these. */
+    /* The client's file (block/store.c): bytes of blocks in it; the limit of the last STORE, and
+     * the number of that order; errno of the last failure; whether a change is still to report. */
     uint64_t stored, file, store_number;
     int store_error;
     bool store_news;
-    uint64_t store_progress;         /* us: when a write ended last, or none was under way */
+    uint64_t store_progress;         /* us: when a write last ended, or no write was in flight */
     CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach or use it */
     int node;                        /* NUMA node near this device; -1: any */
     unsigned allocators;             /* threads that are making host slabs now, */
@@ -90,8 +90,8 @@ struct client {
 
     int socket;                      /* as connection.h has it; -1: no daemon now */
     uint64_t question;               /* number of the last COMMIT */
-    /* commit.c. The questions of threads that have requested to pin memory and have not begun; and
-     * whether a thread waits for an entry. */
+    /* commit.c. COMMITs of threads that want to pin memory and have not begun to; and whether a
+     * thread waits for a free entry. */
     struct open_question {
         uint64_t number;             /* 0: the entry is free */
         uint64_t wanted;             /* bytes requested in all, */
@@ -105,8 +105,9 @@ struct client {
     bool reason_begun;               /* a part of it has arrived, the answer has not */
     char explained[REASON_LONGEST];  /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; older questions are void */
-    /* A bell: any of these, or the socket, has changed. A thread that asks waits on it and not on
-     * memory_changed, because the answer may take long: see bell.h. */
+    /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each free entry of `open`
+     * and each change of the socket. Threads wait on it for an answer, and not on memory_changed:
+     * the wait may be long, and the thread may be cancelled. */
     _Atomic uint32_t heard;
 
     /* Below: for the service thread alone, except as context_ends() says. */
