@@ -13,7 +13,7 @@ How a test uses it:
         exceptions={"block/table": "names all functions, as a linker's list does"},
     )
 
-    def test_every_file_has_a_room() -> None:
+    def test_every_source_file_is_in_a_listed_layer() -> None:
         assert not ROOMS.homeless()
 
     def test_no_file_uses_a_higher_folder() -> None:

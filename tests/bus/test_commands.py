@@ -330,14 +330,14 @@ async def test_term_commands_apply_to_all_clients_of_the_pid_or_on_one_gpu(
         (["-T", "12", "-S", "on"], 12, "on"),
     ],
 )
-async def test_predecessors_flags_set_quantum_and_anti_thrash(
+async def test_flags_of_the_original_nvshare_set_quantum_and_anti_thrash(
     manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
 ) -> None:
     assert (await ctl(*arguments)).code == ExitCode.OK
     assert (manager.tq, manager.anti_thrash) == (tq, mode)
 
 
-async def test_predecessors_flags_with_json_print_a_single_document(ctl: Run) -> None:
+async def test_flags_of_the_original_nvshare_with_json_print_a_single_document(ctl: Run) -> None:
     ended = await ctl("-T", "3", "-S", "on", "--json")
     assert json.loads(ended.out) == {
         "tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}

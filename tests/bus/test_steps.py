@@ -60,7 +60,7 @@ async def test_limit_command_permitted_on_one_gpu_names_that_gpu(
     assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
-async def test_predecessors_flags_refused_in_part_name_the_setting_made(
+async def test_flags_of_the_original_nvshare_refused_in_part_name_the_setting_made(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(mode: str, gpu: str = "") -> None:

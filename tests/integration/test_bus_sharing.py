@@ -426,7 +426,7 @@ RETURNING = MOVES.replace("away()\n", "while True:\n    away()\n", 1).replace(
 ) + '    print(json.dumps("right"), flush=True)\n'
 
 
-def test_programs_with_copies_hand_over_and_keep_every_byte(
+def test_hand_over_between_copying_programs_keeps_every_byte(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "512M", "NVSHARE_EXAMINE": "0"}

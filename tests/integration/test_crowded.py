@@ -28,7 +28,7 @@ class Workload:
         return self.popen.returncode
 
 
-def test_program_waits_and_is_named_while_contexts_of_others_fill_the_card(
+def test_program_waits_and_is_logged_while_contexts_of_others_fill_the_card(
     site_with_reserves: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     site_with_reserves.start("--tq", "100ms", "--trace", str(site_with_reserves.folder / "trace"))

@@ -116,7 +116,9 @@ assert get(address, size) == data
     end(program, ordered)
 
 
-def test_store_of_less_gives_up_copies_of_resident_blocks(site: Site, ordered: Ordered) -> None:
+def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
+    site: Site, ordered: Ordered
+) -> None:
     program = start(site, ordered, "assert get(address, size) == data")
     swap(ordered)
     store(ordered, open_file(site.folder))

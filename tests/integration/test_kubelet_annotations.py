@@ -202,7 +202,7 @@ def test_a_thread_that_ends_takes_the_process_along(node: Node, api: ApiServer) 
     ("priority", "3", "nvshare.com/priority cannot be '3'; give background, normal, high"),
     ("speed", "9", "nvshare.com/speed cannot be '9'; it means nothing"),
 ])
-def test_invalid_annotation_is_refused_and_the_terms_stay(
+def test_invalid_annotation_is_refused_and_the_earlier_value_stays(
     lab: Lab, key: str, text: str, said: str
 ) -> None:
     old = lab.api.tenant("old")

@@ -195,7 +195,7 @@ class TestClaims:
         finally:
             cluster.kubectl("delete", "--filename=-", given=example)
 
-    def test_annotations_hold_within_the_claim(self, cluster: Cluster) -> None:
+    def test_annotations_cannot_exceed_the_limits_of_the_claim(self, cluster: Cluster) -> None:
         cluster.apply(claim("it", {"memory": "64Mi", "compute": "50"}))
         cluster.start_pods(pod("it", claimed="it"))
         limit = "nvshare.com/gpu-memory-limit"
@@ -209,7 +209,7 @@ class TestClaims:
             lambda: cluster.terms("it")["memory-limit"] == 64 * MIB, "the claim holds again")
         cluster.finish("it")
 
-    def test_a_share_is_a_claim_that_kubernetes_makes(self, cluster: Cluster) -> None:
+    def test_pod_with_a_share_gets_a_claim_made_by_kubernetes(self, cluster: Cluster) -> None:
         cluster.start_pods(pod("one"), pod("two"))
         status = cluster.get("pod", "one")["status"]["extendedResourceClaimStatus"]
         made = cluster.get("resourceclaim", status["resourceClaimName"])
@@ -245,7 +245,9 @@ class TestClaims:
         cluster.finish("it")
 
     @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
-    def test_claims_outlive_whatever_is_killed(self, cluster: Cluster, unit: str) -> None:
+    def test_claim_stays_in_force_when_a_service_of_the_node_is_killed(
+        self, cluster: Cluster, unit: str
+    ) -> None:
         cluster.apply(*(claim(name, {"compute": "40"}, weight=300) for name in ("old", "new")))
         cluster.start_pods(pod("old", claimed="old"))
         process, killed = first_process(cluster, "old"), main_process(cluster, unit)

@@ -452,7 +452,7 @@ def test_prolog_says_refused_terms_on_stderr_and_job_runs_by_the_rule(cluster: C
     ({"_SLURM_SPANK_OPTION_nvshare_nvshare": "memory=nonsense"}, "memory cannot be"),
     ({"LD_PRELOAD": "x" * 70_000}, "LD_PRELOAD of the job is too long"),
 ])
-def test_step_fails_alone_where_the_check_was_gone_round(
+def test_step_with_options_that_bypassed_the_submit_check_fails_without_a_drain(
     cluster: Container, given: dict[str, str], sentence: str
 ) -> None:
     job = Job(cluster, "alice", memory=16, environment=given)
@@ -522,7 +522,9 @@ def test_job_starts_and_waits_while_nvshared_does_not_answer(
     gone(job)
 
 
-def test_epilog_leaves_terms_for_later_while_nvshared_does_not_answer(cluster: Container) -> None:
+def test_epilog_without_nvshared_succeeds_and_next_job_removes_the_terms(
+    cluster: Container
+) -> None:
     job = Job(cluster, "alice", "--nvshare=weight=70", memory=16)
     job.await_memory()
     cluster.run("scancel", str(job.id))

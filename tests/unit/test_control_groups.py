@@ -107,7 +107,7 @@ def test_control_group_bounds_a_programs_commit(
     assert machine.most(machine.comes(2)) == CARD
 
 
-def test_control_group_is_read_at_each_question(machine: Machine) -> None:
+def test_control_group_limit_is_read_again_at_each_commit_request(machine: Machine) -> None:
     machine.group("box", 4 * GIB)
     machine.process(4001, "box")
     client = machine.comes(1)

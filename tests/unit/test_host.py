@@ -150,7 +150,7 @@ def test_process_cgroup_path_with_line_breaks_stays_one_path(
         for group in cgroup.chain(host.process(1, "cgroup"), machine.root))
 
 
-def test_process_keeps_bytes_that_are_no_text(machine: Host) -> None:
+def test_process_cgroup_path_keeps_bytes_that_are_not_utf8(machine: Host) -> None:
     machine.process(1, 20)
     (machine.processes / "1" / "cgroup").write_bytes(b"0::/a/\xff\xfe\n")
     (group, *_) = cgroup.chain(host.process(1, "cgroup"), machine.root)

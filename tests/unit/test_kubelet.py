@@ -179,7 +179,7 @@ def test_divided_and_lost_cards_are_not_offered(tmp_path: Path) -> None:
     assert "GPU-1b fell off the bus" in lost.trouble
 
 
-def test_look_while_nvshared_restarts_waits_for_its_answer() -> None:
+def test_look_until_answered_retries_while_nvshared_restarts() -> None:
     away: Seen = (NvshareError("nvshared is not running"), "")
     answers: Iterator[Seen] = iter([away, away, ((HERE,), ":1.7"), away])
     assert asyncio.run(look_until_answered(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
@@ -237,7 +237,7 @@ def test_elsewhere_reads_gpus_of_other_plugins_from_kubelets_checkpoint(tmp_path
     ("aliyun.com/gpu-mem", "whatever", "may be"),
     ("nvidia.com/gpu", ANOTHER, "may be"),
 ])
-def test_conflict_recognises_a_card_by_the_structure_of_a_devices_name(
+def test_conflict_identifies_the_card_from_another_plugins_device_name(
     tmp_path: Path, resource: str, device: str, said: str
 ) -> None:
     (tmp_path / "0000:17:00.0").mkdir()
@@ -248,7 +248,7 @@ def test_conflict_recognises_a_card_by_the_structure_of_a_devices_name(
     assert found.startswith(start) if said else found == ""
 
 
-def test_conflict_takes_every_card_where_the_minor_numbers_are_unknown(tmp_path: Path) -> None:
+def test_conflict_reports_every_card_when_device_minor_numbers_are_unknown(tmp_path: Path) -> None:
     found = conflict(HERE, {"nvidia7": "nvidia.com/gpu"}, tmp_path)
     assert "may be handed out as nvidia.com/gpu already: the name 'nvidia7' does not" in found
 

@@ -78,7 +78,7 @@ def test_safe_budget_adds_memory_of_an_earlier_daemons_programs(site: Site) -> N
     assert site.looks == [{}, {4001: HELD}]
 
 
-def test_question_is_answered_by_the_recounted_budget(site: Site) -> None:
+def test_commit_request_is_answered_by_the_recomputed_safe_budget(site: Site) -> None:
     link = site.comes(1, SWAPPED)
     gpu = site.manager.gpus[0]
     gpu.tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
@@ -110,7 +110,7 @@ def test_safe_budget_counts_a_process_on_two_cards_once(monkeypatch: pytest.Monk
     assert site.looks[-1] == {4001: 3 * GIB, 4002: 3 * GIB}
 
 
-def test_safe_budget_is_recounted_for_late_clients_at_intervals(site: Site) -> None:
+def test_safe_budget_is_recomputed_for_late_clients_at_intervals(site: Site) -> None:
     site.gathers()
     assert site.whole == AT_START
     site.time.pass_by(10 * SECOND)
@@ -132,7 +132,7 @@ def test_safe_budget_does_not_shrink_when_others_take_host_memory(site: Site) ->
     assert site.whole == AT_START
 
 
-def test_safe_budget_without_held_memory_is_not_recounted(site: Site) -> None:
+def test_safe_budget_is_not_recomputed_when_clients_hold_no_host_memory(site: Site) -> None:
     site.free = 50 * GIB
     site.comes(1, Memory())
     site.gathers()

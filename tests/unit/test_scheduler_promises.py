@@ -70,7 +70,7 @@ def test_limits_are_the_first_action_after_a_client_joined() -> None:
     assert (first.number, first.most, first.total) == (0, 100 * GIB, 100 * GIB)
 
 
-def test_commit_is_answered_with_the_questions_number() -> None:
+def test_commit_is_answered_with_the_number_of_the_request() -> None:
     talk = Talk()
     talk.join(1)
     answer, = limits(talk.ask(1, 7, 50), 1)
@@ -162,7 +162,7 @@ def test_grant_to_pin_of_a_slow_thread_counts_until_used() -> None:
     assert answer.commit >= 4 * GIB
 
 
-def test_question_is_dropped_when_a_later_question_was_answered() -> None:
+def test_commit_request_is_dropped_when_a_later_request_was_answered() -> None:
     """What is beyond the card is answered at once; whoever waited before that asks again."""
     talk = one_has_half()
     probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
@@ -233,7 +233,7 @@ def test_unused_commit_that_was_used_meanwhile_is_not_promised_again() -> None:
     assert answer.commit < int(wanted * GIB)
 
 
-def test_question_is_refused_when_a_called_client_does_not_answer() -> None:
+def test_commit_request_is_refused_when_a_client_ignores_the_call_to_return_commit() -> None:
     talk = one_has_half()
     talk.ask(2, 1, 110 - 1 - 50)
     actions = talk.wait(10)
@@ -273,7 +273,7 @@ def test_limits_follow_a_change_of_capacity() -> None:
     assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
 
 
-def test_grant_to_an_account_decides_waiting_questions_of_others_at_once() -> None:
+def test_grant_to_an_account_decides_waiting_commit_requests_of_others_at_once() -> None:
     talk = Talk(100, host=0)
     talk.join(1, 2, 2, commit=12, account="user:1")
     talk.join(2, account="user:1")

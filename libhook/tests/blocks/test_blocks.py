@@ -212,7 +212,7 @@ def test_blocks_that_are_freed_on_the_move_are_found_no_more(
             assert program.c.searches_are_right()
 
 
-def test_kept_place_of_a_block_that_is_freed_while_host_memory_is_refused_is_left_alone(
+def test_eviction_does_not_touch_a_block_freed_while_host_memory_is_refused(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 64)      # they fill one slab
     program.allocates()

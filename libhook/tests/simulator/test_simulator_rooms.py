@@ -12,7 +12,7 @@ ROOMS = Rooms(
 )
 
 
-def test_every_file_has_a_room() -> None:
+def test_every_source_file_is_in_a_listed_layer() -> None:
     assert not ROOMS.homeless()
 
 
