@@ -243,3 +243,10 @@ def test_the_settings_can_be_checked_without_a_card(
     assert code == (ExitCode.BAD_CONFIG if words else ExitCode.OK)
     assert words in said.err
     assert (said.out, len(said.err.splitlines())) == ("", bool(words))
+
+
+def test_unit_of_systemd_names_a_single_state_directory() -> None:
+    """The variable that the daemon reads would hold all of them, with colons between."""
+    unit = (Path(__file__).parents[2] / "systemd" / "nvshared.service").read_text()
+    assert [line for line in unit.splitlines() if line.startswith("StateDirectory=")] == [
+        "StateDirectory=nvshare"]
