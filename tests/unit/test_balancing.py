@@ -55,19 +55,21 @@ def chosen(manager: Manager, time: Time) -> list[int]:
     return [] if choice is None else [choice.client]
 
 
-def test_look_chooses_the_client_that_waits(manager: Manager, time: Time) -> None:
+def test_balancing_chooses_the_waiting_client(manager: Manager, time: Time) -> None:
     _, waiting = join(manager), join(manager)
     assert chosen(manager, time) == [waiting.id]
 
 
-def test_look_chooses_none_without_the_setting(manager: Manager, time: Time) -> None:
+def test_balancing_chooses_no_client_when_turned_off(manager: Manager, time: Time) -> None:
     join(manager)
     join(manager)
     manager.balancing.on = False
     assert chosen(manager, time) == []
 
 
-def test_look_chooses_none_where_all_run_at_once(manager: Manager, time: Time) -> None:
+def test_balancing_chooses_no_client_when_all_clients_fit_together(
+    manager: Manager, time: Time
+) -> None:
     join(manager, size=GIB)
     join(manager, size=GIB)
     assert chosen(manager, time) == []
@@ -78,7 +80,7 @@ def test_look_chooses_none_where_all_run_at_once(manager: Manager, time: Time) -
     {"tenants": (*peer().tenants, Tenant(Kind.POD, "00000001-0000-0000-0000-000000000000"))},
     {"tenants": (*peer().tenants, Tenant(Kind.JOB, "7"))},
 ])
-def test_look_leaves_programs_of_gangs_pods_jobs_and_containers(
+def test_balancing_chooses_no_clients_of_gangs_pods_jobs_or_containers(
     manager: Manager, time: Time, who: dict[str, Any],
 ) -> None:
     join(manager, **who)
@@ -86,20 +88,26 @@ def test_look_leaves_programs_of_gangs_pods_jobs_and_containers(
     assert chosen(manager, time) == []
 
 
-def test_look_chooses_none_while_a_client_moves(manager: Manager, time: Time) -> None:
+def test_balancing_chooses_no_client_while_another_client_is_moved(
+    manager: Manager, time: Time
+) -> None:
     join(manager)
     join(manager)
     manager.moving.moves = 1
     assert chosen(manager, time) == []
 
 
-def test_look_leaves_clients_that_the_driver_has_refused(manager: Manager, time: Time) -> None:
+def test_balancing_skips_clients_that_the_driver_refused_to_checkpoint(
+    manager: Manager, time: Time
+) -> None:
     join(manager)
     join(manager).unparkable = "checkpoint: operation not supported (801)"
     assert chosen(manager, time) == []
 
 
-def test_look_asks_more_of_a_client_with_each_try(manager: Manager, time: Time) -> None:
+def test_balancing_raises_the_price_of_a_move_with_each_attempt(
+    manager: Manager, time: Time
+) -> None:
     join(manager)
     waiting = join(manager)
     waiting.tries = 1_000_000
@@ -107,7 +115,7 @@ def test_look_asks_more_of_a_client_with_each_try(manager: Manager, time: Time) 
 
 
 @pytest.mark.parametrize(("budget", "moves"), [(200 * GIB, True), (21 * GIB, False)])
-def test_look_leaves_a_client_for_whose_memory_the_host_has_no_place(
+def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
     manager: Manager, time: Time, budget: int, moves: bool,
 ) -> None:
     for gpu in manager.gpus:
@@ -121,7 +129,7 @@ def test_look_leaves_a_client_for_whose_memory_the_host_has_no_place(
 
 
 @pytest.mark.parametrize(("used", "moves"), [(1.0, False), (0.05, True)])
-def test_look_counts_a_card_without_waiting_clients_by_what_nvml_sees(
+def test_balancing_takes_load_of_a_card_without_a_queue_from_nvml(
     manager: Manager, time: Time, used: float, moves: bool,
 ) -> None:
     join(manager)

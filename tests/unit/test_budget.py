@@ -33,7 +33,7 @@ def test_host_budget_covers_each_cards_needs_and_promises_no_byte_twice(
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
-def test_least_host_is_the_inverse_of_the_margin(
+def test_least_host_is_the_smallest_budget_that_covers_the_bytes_after_its_margin(
     beyond: int, clients: int
 ) -> None:
     host = least_host(beyond, clients)
@@ -82,7 +82,7 @@ def test_host_budget_splits_freed_memory_evenly() -> None:
     assert abs(site.parts[0] - site.parts[1]) <= WHOLE // 32
 
 
-def test_limits_count_unneeded_host_memory_of_other_cards() -> None:
+def test_commit_limit_includes_host_memory_that_other_cards_do_not_need() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
@@ -178,7 +178,7 @@ def test_reload_changes_the_budget_of_a_single_card() -> None:
     assert site.grows(asks, 120 * GIB)
 
 
-def test_question_while_other_cards_gather_is_answered_after_that() -> None:
+def test_commit_request_while_other_cards_gather_is_answered_after_gathering() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()
@@ -191,7 +191,7 @@ def test_question_while_other_cards_gather_is_answered_after_that() -> None:
     assert asks.answers == {1: True}
 
 
-def test_question_waits_until_the_last_card_has_gathered() -> None:
+def test_commit_request_waits_until_the_last_card_has_gathered() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()

@@ -14,12 +14,12 @@ def test_capacity_without_samples_is_all_but_the_reserve() -> None:
     assert Capacity(64 * GIB).bytes == 64 * GIB - 256 * MIB - CONTEXT
 
 
-def test_small_cards_have_small_reserves() -> None:
+def test_capacity_of_a_small_card_subtracts_a_small_reserve() -> None:
     card = Capacity(640 * MIB)
     assert card.bytes == 640 * MIB - 10 * MIB - 40 * MIB
 
 
-def test_configured_capacity_is_a_ceiling_and_what_clients_are_told() -> None:
+def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() -> None:
     card = Capacity(64 * GIB, Allowances(configured=16 * GIB))
     assert card.bytes == card.offered == 16 * GIB
     card.sampled(60 * GIB, 0)
@@ -27,7 +27,7 @@ def test_configured_capacity_is_a_ceiling_and_what_clients_are_told() -> None:
     assert card.offered == 16 * GIB
 
 
-def test_capacity_takes_outside_use_up_after_two_samples_and_down_after_one() -> None:
+def test_outside_use_rises_after_two_samples_and_falls_after_one() -> None:
     card = Capacity(64 * GIB)
     card.sampled(1 * GIB, 0)
     assert card.outside == 1 * GIB
@@ -39,7 +39,7 @@ def test_capacity_takes_outside_use_up_after_two_samples_and_down_after_one() ->
     assert card.outside == 2 * GIB
 
 
-def test_capacity_takes_a_rise_for_outside_use_only_after_two_samples() -> None:
+def test_outside_use_does_not_rise_while_memory_of_clients_grows() -> None:
     card = Capacity(64 * GIB)
     card.sampled(1 * GIB, 0)
     for held in range(0, 20 * GIB, GIB):

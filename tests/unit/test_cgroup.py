@@ -30,7 +30,7 @@ def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_limits_has_the_tightest_limit_of_each_group_up_to_the_root(tmp_path: Path) -> None:
+def test_cgroup_limits_list_the_tightest_limit_of_each_group_up_to_the_root(tmp_path: Path) -> None:
     write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
     write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
     write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)
@@ -40,7 +40,7 @@ def test_limits_has_the_tightest_limit_of_each_group_up_to_the_root(tmp_path: Pa
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 700, 600), ("memory.max", 900, 600)]
 
 
-def test_files_kept_in_memory_are_as_good_as_free(tmp_path: Path) -> None:
+def test_cgroup_limits_count_cached_files_as_free_memory(tmp_path: Path) -> None:
     write(tmp_path / "a", max=500 * MIB, current=490 * MIB, stat=FILES.format(300 * MIB, 50 * MIB))
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 360)]
     write(tmp_path / "a", current=10 * MIB)     # of another moment
@@ -66,7 +66,7 @@ def test_cgroup_of_version_1_bounds_by_memory_and_swap_limits(tmp_path: Path) ->
         ("memory/docker/memory.limit_in_bytes", 400, 300)]
 
 
-def test_version_2_beside_version_1(tmp_path: Path) -> None:
+def test_cgroup_limits_of_version_2_are_read_beside_version_1(tmp_path: Path) -> None:
     write(tmp_path / "unified" / "a", max=400 * MIB, current=100 * MIB)
     (tmp_path / "unified" / "cgroup.controllers").write_text("memory\n")
     assert limits("4:cpu:/b\n0::/a\n", tmp_path) == [("unified/a/memory.max", 400, 300)]
@@ -165,7 +165,7 @@ def test_owner_outside_the_cgroup_namespace_is_the_folders_owner(inside: Inside)
     assert cgroup.owner("4", "/lab/alice") is None
 
 
-def test_chain_leaves_out_groups_that_are_nested_deeper_than_any_system_does(
+def test_chain_omits_cgroups_nested_deeper_than_the_maximum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)

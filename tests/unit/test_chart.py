@@ -91,7 +91,7 @@ def test_chart_in_another_namespace_names_that_namespace_throughout() -> None:
     assert not re.search(r"namespace: nvshare\b|:nvshare:", text)
 
 
-def test_values_are_options_of_nvshare_kubelet() -> None:
+def test_chart_values_become_options_of_nvshare_kubelet() -> None:
     objects = rendered(
         "replicas=4", "priorityClasses[0].class=..-1", "priorityClasses[0].priority=background",
         "priorityClasses[1].class=urgent", "priorityClasses[1].priority=high",
@@ -118,7 +118,7 @@ def test_values_are_options_of_nvshare_kubelet() -> None:
     assert daemon_set["template"]["metadata"]["annotations"] == {"a": "b"}
 
 
-def test_pod_is_made_anew_where_the_daemons_configuration_is_another() -> None:
+def test_chart_pod_checksum_changes_with_the_daemon_configuration() -> None:
     one, other = (
         rendered("daemon.enabled=true", f"daemon.config=[gpu]\ncapacity = {size}GiB\n")
         for size in (40, 60))

@@ -41,7 +41,7 @@ def test_history_with_contradictory_arguments_is_refused(
 
 
 @pytest.mark.parametrize("text", ["2026-11-01", "2026-11-01T08:30", "2026-11-01 08:30:15"])
-def test_dates_are_of_the_local_time_zone(text: str) -> None:
+def test_history_dates_are_in_the_local_time_zone(text: str) -> None:
     assert verb.shown(verb.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
 
 
@@ -58,7 +58,7 @@ FOUND: History = history(0, 4 * DAY, DAY, [
 ], "")
 
 
-def test_a_plot_is_of_the_time_of_all_cards() -> None:
+def test_plot_shows_shares_of_the_time_of_all_cards() -> None:
     shares = verb._shares(FOUND, {"": "others", "alice": "alice", "bob": "bob"}, 2)
     assert list(shares.items()) == [
         ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]

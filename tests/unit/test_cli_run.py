@@ -39,7 +39,7 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
         (":: ", "/l/libnvshare.so"),
     ],
 )
-def test_library_is_added_as_the_last_entry_and_once(
+def test_preloaded_appends_the_library_to_ld_preload_once(
     before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "hook", lambda: Path("/l/libnvshare.so"))
@@ -87,7 +87,7 @@ def test_run_with_trim_caches_adds_our_modules_to_pythonpath() -> None:
     assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
 
 
-def test_a_program_requires_nvshared_unless_told_otherwise() -> None:
+def test_run_sets_nvshare_required_unless_the_environment_overrides_it() -> None:
     def environment(*options: str, **given: str) -> str:
         script = 'echo "$NVSHARE_REQUIRED$NVSHARE_VERBOSE"'
         return run(*options, "sh", "-c", script, **given).stdout.strip()

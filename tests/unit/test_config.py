@@ -107,7 +107,7 @@ def test_predecessors_variables_and_options_are_accepted(file: Path) -> None:
     ("[nvshared]\nbus = foo\n", ":2: bus cannot be 'foo'; give system, session, none, or an "
      "address such as unix:path=/run/bus"),
 ])
-def test_wrong_line_of_a_config_file_is_refused_with_the_line(
+def test_config_file_with_an_invalid_line_is_refused_with_that_line(
     file: Path, text: str, sentence: str
 ) -> None:
     file.write_text(text)
@@ -116,7 +116,7 @@ def test_wrong_line_of_a_config_file_is_refused_with_the_line(
     assert str(caught.value) == str(file) + sentence
 
 
-def test_wrong_variable_or_option_is_refused_with_the_name(file: Path) -> None:
+def test_invalid_variable_or_option_is_refused_with_its_name(file: Path) -> None:
     with pytest.raises(ConfigError, match="the variable NVSHARE_DEBUG cannot be 'x'"):
         load(file, {"NVSHARE_DEBUG": "x"}, {})
     with pytest.raises(ConfigError, match="NVSHARE_COMPUTE_WINDOW_MS cannot be '2s'; give a pos"):
@@ -234,7 +234,7 @@ def test_wrong_command_line_is_refused_with_a_hint_at_help(line: list[str]) -> N
     [("tq = 5", ""), ("tq = soon", "conf:2: tq cannot be 'soon'"), ("tick = 5", "conf:2"),
      ("swap-budget = 1000000GiB", "conf:2: a swap-budget of")],
 )
-def test_the_settings_can_be_checked_without_a_card(
+def test_check_option_validates_the_config_without_a_card(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
     (tmp_path / "conf").write_text(f"[gpu]\n{text}\n")

@@ -137,7 +137,7 @@ def test_control_group_is_shared_by_its_programs_on_all_cards(machine: Machine) 
     assert machine.ask(second, 3 * GIB).commit >= 3 * GIB
 
 
-def test_control_group_counts_swapped_memory_as_its_own(machine: Machine) -> None:
+def test_control_group_counts_swapped_memory_of_its_client_as_available(machine: Machine) -> None:
     machine.group("box", 8 * GIB, 5 * GIB)
     machine.process(4001, "box", 4 * GIB)
     away = Memory(allocated=4 * GIB, host=4 * GIB)
@@ -163,7 +163,7 @@ def test_control_group_with_swapped_memory_is_watched(
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 
-def test_control_group_of_an_unreadable_process_bounds_nothing(machine: Machine) -> None:
+def test_process_with_an_unreadable_control_group_has_no_limit(machine: Machine) -> None:
     machine.group("", GIB)
     client = machine.comes(1)
     assert machine.most(client) == CARD

@@ -63,7 +63,7 @@ def test_tables_have_loan_columns_only_while_memory_is_lent() -> None:
     assert "4.0G" in plain(gpu_columns(SHARED._replace(gpus=(lender,))), [lender])
 
 
-def test_client_that_loads_from_the_disk_shows_how_far_it_is() -> None:
+def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     loads = WAITER._replace(
         state="loading", on_disk=18 * GIB, loading=18 * GIB, swapped=14 * GIB, waiting_usec=1)
     assert "ON DISK" not in plain(client_columns([HOLDER]), [HOLDER])
@@ -86,7 +86,9 @@ ROOMS = [column.give for column in client_columns([HOLDER._replace(weight=7)])]
     st.lists(st.integers(1, 200), min_size=len(ROOMS), max_size=len(ROOMS)),
     st.integers(1, 400), st.integers(1, 2),
 )
-def test_fitted_columns_use_the_width_by_rank(natural: list[int], width: int, gap: int) -> None:
+def test_fitted_drops_the_least_important_columns_first(
+    natural: list[int], width: int, gap: int
+) -> None:
     widths = fitted(ROOMS, natural, width, gap)
     for give, wide, wanted in zip(ROOMS, widths, natural, strict=True):
         assert (
@@ -105,7 +107,7 @@ def test_fitted_columns_use_the_width_by_rank(natural: list[int], width: int, ga
 
 
 @pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
-def test_on_a_narrow_terminal_whole_columns_go_and_no_number_is_cut(width: int) -> None:
+def test_table_on_a_narrow_terminal_drops_whole_columns_and_cuts_no_number(width: int) -> None:
     clients = (HOLDER._replace(memory_limit=200 << 20, compute_limit=30, weight=7), WAITER)
     card = CARD._replace(holders=(2,))
     now = SHARED._replace(gpus=(card,), clients=clients)
@@ -133,7 +135,7 @@ def test_bar_is_never_longer_than_its_width(whole: int, amounts: list[int], widt
     assert sum(counts) <= width
 
 
-def test_bar_shows_a_character_of_each_nonzero_part() -> None:
+def test_bar_shows_at_least_a_character_of_each_nonzero_part() -> None:
     bar = Bar(1000, (Part(1, "a", ""), Part(0, "b", ""), Part(1, "c", "")))
     assert bar.characters(10) == [1, 0, 1]
 

@@ -19,7 +19,7 @@ from tests import pages
 from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
 
 
-def test_directory_on_a_disk_can_hold_memory_and_keeps_no_file(tmp_path: Path) -> None:
+def test_disk_check_accepts_a_directory_on_a_disk_and_leaves_no_file(tmp_path: Path) -> None:
     assert disk.fault(tmp_path, GIB) == ""
     assert not [*tmp_path.iterdir()]
 
@@ -37,7 +37,7 @@ def test_directory_on_another_file_system_is_refused(
     assert disk.fault(tmp_path, GIB) == f"{tmp_path} {words}"
 
 
-def test_directory_on_this_machines_tmpfs_is_refused() -> None:
+def test_disk_check_refuses_a_directory_on_tmpfs() -> None:
     assert disk.fault(Path("/dev/shm"), GIB) == "/dev/shm is on tmpfs, which is memory itself"
 
 
@@ -70,14 +70,16 @@ def test_directory_that_cannot_be_written_to_is_refused(
     ("tiers = host, tape", "give neighbour, host, disk in this order"),
     ("park-after = soon", "give a time such as"),
 ])
-def test_wrong_setting_of_the_disk_is_named(tmp_path: Path, line: str, words: str) -> None:
+def test_invalid_disk_setting_is_refused_with_the_reason(
+    tmp_path: Path, line: str, words: str
+) -> None:
     file = tmp_path / "nvshared.conf"
     file.write_text(f"[gpu]\n{line}\n")
     with pytest.raises(Exception, match=words):
         load(file, {}, {})
 
 
-def test_settings_of_the_page_are_read(tmp_path: Path) -> None:
+def test_disk_settings_of_the_lab_server_page_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "nvshared.conf"
     file.write_text(pages.block("docs/lab-server.md", "[gpu]"))
     config = load(file, {}, {})
@@ -102,7 +104,7 @@ def budget(manager: Manager) -> int:
     return manager.gpus[0].settings.disk_budget
 
 
-def test_directory_that_disappears_is_not_used_until_it_is_back(
+def test_disk_budget_is_zero_while_the_directory_is_missing(
     tmp_path: Path, manager: Manager, time: Time
 ) -> None:
     folder = tmp_path / "swap"
@@ -121,7 +123,7 @@ def test_directory_that_disappears_is_not_used_until_it_is_back(
     assert (budget(manager), manager.disk.fault) == (GIB, "")
 
 
-def test_client_alone_that_says_it_cannot_write_ends_the_disk_for_no_other(
+def test_disk_stays_in_use_when_a_single_client_reports_write_errors(
     tmp_path: Path, manager: Manager, time: Time
 ) -> None:
     manager.disk.use((tmp_path, GIB))
@@ -131,7 +133,7 @@ def test_client_alone_that_says_it_cannot_write_ends_the_disk_for_no_other(
     assert (budget(manager), manager.disk.fault) == (GIB, "")
 
 
-def test_disk_that_does_not_answer_is_not_used(tmp_path: Path) -> None:
+def test_disk_budget_is_zero_when_the_directory_check_times_out(tmp_path: Path) -> None:
     answers: list[Callable[[object], None]] = []
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
@@ -141,7 +143,7 @@ def test_disk_that_does_not_answer_is_not_used(tmp_path: Path) -> None:
     assert (made.shared.size, made.fault) == (0, f"{tmp_path} does not answer")
 
 
-def test_setting_that_changes_while_the_directory_is_looked_at_counts_alone(tmp_path: Path) -> None:
+def test_disk_check_result_is_ignored_after_a_change_of_the_setting(tmp_path: Path) -> None:
     answers: list[Callable[[object], None]] = []
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
@@ -151,7 +153,7 @@ def test_setting_that_changes_while_the_directory_is_looked_at_counts_alone(tmp_
     assert (made.shared.size, made.fault) == (0, "")
 
 
-def test_files_are_measured_in_a_lane_and_not_again_before_it_answers(
+def test_swap_files_are_measured_in_a_lane_one_measurement_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel may free blocks of the disk for long, and a disk may hang."""

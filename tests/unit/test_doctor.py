@@ -384,7 +384,7 @@ def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket
     assert "start it" not in found.advice
 
 
-def test_doctor_reads_past_a_socket_whose_name_forges_a_line_of_the_kernel(
+def test_doctor_ignores_a_socket_name_that_forges_a_line_of_proc_net_unix(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/proc/net/unix has names as they are: any user may bind one with a newline in it."""
@@ -459,7 +459,9 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
         assert ("cannot share" in rest[-1]) is (grade is Grade.FAULT)
 
 
-def test_static_pods_without_their_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_warns_of_static_pods_that_started_without_their_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(machine, "FILE", tmp_path / "file")
     assert grades(machine.static_pods()) == []
     for text in ("[[", "[1]", "3", "[]", '[["lab/bare: c1 started without", "move it"]]'):

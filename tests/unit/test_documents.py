@@ -98,7 +98,7 @@ def test_contributing_names_tests_that_exist() -> None:
     assert not missing
 
 
-def test_the_map_names_files_beside_those_of_the_same_paragraph() -> None:
+def test_architecture_names_files_in_folders_of_the_same_paragraph() -> None:
     """A name without a folder is in one that the paragraph has named."""
     tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
     lost = []

@@ -95,7 +95,7 @@ def test_process_on_two_cards_is_a_gang() -> None:
     assert max(apart(machine, other)[1:]) <= TOGETHER
 
 
-def test_gang_and_program_beside_a_rank_share_the_time() -> None:
+def test_two_gangs_and_a_program_share_the_time_of_a_card() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -108,7 +108,7 @@ def test_gang_and_program_beside_a_rank_share_the_time() -> None:
     assert all(14 * SECOND < each < 24 * SECOND for each in held), held
 
 
-def test_program_beside_a_gang_does_not_wait_for_long() -> None:
+def test_program_and_gang_on_a_card_get_equal_time() -> None:
     machine = Machine()
     gang = machine.team([0, 1], [10, 10], 3 * GIB)
     alone = machine.program(1, 30, 3 * GIB)
@@ -185,7 +185,7 @@ def test_pod_with_several_users_has_a_gang_for_each() -> None:
     assert [len(machine.manager.gangs.members(machine.client(one))) for one in team.ranks] == [1, 1]
 
 
-def test_gang_with_a_dead_rank_holds_up_no_other() -> None:
+def test_gang_with_a_dead_rank_blocks_no_other_gang() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -212,7 +212,7 @@ def test_gang_with_a_suspended_member_does_not_run() -> None:
     finish(machine, one, limit=3 * SECOND)
 
 
-def test_gang_with_a_mute_member_holds_up_others_for_a_while_only() -> None:
+def test_gang_with_an_unresponsive_member_frees_its_other_card() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
@@ -244,7 +244,7 @@ def test_gang_with_missing_ranks_waits_for_them() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_when_the_daemon_is_to_end() -> None:
+def test_gang_with_missing_ranks_runs_when_the_daemon_drains() -> None:
     machine = Machine()
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
@@ -253,7 +253,7 @@ def test_gang_with_missing_ranks_runs_when_the_daemon_is_to_end() -> None:
     finish(machine, one, limit=2 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_after_the_longest_wait() -> None:
+def test_gang_with_missing_ranks_runs_after_the_maximum_wait() -> None:
     machine = Machine()
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
@@ -273,7 +273,7 @@ def test_gang_with_ranks_far_apart_is_stopped_without_reopening() -> None:
     assert machine.steps
 
 
-def test_gang_that_never_fits_is_reported_and_holds_up_no_other() -> None:
+def test_gang_that_does_not_fit_is_reported_and_blocks_no_other_client() -> None:
     machine = Machine(cards=3)
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 2], [20, 21], 3 * GIB, name="b")
@@ -290,7 +290,7 @@ def test_gang_that_never_fits_is_reported_and_holds_up_no_other() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_goes_on_when_its_card_shrinks_and_no_other_waits() -> None:
+def test_gang_keeps_its_turn_when_capacity_shrinks_and_no_client_waits() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
@@ -300,7 +300,7 @@ def test_gang_goes_on_when_its_card_shrinks_and_no_other_waits() -> None:
     assert not machine.ends
 
 
-def test_gang_is_stopped_when_its_card_shrinks_and_others_wait() -> None:
+def test_gang_is_stopped_when_capacity_shrinks_and_a_client_waits() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
@@ -316,7 +316,7 @@ def test_gang_is_stopped_when_its_card_shrinks_and_others_wait() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_that_waits_for_a_mute_client_holds_up_no_other() -> None:
+def test_gang_that_waits_for_an_unresponsive_client_blocks_no_other_gang() -> None:
     machine = Machine(cards=3)
     unresponsive = machine.program(1, 30, 3 * GIB)
     unresponsive.compute(1000 * SECOND)
@@ -333,7 +333,7 @@ def test_gang_that_waits_for_a_mute_client_holds_up_no_other() -> None:
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_pod_whose_programs_do_not_fit_together_takes_turns_within(
+def test_programs_of_a_pod_that_do_not_fit_together_take_turns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machine = Machine()
@@ -347,7 +347,7 @@ def test_pod_whose_programs_do_not_fit_together_takes_turns_within(
     assert "6144 MiB together, and no more than 4096 MiB" in caplog.messages[0]
 
 
-def test_pod_with_an_idle_program_leaves_its_room_to_the_others() -> None:
+def test_idle_program_of_a_pod_blocks_no_other_program_of_the_pod() -> None:
     machine = Machine()
     idle = machine.program(0, 30, 3 * GIB, POD)
     machine.advance(6 * SECOND)
@@ -359,7 +359,7 @@ def test_pod_with_an_idle_program_leaves_its_room_to_the_others() -> None:
     assert machine.client(idle).gang
 
 
-def test_gang_whose_ranks_do_not_fit_together_holds_up_no_other(
+def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
     caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()
@@ -376,7 +376,7 @@ def test_gang_whose_ranks_do_not_fit_together_holds_up_no_other(
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_gang_member_that_drains_last_goes_on_with_the_gang() -> None:
+def test_gang_member_that_stopped_runs_again_when_another_member_reopens() -> None:
     machine = Machine()
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.program(0, 30, 3 * GIB)
@@ -394,7 +394,7 @@ def test_gang_member_that_drains_last_goes_on_with_the_gang() -> None:
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
-def test_gang_that_is_granted_makes_way_once_for_a_late_claim() -> None:
+def test_granted_gang_yields_once_to_a_late_claim() -> None:
     machine = Machine()
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
@@ -545,7 +545,7 @@ def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
     assert len(asked) == 2
 
 
-def test_gang_of_many_clients_changes_by_one_event_of_each_card() -> None:
+def test_gang_of_many_clients_is_opened_by_one_event_per_card() -> None:
     machine = Machine()
     events: list[Ganged] = []
     for gpu in machine.gpus:

@@ -59,7 +59,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
     return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
 
 
-def test_orders_go_to_the_client_they_name(gpu: GPU) -> None:
+def test_gpu_sends_each_order_to_the_client_it_names(gpu: GPU) -> None:
     one, two = Noted(), Noted()
     joined(gpu, 1, one)
     joined(gpu, 2, two)
@@ -98,7 +98,9 @@ def test_gpu_keeps_a_single_timer_for_the_latest_deadline(gpu: GPU, time: Time) 
     assert not time.timers
 
 
-def test_client_whose_link_breaks_during_an_order_leaves_afterwards(gpu: GPU) -> None:
+def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_orders(
+    gpu: GPU
+) -> None:
     class Breaking(Noted):
         def order(self, order: Order) -> None:
             super().order(order)
@@ -162,7 +164,7 @@ def test_gpu_sends_orders_before_signals(gpu: GPU) -> None:
     assert ordered == [True] * 4
 
 
-def test_changes_are_announced_together_and_by_name(gpu: GPU, time: Time) -> None:
+def test_gpu_announces_changed_properties_together_and_by_name(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     heard: list[frozenset[str]] = []
     gpu.changed.connect(heard.append)
@@ -208,7 +210,7 @@ def test_scheduler_counts_orders_until_they_are_answered(gpu: GPU) -> None:
     assert gpu.scheduler.orders_unanswered() == 0
 
 
-def test_figures_are_those_of_the_last_record(gpu: GPU) -> None:
+def test_gpu_memory_figures_of_a_client_are_those_of_the_last_record(gpu: GPU) -> None:
     client = joined(gpu, 1, Noted(), Memory(resident=1, pinned=2))
     assert gpu.occupied == {1: 3}
     gpu.tell(MemoryChanged(1, Memory(resident=10, pinned=20), wants=True))
@@ -216,7 +218,7 @@ def test_figures_are_those_of_the_last_record(gpu: GPU) -> None:
     assert client.memory.resident == 10
 
 
-def test_capacity_and_total_are_the_cards_own(gpu: GPU) -> None:
+def test_scheduler_settings_have_the_capacity_and_total_of_the_card(gpu: GPU) -> None:
     scheduler = Scripted.latest
     assert scheduler.settings.capacity == FACTS.memory_total
     gpu.capacity.sampled(4 * GIB, 0)

@@ -164,7 +164,9 @@ def test_collector_of_many_programs_yields_between_slices(machine: Machine) -> N
     assert machine.batches == [(NOON, {UUID: {ALICE: used(3 * SLICE)}})]
 
 
-def test_a_short_program_is_not_lost_and_the_timer_rests_without_any(machine: Machine) -> None:
+def test_collector_counts_short_programs_and_stops_its_timer_without_clients(
+    machine: Machine
+) -> None:
     client = machine.joins(JOB)
     machine.time.pass_by(SECOND)
     machine.usage[client.id] = used(7)
@@ -278,7 +280,9 @@ def test_store_counts_each_moment_of_random_periods_once(
 @settings(max_examples=15)
 @given(st.lists(st.tuples(
     st.integers(0, 4000), st.sampled_from([ALICE, JOB, BOB]), st.integers(0, 100)), max_size=30))
-def test_sums_are_those_of_a_slow_reference(said: list[tuple[int, Party, int]]) -> None:
+def test_store_sums_of_random_usage_equal_a_slow_reference(
+    said: list[tuple[int, Party, int]]
+) -> None:
     """Over minutes, hours and days, in any order of the clock."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "history.db", 0)

@@ -246,7 +246,7 @@ def ping(listener: socket.socket) -> None:
         continue
 
 
-def test_the_journal_follows_clients_and_turns(
+def test_journal_logs_clients_and_turns(
     manager: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -297,5 +297,5 @@ def test_journal_fault_names_process_and_user(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["python[4711] of root: it said nothing"]
 
 
-def test_cards_are_listed_with_their_names(manager: Manager) -> None:
+def test_journal_lists_cards_with_their_names(manager: Manager) -> None:
     assert journal.cards(manager) == "gpu0 (Card), gpu1 (Card)"

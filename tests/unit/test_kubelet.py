@@ -102,7 +102,7 @@ def test_messages_are_on_the_wire_as_kubernetes_has_them(
     assert message.SerializeToString(deterministic=True) == wire
 
 
-def test_claims_are_answered_by_their_uids() -> None:
+def test_dra_responses_encode_results_by_claim_uid() -> None:
     for name in ("NodePrepareResource", "NodeUnprepareResource"):
         answer = classes("v1", DRA)[f"{name}sResponse"]()
         answer.claims["u"].error = "e"
@@ -142,7 +142,7 @@ def test_offer_has_the_shares_of_the_replicas_options() -> None:
     assert "no GPU goes by '5', which --replicas names" in offer.words()
 
 
-def test_kubelet_is_offered_no_card_that_cannot_be_shared() -> None:
+def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
     offer = Offer(Replicas(2))
     with pytest.raises(NvshareError, match="has not answered yet"):
         offer.check(["GPU-0a::0"])
@@ -171,7 +171,7 @@ class DividedGPU(Daemon):
         ]
 
 
-def test_divided_and_lost_cards_are_not_offered(tmp_path: Path) -> None:
+def test_look_reports_trouble_of_mig_and_lost_cards(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         divided, lost = _look(DividedGPU(), tmp_path / "s", tmp_path)
@@ -421,7 +421,7 @@ def test_pod_event_is_accepted_and_nothing_reported_while_kubelets_checkpoint_is
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 200_000, "ä" * 200_000, "\x1b[31m\n" * 30_000])
-def test_messages_about_annotations_are_bounded_whatever_these_are(text: str) -> None:
+def test_messages_about_annotations_are_bounded_for_any_annotation_text(text: str) -> None:
     """The API server takes 1,024 bytes in an event, and 32,768 in a condition."""
     said: list[str] = []
     marked: list[str] = []

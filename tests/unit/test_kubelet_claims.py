@@ -111,7 +111,7 @@ def test_claim_parameters_of_the_policy_tests_are_those_nvshare_kubelet_accepts(
             parameters(said)
 
 
-def test_refused_claim_is_named_with_the_reason() -> None:
+def test_invalid_claim_is_refused_with_its_name_and_the_reason() -> None:
     with pytest.raises(InvalidArgs, match="claim lab/c1: its weight cannot be 'x'"):
         read(claim(result(), configs=(config(weight="x"),)))
     with pytest.raises(InvalidArgs, match=f"claim lab/c1 has nothing of {DRIVER}"):
@@ -156,7 +156,7 @@ def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '[{"metadata": {}}]', "null", "\xff"])
-def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path, content: str) -> None:
+def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     prepared = Prepared(tmp_path)
     assert prepared.claims() == []
@@ -179,7 +179,7 @@ def test_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
     assert described(CARD, 10, is_tainted=True)["taints"] == [TAINT]
 
 
-def test_a_card_that_another_driver_offers_is_not_shared() -> None:
+def test_card_offered_by_another_dra_driver_is_not_shared() -> None:
     offer = Offer(Replicas(2))
     offer.learn((CARD,))
     slices = {"ours": {"spec": {"driver": DRIVER, "devices": [described(
@@ -206,7 +206,7 @@ def test_a_card_that_another_driver_offers_is_not_shared() -> None:
     ("cri-o", "1.27.9", {}, False), ("cri-o", "1.28.0", {}, True), ("docker", "28.0.0", {}, False),
     ("containerd", "development", {"enableCDI": True}, False),
 ])
-def test_refusal_names_runtimes_that_drop_cdi_devices(
+def test_refusal_names_container_runtimes_without_cdi_support(
     name: str, version: str, said: object, supported: bool
 ) -> None:
     why = refusal(name, version, json.dumps(said))
@@ -315,7 +315,7 @@ def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n")
     ([], "kind: KubeletConfiguration", None), ([], "[]", None), ([], "{", None), ([], "\0", None),
     ([], None, None),
 ])
-def test_endpoint_is_that_of_the_kubelet_that_runs(
+def test_runtime_endpoint_is_that_of_the_running_kubelet(
     tmp_path: Path, options: list[str], config: str | None, found: str | None
 ) -> None:
     file = tmp_path / "kubelet.yaml"

@@ -99,7 +99,9 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", AUTHORITIES)
-def test_server_is_verified_by_authorities_that_kubectl_takes(tmp_path: Path, kind: str) -> None:
+def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
+    tmp_path: Path, kind: str
+) -> None:
     make(tmp_path, kind)
     with serving(tmp_path) as url:
         authority = str(tmp_path / "ca.crt")

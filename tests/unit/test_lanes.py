@@ -69,7 +69,7 @@ def test_call_that_blocks_delays_only_calls_with_the_same_key(loop: Loop, time: 
     assert loop.until(3) == ["other", True, "behind it"]
 
 
-def test_call_that_outlasts_the_patience_is_answered_with_none(loop: Loop, time: Time) -> None:
+def test_lane_call_beyond_its_timeout_is_answered_with_none(loop: Loop, time: Time) -> None:
     made, gate, called = lanes(loop, time), threading.Event(), list[str]()
     try:
         made.run("a", gate.wait, loop.answers.append, PATIENCE)

@@ -137,7 +137,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_foreign_libraries_stay_in_their_place(path: Path) -> None:
+def test_third_party_libraries_are_imported_only_in_their_packages(path: Path) -> None:
     here = places(name_of(path))
     for name in imported(path):
         library = name.split(".")[0]

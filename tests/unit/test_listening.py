@@ -31,7 +31,7 @@ def test_listening_socket_is_open_to_every_user_and_removed_at_close(path: Path)
     assert not path.parent.exists()
 
 
-def test_listening_keeps_a_folder_that_existed_or_is_in_use(path: Path) -> None:
+def test_listening_close_keeps_a_folder_that_existed_or_has_other_files(path: Path) -> None:
     path.parent.mkdir()
     Listening(path).close()
     assert list(path.parent.iterdir()) == []
@@ -87,7 +87,7 @@ def test_listening_close_accepts_a_removed_socket(path: Path) -> None:
     listening.close()
 
 
-def test_listening_leaves_a_file_that_is_no_socket_alone(path: Path) -> None:
+def test_listening_refuses_and_keeps_a_file_that_is_not_a_socket(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("precious")
     with pytest.raises(InvalidArgs, match="exists and is no socket"):
@@ -103,7 +103,7 @@ def test_listening_names_a_path_that_is_impossible(tmp_path: Path) -> None:
         Listening(tmp_path / "file" / "sock")
 
 
-def test_listening_queue_holds_few_connections_as_in_the_unit_of_systemd(path: Path) -> None:
+def test_listening_backlog_equals_that_of_the_systemd_unit(path: Path) -> None:
     made, queued = Listening(path), 0
     with closing(made), ExitStack() as stack, suppress(BlockingIOError):
         while queued <= 1000:

@@ -39,7 +39,7 @@ def test_each_line_of_a_record_has_its_priority() -> None:
 
 
 @pytest.mark.parametrize("under_systemd", [True, False])
-def test_the_journal_gets_priorities_and_a_person_the_time(
+def test_log_lines_have_a_priority_only_under_systemd(
     root: logging.Logger, capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, under_systemd: bool
 ) -> None:

@@ -51,7 +51,7 @@ def manager(monkeypatch: pytest.MonkeyPatch, store: Kept) -> Manager:
     return made
 
 
-def test_gpus_stand_in_the_order_of_their_indices(manager: Manager) -> None:
+def test_manager_orders_gpus_by_index(manager: Manager) -> None:
     assert [gpu.facts.index for gpu in manager.gpus] == [0, 1]
 
 
@@ -166,7 +166,7 @@ def test_setting_that_cannot_be_saved_stays_in_force(
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1 << 32])
-def test_a_quantum_is_a_positive_number(manager: Manager, seconds: int) -> None:
+def test_set_quantum_to_seconds_out_of_range_is_refused(manager: Manager, seconds: int) -> None:
     with pytest.raises(InvalidArgs) as caught:
         manager.set_quantum(seconds * SECOND)
     assert str(caught.value) == (
@@ -176,14 +176,18 @@ def test_a_quantum_is_a_positive_number(manager: Manager, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("usec", [0, 999, 0xFFFF_FFFF * 1_000_000 + 1])
-def test_a_quantum_has_a_millisecond_at_least(manager: Manager, usec: int) -> None:
+def test_set_quantum_below_a_millisecond_or_above_a_day_is_refused(
+    manager: Manager, usec: int
+) -> None:
     manager.set_quantum(500_000, "1")
     with pytest.raises(InvalidArgs, match=f"cannot be {usec / SECOND:.10g} seconds; give 0.001 to"):
         manager.set_quantum(usec)
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 500_000]
 
 
-def test_modes_and_gpus_that_are_none_are_refused(manager: Manager, store: Kept) -> None:
+def test_invalid_mode_and_unknown_gpu_are_refused_and_not_saved(
+    manager: Manager, store: Kept
+) -> None:
     with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
         manager.set_anti_thrash("maybe")
     with pytest.raises(NoSuchGPU):
@@ -231,7 +235,7 @@ def test_saved_overrides_apply_from_the_start(monkeypatch: pytest.MonkeyPatch) -
     assert manager.add(FACTS, Sample(), gather=True).tq_auto
 
 
-def test_outside_use_counts_at_the_start_unless_clients_may_hold_the_memory(
+def test_outside_use_counts_at_the_start_unless_the_daemon_gathers_clients(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time()

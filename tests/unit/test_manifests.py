@@ -133,7 +133,7 @@ def test_examples_request_only_offered_resources(path: Path) -> None:
         assert container["resources"].get("limits", {}).get(RESOURCE, 0) + bool(templates) == 1
 
 
-def test_claims_need_no_more_than_they_use() -> None:
+def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
     """Beside what the base has."""
     folder = MANIFESTS / "claims"
     (device_class,) = documents(folder / "deviceclass.yaml")
@@ -207,7 +207,7 @@ def test_a_manifest_has_no_field_that_is_unknown(path: Path) -> None:
         assert unknown(one) == []
 
 
-def test_the_strategies_are_those_that_the_documentation_compares() -> None:
+def test_strategies_page_compares_exactly_the_existing_strategies() -> None:
     page = (MANIFESTS.parents[1] / "docs" / "strategies.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page.partition("What each costs")[0], re.MULTILINE)
     named = set(re.findall(r"`([a-z0-9-]+)`", " ".join(rows)))

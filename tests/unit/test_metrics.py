@@ -183,7 +183,7 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
     assert await told() == two
 
 
-def test_of_very_many_tenants_the_oldest_without_programs_are_forgotten(
+def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(totals, "GONE_KNOWN", 2)

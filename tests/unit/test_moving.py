@@ -54,7 +54,7 @@ def test_pacing_pauses_for_longer_with_each_failure_up_to_a_minute(
     assert pauses == [2, 4, 8, 16, 32, 60, 60]
 
 
-def test_pacing_lets_an_account_ask_a_few_helpers_at_a_time() -> None:
+def test_pacing_bounds_simultaneous_calls_of_helpers() -> None:
     most: list[int] = []
 
     async def ask_many() -> None:
@@ -74,7 +74,7 @@ def test_pacing_lets_an_account_ask_a_few_helpers_at_a_time() -> None:
     assert max(most) == moving.AT_ONCE
 
 
-def test_watch_leaves_an_idle_client_for_a_while_after_a_refusal_that_may_pass() -> None:
+def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> None:
     asked: list[str] = []
 
     async def refuse(command: str, *_: object) -> Answer:

@@ -117,7 +117,7 @@ def test_nvml_finds_a_card_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.mig
 
 
-def test_bytes_of_the_uuid_are_those_of_the_driver() -> None:
+def test_uuid_bytes_are_the_hex_digits_of_the_uuid() -> None:
     assert FACTS.uuid_bytes == bytes.fromhex("00112233445566778899aabbccddeeff")
     assert Facts(0, "GPU-" + FACTS.uuid[4:].upper(), "", "", 0).uuid_bytes == FACTS.uuid_bytes
 
@@ -161,7 +161,7 @@ def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
     assert caught.value.exit_code is code
 
 
-def test_a_card_that_does_not_answer_is_left_out(
+def test_nvml_card_whose_handle_query_fails_is_left_out(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
     library.failing["nvmlDeviceGetHandleByIndex"] = 15

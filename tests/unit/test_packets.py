@@ -47,14 +47,14 @@ def pair() -> Iterator[Pair]:
         yield Pair(stack)
 
 
-def test_receive_tells_packets_from_the_end_of_the_connection(pair: Pair) -> None:
+def test_receive_distinguishes_an_empty_packet_from_the_end_of_the_connection(pair: Pair) -> None:
     pair.client.send(b"one")
     pair.client.send(b"")
     pair.client.close()
     assert [packets.receive(pair.ours, 10) for _ in range(3)] == [b"one", b"", None]
 
 
-def test_receive_raises_where_descriptors_came_and_leaves_them_queued(pair: Pair) -> None:
+def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pair) -> None:
     pair.send_lingering(b"packet")
     for _ in range(2):
         with pytest.raises(ProtocolError, match="descriptors"):
@@ -100,7 +100,7 @@ def test_leave_keeps_a_socket_with_descriptors_open(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_turn_away_of_a_client_that_has_sent_packets_lets_it_read_the_refusal(
+def test_turn_away_delivers_the_refusal_to_a_client_that_has_sent_packets(
     tmp_path: Path, before: int
 ) -> None:
     async def refuses() -> bytes:

@@ -15,7 +15,7 @@ def answer(number: int, park: int) -> ReportRecord:
     return ReportRecord(Type.PARKED, number=number, moved=park)
 
 
-def test_park_does_not_take_the_late_answer_to_an_earlier_park(
+def test_park_ignores_a_late_reply_to_an_earlier_park(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def park_twice() -> None:
@@ -35,7 +35,7 @@ def test_park_does_not_take_the_late_answer_to_an_earlier_park(
     asyncio.run(park_twice())
 
 
-def test_hear_of_an_unknown_answer_to_park_is_a_protocol_error() -> None:
+def test_unknown_reply_to_park_is_a_protocol_error() -> None:
     hook = ParkedHook(lambda packet, page: None)
     with pytest.raises(ProtocolError, match="99"):
         hook.hear(answer(1, 99))

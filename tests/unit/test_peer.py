@@ -40,7 +40,7 @@ def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -
     assert str(who.tenant) == "job:42"
 
 
-def test_peer_started_by_a_user_shares_within_that_user() -> None:
+def test_peer_sharers_begin_with_the_user_for_units_jobs_and_containers_of_the_user() -> None:
     def sharers(*names: str) -> list[str]:
         tenants = tuple(Tenant(Kind(kind), name) for kind, name in (n.split(":") for n in names))
         return [str(one) for one in peer.Peer(1, 1000, 1000, "", tenants).sharers]
@@ -81,7 +81,7 @@ def test_contained_process_is_recognised_whatever_the_process_name(
     assert peer.identify(9, 1000).is_contained
 
 
-def test_watch_tells_of_the_death_of_the_process_that_connected(tmp_path: Path) -> None:
+def test_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> None:
     """Not of another that has its number: this one would keep it, as long as the socket is open."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / "socket"))
@@ -121,7 +121,7 @@ def test_whole_name_completes_a_truncated_name(
     assert peer.whole_name(1, called) == whole
 
 
-def test_watch_goes_by_the_number_where_the_kernel_knows_no_better(
+def test_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)
@@ -155,7 +155,7 @@ def accounts(uid: int, cgroup: str, numbers: str = "9", users: str = "0 0 429496
         return peer.identify(9, uid).account
 
 
-def test_identify_takes_only_the_hosts_root_for_root() -> None:
+def test_identify_gives_the_root_account_only_to_root_of_the_host() -> None:
     pod = "pod01234567-89ab-cdef-0123-456789abcdef"
     box = "9f1c" * 16
     assert accounts(0, "0::/user.slice/user-0.slice/session-1.scope\n") == ""
@@ -174,7 +174,7 @@ def test_identify_takes_only_the_hosts_root_for_root() -> None:
     assert accounts(0, "") == "user:0"
 
 
-def test_is_of_a_user_of_the_host_alone() -> None:
+def test_peer_is_of_a_user_only_where_the_uid_is_of_the_host() -> None:
     def one(kind: Kind, name: str, owner: int = 1000) -> peer.Peer:
         return peer.Peer(1, owner, owner, "", (Tenant(Kind.USER, "alice"), Tenant(kind, name)))
 
@@ -187,7 +187,7 @@ def test_is_of_a_user_of_the_host_alone() -> None:
     assert not one(Kind.CONTAINER, "9f1c").is_of(1000)
 
 
-def test_identify_takes_a_containers_users_for_no_users_of_the_host() -> None:
+def test_identify_gives_users_in_a_container_the_account_of_the_container() -> None:
     box = "9f1c" * 16
     manager = "/user.slice/user-1000.slice/user@1000.service"
     assert accounts(1000, "0::/\n") == "user:1000"

@@ -16,7 +16,7 @@ def fill(places: Places, account: str) -> int:
 
 
 @pytest.mark.parametrize("greedy", [1, 4, 40])
-def test_places_are_left_for_root_and_new_users(greedy: int) -> None:
+def test_places_remain_for_root_and_new_users_beside_greedy_users(greedy: int) -> None:
     places = Places(4096, 1024)
     for uid in range(1000, 1000 + greedy):
         assert fill(places, f"user:{uid}") <= 1024
@@ -31,7 +31,7 @@ def test_places_of_a_user_are_bounded_except_of_root() -> None:
     assert fill(Places(1, 1024), "user:1000") == 1
 
 
-def test_places_that_are_given_back_can_be_taken() -> None:
+def test_places_returned_in_random_order_can_all_be_taken_again() -> None:
     places, dice = Places(100, 50), random.Random(5)
     users = [f"user:{uid}" for uid in (1000, 1001, 1002)]
     has: list[str] = []

@@ -67,7 +67,7 @@ def test_without_library_removes_every_mention(before: str, after: str) -> None:
 
 
 @given(lines=LINES, ends=st.booleans())
-def test_others_stay_whatever_the_list_is(lines: list[str], ends: bool) -> None:
+def test_preload_list_keeps_other_entries_for_any_content(lines: list[str], ends: bool) -> None:
     data = ("\n".join(lines) + ("\n" if ends else "")).encode()
     others = [entry for entry in entries(data) if not listing.ours(entry)]
     assert entries(without_library(data)) == others

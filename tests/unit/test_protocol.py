@@ -238,7 +238,7 @@ def test_invalid_report_is_refused_with_the_received_value(packet: bytes, senten
 
 
 @pytest.mark.parametrize("reason", [99, int(PinReason.KEPT)])
-def test_a_reason_to_stay_that_no_hook_has_is_refused(reason: int) -> None:
+def test_report_with_an_unknown_pin_reason_is_refused(reason: int) -> None:
     packet = bytearray(encode_report(ReportRecord(Type.MEMORY)))
     packet[6] = reason
     with pytest.raises(ProtocolError, match=f"the unknown reason {reason} to stay came"):

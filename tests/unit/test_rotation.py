@@ -49,7 +49,7 @@ def passes(loop: Loop, done: list[str]) -> list[list[str]]:
         found.append(done[before:])
 
 
-def test_rotation_does_little_work_at_once(loop: Loop, done: list[str]) -> None:
+def test_rotation_runs_work_within_the_time_slice_immediately(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(number % 2, work(loop, done, str(number), MOMENT / 20))
@@ -57,7 +57,7 @@ def test_rotation_does_little_work_at_once(loop: Loop, done: list[str]) -> None:
     assert passes(loop, done) == []
 
 
-def test_rotation_gives_unused_time_back(loop: Loop, done: list[str]) -> None:
+def test_rotation_renews_the_time_slice_as_time_passes(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(1, work(loop, done, str(number), MOMENT * 0.6))
@@ -65,7 +65,7 @@ def test_rotation_gives_unused_time_back(loop: Loop, done: list[str]) -> None:
     assert passes(loop, done) == []
 
 
-def test_rotation_after_a_moment_serves_users_in_turns(
+def test_rotation_alternates_between_users_once_the_time_slice_is_used(
     loop: Loop, done: list[str]
 ) -> None:
     rotation = Rotation(loop)
@@ -80,7 +80,7 @@ def test_rotation_after_a_moment_serves_users_in_turns(
     ]
 
 
-def test_rotation_puts_a_user_with_more_work_behind_the_others(
+def test_rotation_serves_other_users_before_further_work_of_a_user(
     loop: Loop, done: list[str]
 ) -> None:
     rotation = Rotation(loop)

@@ -95,7 +95,7 @@ def test_look_at_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> N
     assert bench.open == []
 
 
-async def test_look_at_a_card_that_never_answers_ends_after_the_patience(
+async def test_look_at_a_card_that_never_answers_ends_after_the_timeout(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.sampler.PATIENCE", SECOND // 100)
@@ -231,7 +231,9 @@ def test_worker_queries_in_a_thread_and_posts_answers_and_errors() -> None:
     assert here not in asked_in
 
 
-def test_a_card_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampler_queries_other_cards_while_a_card_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(monkeypatch)
     time = Time()
     hangs = threading.Event()

@@ -164,7 +164,7 @@ def test_writeback_is_cut_short_when_another_client_wants_the_card() -> None:
     assert A in talk.granted
 
 
-def test_writeback_is_cut_short_behind_a_stop_of_the_same_moment() -> None:
+def test_writeback_is_cut_short_in_the_round_that_stops_a_holder() -> None:
     talk = talking()
     at_rest(talk)
     talk.run(C, 5)
@@ -185,7 +185,7 @@ def test_writeback_is_ordered_step_by_step() -> None:
     assert ready == [(B, 8), (B, 16), (B, 20)]
 
 
-def test_writeback_is_cut_short_by_a_question_for_memory() -> None:
+def test_writeback_is_cut_short_by_a_commit_request() -> None:
     talk = talking()
     at_rest(talk)
     writebacks(talk.wait(1))
@@ -279,7 +279,7 @@ def test_writeback_leaves_half_of_the_free_host_memory() -> None:
     assert order.host - preallocations(talk.said)[-1].host == left // 2
 
 
-def test_writeback_of_a_client_that_is_suspended_is_cut_short() -> None:
+def test_writeback_is_cut_short_when_its_client_is_suspended() -> None:
     talk = talking()
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
@@ -290,7 +290,7 @@ def test_writeback_of_a_client_that_is_suspended_is_cut_short() -> None:
 
 
 @pytest.mark.parametrize("outward", [True, False])
-def test_writeback_gives_way_to_a_program_that_copies_to_the_host(outward: bool) -> None:
+def test_writeback_yields_to_a_program_that_copies_to_the_host(outward: bool) -> None:
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 60)
@@ -358,7 +358,7 @@ def test_preallocate_omits_memory_that_clients_without_a_turn_give() -> None:
     assert not preallocations(talk.run(C, 90))
 
 
-def test_preallocate_proceeds_in_steps_and_leaves_as_much_free() -> None:
+def test_preallocate_proceeds_in_steps_up_to_half_of_free_host_memory() -> None:
     talk = talking(step=8)
     talk.run(A, 60)
     assert made(talk.join(B, 60)) == [(A, 8)]
@@ -373,7 +373,7 @@ def test_preallocate_proceeds_in_steps_and_leaves_as_much_free() -> None:
     assert not preallocations(talk.changed(A, host=12))
 
 
-def test_preallocate_leaves_as_much_free_in_a_domain() -> None:
+def test_preallocate_takes_at_most_half_of_the_free_memory_of_a_domain() -> None:
     domains = Domains()
     domains.resize("box", 62 * GIB)
     talk = talking(domains=domains)
@@ -509,14 +509,14 @@ def on_its_way(talk: Talk) -> int:
     raise AssertionError("nothing moves ahead")
 
 
-def test_prefetch_of_regular_clients_loads_all_before_they_ask() -> None:
+def test_prefetch_of_regular_clients_loads_all_memory_before_they_want_a_turn() -> None:
     assert sum(by_turns(regular(), 10)[12:]) == 0
     without = regular()
     without.tell(SettingsChanged(replace(without.settings, prefetch=False)))
     assert sum(by_turns(without, 10)[12:]) > 0
 
 
-def test_prefetch_comes_to_rest_when_no_client_asks() -> None:
+def test_prefetch_stops_moving_memory_when_no_client_wants_a_turn() -> None:
     talk = regular()
     by_turns(talk, 6)
     pause(talk, 10)
@@ -525,7 +525,7 @@ def test_prefetch_comes_to_rest_when_no_client_asks() -> None:
     assert not [a for a in talk.said[before:] if isinstance(a, Evict | Load)]
 
 
-def test_prefetch_leaves_out_clients_that_asked_once() -> None:
+def test_prefetch_skips_clients_that_wanted_a_single_turn() -> None:
     talk = regular()
     for client in (A, B, C):
         ask(talk, client)
@@ -540,7 +540,7 @@ def test_prefetch_is_cut_short_when_another_client_asks() -> None:
     assert yields(talk.want(AFTER[coming])) == [order.client]
 
 
-def test_prefetch_goes_on_when_the_prefetched_client_asks() -> None:
+def test_prefetch_continues_when_the_prefetched_client_wants_its_turn() -> None:
     talk = regular(step=2)
     coming = on_its_way(talk)
     while not isinstance((order := early(talk)[0]), Load):
@@ -552,7 +552,7 @@ def test_prefetch_goes_on_when_the_prefetched_client_asks() -> None:
     assert coming in talk.granted
 
 
-def test_prefetch_stops_evicting_a_client_that_asks() -> None:
+def test_prefetch_stops_evicting_a_client_that_wants_its_turn() -> None:
     talk = regular(step=2)
     on_its_way(talk)
     (order,) = early(talk)
@@ -600,7 +600,7 @@ def test_prefetch_with_skewed_requests_finds_more_clients_resident() -> None:
     assert found[1] > found[0]
 
 
-def test_evict_among_models_asked_in_turn_takes_the_last_to_answer() -> None:
+def test_evict_takes_the_most_recently_used_client_when_requests_are_cyclic() -> None:
     talk = programs((45, 45, 45))
     came = []
     for _ in range(12):
@@ -638,7 +638,7 @@ def test_evict_takes_the_client_in_a_pause_longer_than_all_before() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_evict_with_random_pauses_takes_the_client_asked_rarely(seed: int) -> None:
+def test_evict_takes_the_least_frequently_used_client_when_pauses_are_random(seed: int) -> None:
     talk, chance = programs((45, 45, 45)), random.Random(seed)
     came = {A: 0.0, B: 0.0, C: 0.0}
     for _ in range(200):

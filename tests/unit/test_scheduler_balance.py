@@ -42,7 +42,7 @@ def test_choose_moves_a_client_once_its_short_waits_have_cost_as_much_as_the_mov
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
-def test_choose_forgets_what_a_client_has_lost_when_no_card_is_better_any_more() -> None:
+def test_choose_resets_the_lost_time_when_no_other_card_is_better() -> None:
     places = {"a": Place(200, 80 * GIB), "b": EMPTY}
     lost, _ = choose(places, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
@@ -72,7 +72,7 @@ def test_choose_moves_a_client_that_can_never_run_where_it_is() -> None:
     assert choice.lost == inf
 
 
-def test_choose_leaves_clients_that_may_go_nowhere_or_do_not_wait() -> None:
+def test_choose_skips_clients_without_an_allowed_card_or_without_a_wait() -> None:
     places = {"a": Place(200, 80 * GIB), "b": EMPTY}
     stuck = contender(1, wait=1000.0 * SECOND, cards=())
     running = contender(2, wait=None)
@@ -89,7 +89,7 @@ def test_choose_takes_the_client_that_gains_most_and_the_card_with_the_least_loa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_choose_hands_no_client_back_and_forth_however_loads_and_weights_are(seed: int) -> None:
+def test_choose_does_not_oscillate_for_random_loads_and_weights(seed: int) -> None:
     """Where no client comes or ends, moves come to an end; each is worth it for its client."""
     random = Random(seed)
     cards = ["a", "b", "c"]

@@ -95,7 +95,7 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     assert not any(isinstance(a, Evict) or (isinstance(a, Load) and a.ahead) for a in pair.said)
 
 
-def test_busy_report_is_not_asked_of_a_client_alone() -> None:
+def test_busy_report_is_not_requested_from_a_client_alone() -> None:
     alone = Pair(1)
     assert not any(a.report_busy for a in alone.said if isinstance(a, Run))
     alone.begins(TWO)
@@ -152,7 +152,7 @@ def test_busy_turns_after_a_gap_rest_for_twice_as_long() -> None:
     assert pair.scheduler.deadline() == pair.now + busy.REST_LEAST
 
 
-def test_busy_report_is_not_asked_of_very_many_clients() -> None:
+def test_busy_report_is_not_requested_from_very_many_clients() -> None:
     pair = Pair(2)
     for client in range(3, busy.MOST + 2):
         pair.memory[client] = pair.memory[ONE]

@@ -16,7 +16,7 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
 TQ = 30
 
 
-def test_evict_that_failed_is_not_repeated_for_a_second() -> None:
+def test_failed_evict_is_followed_by_an_evict_of_another_client() -> None:
     talk = Talk()
     talk.join(1, 50, 50)
     talk.wait(1)
@@ -29,7 +29,7 @@ def test_evict_that_failed_is_not_repeated_for_a_second() -> None:
     assert talk.view(1).failures == 1
 
 
-def test_evict_that_failed_is_repeated_to_the_only_victim() -> None:
+def test_failed_evict_of_the_only_victim_is_repeated_after_a_second() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 30)
@@ -51,7 +51,7 @@ def test_evict_tries_spare_host_memory_once() -> None:
     assert again.host == 30 * GIB       # all of its own may be of no use
 
 
-def test_load_without_driver_memory_makes_others_give_more() -> None:
+def test_load_that_lacks_driver_memory_evicts_more_of_other_clients() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 40)
@@ -106,7 +106,7 @@ def test_client_that_does_not_drain_is_reported_once() -> None:
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
-def test_client_that_does_not_evict_is_reported_and_others_go_on() -> None:
+def test_client_that_ignores_an_evict_is_reported_and_others_run() -> None:
     talk = Talk()
     talk.join(1, 90, 90)
     talk.join(2, 50)
@@ -120,7 +120,7 @@ def test_client_that_does_not_evict_is_reported_and_others_go_on() -> None:
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
 
 
-def test_room_of_a_mute_client_is_taken_from_another() -> None:
+def test_evict_takes_another_client_when_the_victim_does_not_reply() -> None:
     """Both idle, as after their turns; one is stopped, with Ctrl-Z."""
     talk = Talk()
     talk.join(1, 40, 40)
@@ -136,7 +136,7 @@ def test_room_of_a_mute_client_is_taken_from_another() -> None:
     assert evicts(talk.evicted(order)) == []    # it goes on, and nothing is wanted of it
 
 
-def test_client_that_does_not_fit_beside_a_mute_client_delays_no_other() -> None:
+def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 80)
@@ -177,7 +177,7 @@ def test_clients_run_beside_a_client_that_does_not_answer_stop(mode: AntiThrash)
     assert runs(talk.obey(talk.stopped(1, wants=False))) == [2]
 
 
-def test_mute_client_is_chosen_only_after_an_answer() -> None:
+def test_unresponsive_client_is_chosen_only_after_a_reply() -> None:
     """Else each of its turns would be ten seconds in which nobody runs."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
@@ -193,7 +193,7 @@ def test_mute_client_is_chosen_only_after_an_answer() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_mute_client_is_reported_for_each_order() -> None:
+def test_unresponsive_client_is_reported_for_each_order() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -224,7 +224,7 @@ def test_record_of_a_client_that_left_is_ignored() -> None:
     assert talk.scheduler.snapshot().clients == {}
 
 
-def test_answer_to_no_order_changes_figures_only() -> None:
+def test_reply_to_no_open_order_changes_only_memory_figures() -> None:
     talk = Talk()
     talk.run(1, 50)
     room = talk.view(1).room
@@ -241,7 +241,7 @@ def test_stopped_without_stop_ends_the_turn() -> None:
     assert 2 in runs(talk.obey(talk.stopped(1, wants=False)))
 
 
-def test_room_is_handed_on_when_the_stopped_client_has_drained() -> None:
+def test_evict_of_a_stopped_client_waits_until_the_client_has_drained() -> None:
     talk = Talk()
     talk.run(1, 100)
     talk.join(2, 50)

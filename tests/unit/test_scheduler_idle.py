@@ -21,7 +21,7 @@ def windows(actions: list[Action], client: int) -> list[int]:
     return [a.idle_window for a in actions if isinstance(a, Run) and a.client == client]
 
 
-def test_idle_report_is_not_asked_of_a_client_alone() -> None:
+def test_idle_window_of_a_client_alone_is_zero() -> None:
     assert windows(Talk().run(1, 70), 1) == [0]
 
 
@@ -44,7 +44,7 @@ def test_idle_window_is_shortest_when_the_next_client_is_resident() -> None:
     assert windows(actions, 1)[-1] == quantum.IDLE_LEAST
 
 
-def test_idle_window_is_told_anew_when_halved_or_doubled() -> None:
+def test_idle_window_is_sent_again_when_halved() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
     told = windows(talk.run(2, 40), 1)  # in 320 pieces
@@ -160,7 +160,7 @@ def test_quantum_and_idle_window_are_sent_in_a_single_run() -> None:
         1, 30 * SECOND, pace=True, report_idle=True, report_copies=True)
 
 
-def test_snapshot_of_an_idle_client_tells_for_how_long() -> None:
+def test_snapshot_has_the_idle_time_of_idle_clients_only() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, 70)

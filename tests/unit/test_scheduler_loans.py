@@ -107,7 +107,7 @@ def test_exclusive_lender_lends_only_without_other_processes(
 
 
 @pytest.mark.parametrize(("alone", "ordered"), [(False, [(0, FAR)]), (None, [])])
-def test_process_that_appears_on_an_exclusive_lender_calls_loans_back(
+def test_loans_are_recalled_when_a_process_appears_on_an_exclusive_lender(
     alone: bool | None, ordered: list[tuple[int, str]]
 ) -> None:
     near, far = pair()
@@ -118,7 +118,7 @@ def test_process_that_appears_on_an_exclusive_lender_calls_loans_back(
     assert loans(near.tell(Tick())) == ordered
 
 
-def test_commit_on_the_lender_calls_the_excess_back() -> None:
+def test_commit_on_the_lender_recalls_the_excess_of_a_loan() -> None:
     near, far = pair(step=1)
     near.join(1, 60, 60)
     near.join(2, 50)
@@ -223,7 +223,7 @@ def test_tenant_borrows_up_to_its_limit(limit: int, lent: int) -> None:
     assert [loan for loan, _ in loans(near.want(2))] == [lent]
 
 
-def test_limit_of_a_tenant_that_shrinks_calls_the_rest_back() -> None:
+def test_lowered_neighbour_limit_of_a_tenant_recalls_the_excess_of_a_loan() -> None:
     near, _ = pair(step=1)
     near.join(3, tenants=("user:a",))
     near.join(1, 60, 60, tenants=("user:a",))
@@ -236,14 +236,14 @@ def test_limit_of_a_tenant_that_shrinks_calls_the_rest_back() -> None:
     assert loans(near.tell(TenantChanged("user:a", terms))) == [(19, FAR)]
 
 
-def test_borrower_that_leaves_gives_all_back() -> None:
+def test_loan_ends_when_the_borrower_disconnects() -> None:
     near, far = pair()
     lend(near)
     near.leave(1)
     assert far.scheduler.snapshot().free == 80 * GIB
 
 
-def test_borrower_that_does_not_answer_counts_no_more() -> None:
+def test_loan_of_a_borrower_that_ignores_the_recall_is_not_counted() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
@@ -254,7 +254,7 @@ def test_borrower_that_does_not_answer_counts_no_more() -> None:
     assert far.scheduler.snapshot().free == 75 * GIB
 
 
-def test_claim_to_have_borrowed_counts_up_to_the_loan() -> None:
+def test_borrowed_bytes_beyond_the_loan_are_not_counted() -> None:
     near, far = pair()
     lend(near)
     near.changed(1)
@@ -338,7 +338,7 @@ def play(seeds: Iterable[int]) -> tuple[int, int]:
     return sum(both.lent for both in pairs), sum(both.returned for both in pairs)
 
 
-def test_random_rows_on_two_cards_give_no_room_twice() -> None:
+def test_random_event_sequences_on_two_cards_give_no_byte_twice() -> None:
     lent, returned = play(SHORT)
     assert lent > 0
     assert returned > 0
@@ -346,5 +346,5 @@ def test_random_rows_on_two_cards_give_no_room_twice() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(100, 300, 20))
-def test_long_random_rows_on_two_cards_give_no_room_twice(first: int) -> None:
+def test_long_random_event_sequences_on_two_cards_give_no_byte_twice(first: int) -> None:
     play(range(first, first + 20))

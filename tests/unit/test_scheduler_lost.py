@@ -77,7 +77,7 @@ def test_lost_card_opens_the_gate_of_a_client_that_comes_later(talk: Talk) -> No
     assert talk.view(3).memory == memory
 
 
-def test_lost_card_grants_every_commit_and_memory_beyond(talk: Talk) -> None:
+def test_lost_card_grants_every_commit_request_and_memory_beyond_the_card(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = replace(talk.memory[3], beyond=2 * GIB)
     asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))
@@ -88,7 +88,7 @@ def test_lost_card_grants_every_commit_and_memory_beyond(talk: Talk) -> None:
     assert (asked.number, asked.beyond) == (6, 2 * GIB)
 
 
-def test_lost_card_grants_a_question_that_waits_for_others() -> None:
+def test_lost_card_grants_a_commit_request_that_waits_for_gathering() -> None:
     talk = Talk(capacity=100, host=0, gather=5)
     talk.join(1, 10)
     memory = talk.memory[1]

@@ -159,7 +159,7 @@ def test_undrainable_client_loses_unused_commit() -> None:
     assert talk.view(1).commit == 40 * GIB
 
 
-def test_question_waits_until_an_undrainable_client_gave_commit_back() -> None:
+def test_commit_request_waits_until_an_undrainable_client_returned_unused_commit() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.obey(talk.ask(1, 1, 40))

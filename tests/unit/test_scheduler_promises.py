@@ -126,7 +126,7 @@ def test_grant_to_pin_that_was_freed_again_does_not_count() -> None:
     assert granted(talk, 1, 95)
 
 
-def test_grant_to_pin_counts_as_the_hook_says() -> None:
+def test_grant_to_pin_counts_as_the_hook_reports() -> None:
     talk = Talk()
     talk.join(1, 90)
     talk.join(2, 2)
@@ -185,7 +185,7 @@ def test_unused_commit_is_called_back_for_memory_to_be_pinned() -> None:
     assert answer.commit >= 15 * GIB
 
 
-def test_commit_that_could_not_be_evicted_is_refused() -> None:
+def test_commit_request_beyond_what_can_be_evicted_is_refused() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -292,7 +292,7 @@ def test_commit_is_answered_only_after_gathering() -> None:
     assert [a.number for a in limits(talk.wait(1), 1)] == [1]
 
 
-def test_commit_of_an_earlier_daemon_holds() -> None:
+def test_commit_granted_by_an_earlier_daemon_is_kept() -> None:
     talk = Talk(gather=1)
     first, *_ = talk.join(1, 10, 10, commit=30)
     assert isinstance(first, Limits)
@@ -465,7 +465,7 @@ def test_domain_bounds_evictions_of_a_client() -> None:
     assert talk.view(1).memory.resident >= 40 * GIB
 
 
-def test_domain_that_shrank_keeps_memory_on_the_card() -> None:
+def test_shrunken_domain_bounds_commits_beside_memory_that_cannot_be_evicted() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -475,7 +475,7 @@ def test_domain_that_shrank_keeps_memory_on_the_card() -> None:
     assert answer(talk, 2, 60, 2).commit >= 60 * GIB
 
 
-def test_domain_that_shrank_takes_back_unused_host_memory() -> None:
+def test_shrunken_domain_takes_back_unused_host_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -485,7 +485,7 @@ def test_domain_that_shrank_takes_back_unused_host_memory() -> None:
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
 
 
-def test_domain_that_shrank_has_swapped_memory_loaded() -> None:
+def test_shrunken_domain_loads_the_excess_of_swapped_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.join(1, 60, 0, domains=BOX)
@@ -498,7 +498,7 @@ def test_domain_that_shrank_has_swapped_memory_loaded() -> None:
     assert talk.view(1).memory.host <= 40 * GIB
 
 
-def test_domain_of_the_whole_host_bounds_evictions_and_no_promises() -> None:
+def test_domain_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
     """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
     shared = Domains()
     shared.resize("box", 110 * GIB, whole=True)
@@ -523,7 +523,7 @@ def test_domain_without_a_limit_allows_every_commit() -> None:
     assert answer(talk, 1, 100).commit == 100 * GIB
 
 
-def test_domain_leaves_commits_of_an_earlier_daemon() -> None:
+def test_domain_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
     shared = domains(box=16)
     talk = Talk(100)
     talk.scheduler = Scheduler(replace(talk.settings, gather=0), 0, shared)
@@ -696,14 +696,14 @@ WORTH = CARD - CARD // 16               # where somebody may be about to pin
 
 
 @pytest.mark.parametrize("seed", seeds(12, 60))
-def test_account_gets_a_cards_worth_whatever_another_claims(seed: int) -> None:
+def test_account_is_granted_a_cards_worth_for_any_claims_of_another_account(seed: int) -> None:
     court = Court(seed)
     court.rage(400, most=40)
     assert court.gets(WORTH)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_root_gets_a_cards_worth_whatever_accounts_claim(seed: int) -> None:
+def test_root_is_granted_a_cards_worth_for_any_claims_of_accounts(seed: int) -> None:
     court = Court(seed)
     court.rage(300, most=40)
     assert court.gets(WORTH, account="")
@@ -806,7 +806,7 @@ def test_account_that_is_alone_gets_all_used_memory() -> None:
     assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
 
 
-def test_client_that_drains_or_evicts_is_not_judged() -> None:
+def test_client_that_drains_or_evicts_is_not_counted_as_overclaiming() -> None:
     """Its hook says so when it is done. The room is its own until then."""
     talk = Talk(100, step=10)
     for id in (1, 2):
@@ -865,7 +865,7 @@ def steps(court: Court) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("say", CLAIMS)
-def test_claims_of_hundreds_of_clients_do_not_make_decisions_dear(
+def test_claims_of_hundreds_of_clients_at_most_double_the_steps_of_a_decision(
     say: Callable[[Court, int], None]
 ) -> None:
     """In steps, as times say little on a busy machine."""

@@ -96,7 +96,7 @@ def test_quantum_auto_spends_a_twentieth_on_hand_overs(
     assert 0.7 * told < seen.quanta[-1] < 1.3 * told
 
 
-def test_quantum_auto_lasts_as_long_as_loading_ahead() -> None:
+def test_quantum_auto_is_about_the_time_to_load_the_next_client() -> None:
     world = Watched(SETTINGS, [45, 45, 45])
     world.learn()
     seen = watch(world, 10)
@@ -116,7 +116,7 @@ def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
     assert world.scheduler.snapshot().quantum == quantum.LEAST
 
 
-def test_quantum_auto_is_at_most_the_longest() -> None:
+def test_quantum_auto_is_at_most_longest_tq() -> None:
     world = Watched(replace(SETTINGS, longest_tq=3 * SECOND), [80, 80])
     world.learn()
     seen = watch(world, 4)

@@ -76,7 +76,7 @@ def test_evicts_and_loads_overlap_in_steps() -> None:
     assert talk.memory[2].resident == 10 * GIB
 
 
-def test_chosen_client_gets_free_room_at_once() -> None:
+def test_chosen_client_is_loaded_into_free_room_before_evictions_end() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 70)
@@ -147,7 +147,7 @@ def test_holder_that_grows_gets_room_of_clients_without_a_turn() -> None:
     assert talk.memory[2].resident == 60 * GIB
 
 
-def test_holder_that_outgrows_others_waits_for_room() -> None:
+def test_holder_that_grows_beyond_the_free_room_is_stopped_and_waits() -> None:
     talk = Talk(stuck_after=1000)
     talk.run(1, 50)
     talk.run(2, 40)
@@ -160,7 +160,7 @@ def test_holder_that_outgrows_others_waits_for_room() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_holder_gets_slack_and_gives_it_up() -> None:
+def test_holder_gets_spare_room_until_another_client_needs_it() -> None:
     talk = Talk()
     talk.run(1, 50)
     assert talk.view(1).room == 51 * GIB
@@ -171,7 +171,7 @@ def test_holder_gets_slack_and_gives_it_up() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_slack_is_not_given_of_room_that_waiting_clients_need() -> None:
+def test_holder_gets_no_spare_room_that_waiting_clients_need() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.join(2, 60)
@@ -191,7 +191,7 @@ def test_head_is_loaded_while_another_runs() -> None:
     assert stops(talk.said) == []
 
 
-def test_head_is_whole_ahead_when_others_can_be_evicted() -> None:
+def test_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.join(3, 40, 40)
     talk.run(1, 40)

@@ -90,7 +90,7 @@ class Row(Tenants):
         }
 
 
-def test_random_rows_move_much_memory() -> None:
+def test_random_event_sequences_evict_more_than_a_thousand_times() -> None:
     """Or these rows would show nothing."""
     moves = 0
     for seed in SHORT:

@@ -82,6 +82,6 @@ def handing_over(tenants: int, terms: list[TenantTerms]) -> int:
 
 
 @pytest.mark.parametrize("terms", TERMS)
-def test_hand_over_among_many_tenants_takes_few_steps_for_each(terms: str) -> None:
+def test_hand_over_cost_grows_little_with_the_number_of_tenants(terms: str) -> None:
     few, many = (handing_over(number, TERMS[terms]) for number in (FEW, MANY))
     assert many < MORE * few

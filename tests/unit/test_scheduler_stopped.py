@@ -65,7 +65,7 @@ def advance(world: World, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(10, 40))
-def test_stopped_process_holds_up_no_other_and_goes_on_later(seed: int) -> None:
+def test_stopped_process_delays_no_other_client_and_continues_later(seed: int) -> None:
     dice = Random(seed)
     world = World(
         Settings(

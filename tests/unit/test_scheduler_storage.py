@@ -82,7 +82,7 @@ def test_client_is_not_stored_without_a_disk() -> None:
     assert not stores(talk.wait(3600))
 
 
-def test_client_that_wants_its_turn_stores_no_more() -> None:
+def test_store_is_cut_short_when_its_client_wants_a_turn() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -102,7 +102,7 @@ def test_idle_client_is_stored_early_while_little_host_memory_is_free() -> None:
     assert not stores(store(talk, 1))
 
 
-def test_eviction_without_host_memory_has_idle_clients_stored_first() -> None:
+def test_eviction_without_host_memory_stores_idle_clients_on_disk_first() -> None:
     talk = with_disk(200)
     idle(talk, 1, 60)
     talk.join(2, 70, 70)
@@ -152,7 +152,7 @@ def test_limit_of_a_tenant_bounds_what_is_stored() -> None:
     assert stores(store(talk, 2)) == [(2, 10.1)]
 
 
-def test_failed_store_pauses_longer_each_time() -> None:
+def test_failed_store_is_retried_after_doubling_pauses() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -166,7 +166,7 @@ def test_failed_store_pauses_longer_each_time() -> None:
     assert times == [1, 2, 4, 8]
 
 
-def test_store_that_brings_nothing_is_given_up_for_a_while() -> None:
+def test_store_without_progress_is_retried_after_a_pause() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -174,7 +174,7 @@ def test_store_that_brings_nothing_is_given_up_for_a_while() -> None:
     assert stores(talk.wait(1)) == [(1, 20.1)]
 
 
-def test_disk_that_fails_is_promised_no_more_and_stores_nothing() -> None:
+def test_failed_disk_ends_stores_and_disk_promises() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -187,7 +187,7 @@ def test_disk_that_fails_is_promised_no_more_and_stores_nothing() -> None:
     assert stores(talk.tell(DiskChanged(100 * GIB))) == [(1, 20.1)]
 
 
-def test_claim_to_have_stored_counts_up_to_the_order() -> None:
+def test_stored_bytes_beyond_the_order_are_not_counted() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.memory[1] = replace(talk.memory[1], disk=50 * GIB)
@@ -207,7 +207,7 @@ def test_hello_after_a_restart_counts_what_is_stored() -> None:
     assert talk.scheduler._card.groups.sums.disk == 0
 
 
-def test_hello_claims_no_more_of_the_disk_than_could_be_promised() -> None:
+def test_hello_counts_stored_bytes_only_up_to_the_disk_budget() -> None:
     talk = with_disk(100)
     talk.tell(Joined(1, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
     talk.tell(Joined(2, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
@@ -244,7 +244,7 @@ def test_two_cards_share_the_disk_and_keep_host_memory_each() -> None:
     assert sum(part.takeable for part in disk.cards) <= 100 * GIB
 
 
-def test_suspended_client_leaves_the_card_by_host_memory_and_disk() -> None:
+def test_suspended_client_is_evicted_through_host_memory_to_disk() -> None:
     talk = with_disk(100, host=4)
     talk.join(1, 40, 40)
     talk.tell(Tick())
@@ -309,7 +309,7 @@ def play(seeds: Iterable[int]) -> tuple[int, int]:
     return orders, filled
 
 
-def test_random_rows_with_a_disk_keep_all_scheduler_invariants() -> None:
+def test_random_event_sequences_with_a_disk_keep_all_scheduler_invariants() -> None:
     orders, filled = play(SHORT)
     assert orders > 50
     assert filled > 100 * MIB
@@ -317,5 +317,5 @@ def test_random_rows_with_a_disk_keep_all_scheduler_invariants() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(400, 700, 20))
-def test_long_random_rows_with_a_disk_keep_all_scheduler_invariants(first: int) -> None:
+def test_long_random_event_sequences_with_a_disk_keep_all_scheduler_invariants(first: int) -> None:
     play(range(first, first + 20))

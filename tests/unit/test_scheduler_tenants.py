@@ -172,7 +172,7 @@ def test_programs_of_a_user_are_served_first_come_first_served() -> None:
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_user_whose_programs_end_and_come_again_gets_no_more(inner: bool) -> None:
+def test_user_who_restarts_programs_gets_no_more_time(inner: bool) -> None:
     world = Tenancy(TURNS)
     world.program("user:bob")
 
@@ -226,7 +226,7 @@ def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
     assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
 
 
-def test_tenant_that_would_be_the_next_again_goes_on() -> None:
+def test_tenant_that_would_be_chosen_again_keeps_its_turn() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", weight=300)
     alice, bob = world.program("user:alice"), world.program("user:bob")
@@ -294,7 +294,7 @@ def test_node_that_idled_gets_no_extra_share_afterwards(case: str) -> None:
     assert world.computed(idler, time=20 * SECOND) == pytest.approx([share], abs=0.05)
 
 
-def test_tenant_that_comes_again_still_owes_overused_time() -> None:
+def test_returning_tenant_is_still_charged_for_overused_time() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:bob", weight=10)
     world.program("user:alice")
@@ -310,7 +310,7 @@ def test_tenant_that_comes_again_still_owes_overused_time() -> None:
     assert held[1] / held.total() > 0.8
 
 
-def test_queue_that_people_see_takes_turns_among_tenants() -> None:
+def test_displayed_queue_alternates_between_tenants() -> None:
     world = Tenancy(TURNS)
     for tenant in ("user:alice", "user:alice", "user:alice", "user:bob", "job:1"):
         world.program(tenant)
@@ -332,7 +332,7 @@ def test_tenant_without_programs_is_forgotten() -> None:
     assert not tenants.accounts
 
 
-def test_of_very_many_tenants_that_owe_something_the_oldest_are_forgotten(
+def test_queue_forgets_the_oldest_of_very_many_ended_tenants_in_debt(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "GONE_KNOWN", 3)
@@ -359,7 +359,9 @@ def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
 
 
 @MODES
-def test_request_is_met_against_four_of_the_greatest_weight(mode: Settings, size: int) -> None:
+def test_compute_request_is_met_against_four_clients_of_the_greatest_weight(
+    mode: Settings, size: int
+) -> None:
     world = Tenancy(mode)
     world.set_terms("user:alice", compute_request=30)
     others = crowd(world, size)
@@ -370,7 +372,7 @@ def test_request_is_met_against_four_of_the_greatest_weight(mode: Settings, size
     assert shares[1:] == pytest.approx([sum(shares) * 0.175] * 4, abs=0.03)
 
 
-def test_all_requests_are_met_and_a_weight_may_give_more() -> None:
+def test_all_compute_requests_are_met_and_a_weight_may_give_more() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", compute_request=40)
     world.set_terms("user:bob", compute_request=20)
@@ -385,7 +387,7 @@ def test_all_requests_are_met_and_a_weight_may_give_more() -> None:
     assert shares["user:carol"] == pytest.approx(0.08, abs=0.01)
 
 
-def test_request_within_a_tenant_is_a_share_of_the_card_and_ends_while_idle() -> None:
+def test_compute_request_within_a_tenant_is_a_share_of_the_card_and_ends_while_idle() -> None:
     world = Tenancy(TURNS)
     world.set_terms("job:0", compute_request=30)
     crowd(world)
@@ -403,7 +405,7 @@ def test_request_within_a_tenant_is_a_share_of_the_card_and_ends_while_idle() ->
     assert world.shares(82)["job:1"] == pytest.approx(1 / 82, abs=0.02)
 
 
-def test_requests_beyond_the_card_are_met_in_part_and_end() -> None:
+def test_compute_requests_beyond_100_percent_are_met_in_part() -> None:
     world = Tenancy(TURNS)
     for tenant in ("user:alice", "user:bob"):
         world.set_terms(tenant, compute_request=80)
@@ -439,7 +441,9 @@ def test_background_client_gets_no_time_while_others_are_busy(mode: Settings, si
 
 
 @MODES
-def test_high_goes_before_all_others_that_wait(mode: Settings, size: int) -> None:
+def test_high_priority_client_is_chosen_before_all_other_waiting_clients(
+    mode: Settings, size: int
+) -> None:
     world = Tenancy(mode)
     world.set_terms("user:alice", priority=Priority.HIGH)
     for number in range(3):
@@ -471,7 +475,7 @@ def test_priority_is_the_lowest_of_background_tenants_and_changes_live() -> None
     assert world.shares(20)["job:1"] == pytest.approx(0.25, abs=0.03)
 
 
-def test_background_turn_that_ends_for_another_is_shown_as_over() -> None:
+def test_background_turn_ended_for_another_client_reports_quantum_as_reason() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", priority=Priority.BACKGROUND)
     world.program("user:alice")
@@ -502,7 +506,7 @@ class Ranked(Talk):
         return self.obey(self.want(client))
 
 
-def test_background_holder_is_asked_to_leave_at_once() -> None:
+def test_background_holder_is_stopped_at_once_for_a_normal_client() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert runs(talk.come(1, "user:alice")) == [1]
@@ -518,7 +522,7 @@ def test_background_holder_is_asked_to_leave_at_once() -> None:
     assert stops(talk.wait(LEAST / SECOND)) == [1]  # its turn lasts as long as the shortest
 
 
-def test_background_client_that_is_loading_goes_back_at_once() -> None:
+def test_background_client_that_loads_returns_to_the_queue_for_a_normal_client() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
     talk.come(1, "user:carol")
@@ -532,7 +536,7 @@ def test_background_client_that_is_loading_goes_back_at_once() -> None:
     assert talk.view(2).state == "waiting"
 
 
-def test_high_does_not_end_the_turn_of_a_normal_client() -> None:
+def test_high_priority_client_ends_no_turn_of_a_normal_client() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.HIGH)
     talk.come(1, "user:bob")
@@ -644,7 +648,7 @@ def test_limited_client_waits_until_the_next_window_begins() -> None:
     (100, 0, 0.5, 1),                   # or not at all
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
-def test_long_kernels_get_the_share_of_the_accounting_settings(
+def test_limited_client_with_long_kernels_gets_the_share_of_the_accounting_settings(
     tail: int, carryover: int, least: float, most: float
 ) -> None:
     accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
@@ -656,7 +660,7 @@ def test_long_kernels_get_the_share_of_the_accounting_settings(
 
 @pytest.mark.parametrize("percent", [5, 25, 50, 75])
 @pytest.mark.parametrize("kernel", [7 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
-def test_limit_without_moves_is_exact_in_short_periods(
+def test_compute_limit_without_moves_is_exact_in_short_periods(
     percent: int, kernel: int
 ) -> None:
     world, one = limited(percent, SETTINGS)
@@ -718,7 +722,7 @@ def test_card_is_not_kept_for_a_limited_client() -> None:
     assert not one.open
 
 
-def test_open_gate_that_is_not_used_is_not_billed() -> None:
+def test_limited_client_is_not_billed_while_idle() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)
@@ -729,7 +733,7 @@ def test_open_gate_that_is_not_used_is_not_billed() -> None:
     assert one.work == 0                # at once, as its share was unused
 
 
-def test_limited_client_that_idled_for_years_has_a_single_window() -> None:
+def test_limited_client_that_idled_for_years_accumulates_a_single_window() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)
@@ -739,7 +743,7 @@ def test_limited_client_that_idled_for_years_has_a_single_window() -> None:
     assert world.computed(one, time=WINDOW)[0] <= 0.2 + DRAIN / WINDOW
 
 
-def test_limit_is_raised_and_taken_away_at_any_time() -> None:
+def test_changed_compute_limit_takes_effect_within_the_window() -> None:
     world, one = limited(1)
     world.advance(WINDOW // 2)
     assert world.state(one) is ClientState.LIMITED
@@ -756,7 +760,7 @@ def test_limit_is_raised_and_taken_away_at_any_time() -> None:
 
 
 @pytest.mark.parametrize(("pause", "kernel"), [(10, 10), (100, 10), (700, 10), (700, 1500)])
-def test_limit_that_changes_again_and_again_gives_no_more(pause: int, kernel: int) -> None:
+def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kernel: int) -> None:
     """Users may lower and raise what their own programs get, up to the administrator's limit."""
     world, one = limited(10)
     one.kernel = kernel * MILLISECOND
@@ -769,7 +773,7 @@ def test_limit_that_changes_again_and_again_gives_no_more(pause: int, kernel: in
     assert 0.08 < share <= 0.10 + DRAIN / WINDOW
 
 
-def test_limited_client_that_is_suspended_stays_away() -> None:
+def test_limited_client_that_is_suspended_is_evicted_and_gets_no_time() -> None:
     world, one = limited(10)
     world.advance(WINDOW // 2)
     world.put(one, suspended=True)
@@ -779,7 +783,7 @@ def test_limited_client_that_is_suspended_stays_away() -> None:
     assert world.computed(one, time=20 * WINDOW) == pytest.approx([0.1], abs=0.02)
 
 
-def test_turns_of_a_limited_client_are_at_least_the_grain() -> None:
+def test_turns_of_a_limited_client_last_at_least_50_ms() -> None:
     world, one = limited(50)
     one.kernel = MILLISECOND
     world.advance(60 * SECOND)
@@ -788,7 +792,7 @@ def test_turns_of_a_limited_client_are_at_least_the_grain() -> None:
 
 
 @pytest.mark.parametrize("percent", [10, 50, 80])
-def test_programs_that_run_together_use_the_account_of_their_tenant_once(percent: int) -> None:
+def test_programs_of_a_tenant_that_run_together_use_its_compute_limit_once(percent: int) -> None:
     world = Tenancy()
     world.set_terms("user:alice", compute_limit=percent)
     hooks = [world.program("user:alice") for _ in range(3)]
@@ -811,7 +815,7 @@ LIMITED: dict[str, tuple[Settings, list[str], dict[str, int], int, list[float], 
 
 
 @pytest.mark.parametrize("case", LIMITED)
-def test_limits_of_all_levels_hold(case: str) -> None:
+def test_compute_limits_of_all_tenant_levels_hold(case: str) -> None:
     mode, programs, tenants, own, each, together = LIMITED[case]
     world = Tenancy(mode)
     for tenant, percent in tenants.items():
@@ -825,7 +829,7 @@ def test_limits_of_all_levels_hold(case: str) -> None:
     assert sum(shares) == pytest.approx(together, abs=0.05)
 
 
-def test_limit_of_a_tenant_holds_for_programs_that_come_and_ends() -> None:
+def test_tenant_compute_limit_holds_for_new_programs_until_it_is_lifted() -> None:
     world = Tenancy()
     hook = world.program("user:alice")
     assert world.computed(hook, time=4 * SECOND) > [0.9]

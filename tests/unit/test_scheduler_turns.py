@@ -20,7 +20,7 @@ def test_client_without_work_gets_no_order() -> None:
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_client_is_loaded_and_runs_when_whole() -> None:
+def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     talk = Talk()
     talk.join(1, 70)
     first = talk.want(1)
@@ -123,7 +123,7 @@ def test_queue_of_equals_is_first_come_first_served() -> None:
     assert order == [1, 2, 3, 1, 2, 3]
 
 
-def test_turns_end_for_no_more_holders_than_the_head_needs() -> None:
+def test_quantum_end_stops_only_the_holders_whose_room_the_head_needs() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(1)
@@ -132,7 +132,7 @@ def test_turns_end_for_no_more_holders_than_the_head_needs() -> None:
     assert stops(talk.run(3, 50)) == [1]
 
 
-def test_turns_do_not_end_before_that_is_enough_for_the_head() -> None:
+def test_holders_are_stopped_only_once_together_they_free_enough_for_the_head() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(TQ - 5)
@@ -161,7 +161,7 @@ def test_client_behind_a_blocked_head_runs_beside_the_holders() -> None:
     assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
 
 
-def test_client_does_not_overtake_at_the_end_of_a_turn() -> None:
+def test_small_client_does_not_overtake_the_head_near_the_end_of_a_turn() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 60)
@@ -184,7 +184,7 @@ def test_head_is_not_starved_by_small_clients() -> None:
     assert talk.now <= (TQ + 1) * SECOND
 
 
-def test_client_that_never_fits_holds_up_no_other() -> None:
+def test_client_that_does_not_fit_the_card_blocks_no_other_client() -> None:
     talk = Talk()
     talk.join(1, 120)
     talk.want(1)
@@ -256,7 +256,7 @@ def test_run_is_sent_anew_when_contention_ends() -> None:
     assert (1, 0, False) in turns(talk.leave(2))
 
 
-def test_drain_that_does_not_end_is_asked_for_ever_more_rarely() -> None:
+def test_stop_of_a_client_that_reopens_is_repeated_after_doubling_pauses() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -275,7 +275,7 @@ def test_drain_that_does_not_end_is_asked_for_ever_more_rarely() -> None:
     assert stops(talk.wait(2)) == [1]
 
 
-def test_client_that_leaves_ends_its_turn_at_once() -> None:
+def test_client_that_disconnects_ends_its_turn_at_once() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -285,7 +285,7 @@ def test_client_that_leaves_ends_its_turn_at_once() -> None:
     assert 2 in runs(actions)
 
 
-def test_client_that_leaves_while_draining_ends_its_turn() -> None:
+def test_client_that_disconnects_while_draining_ends_its_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -315,7 +315,7 @@ def test_snapshot_counts_times_held_and_waited() -> None:
     assert talk.view(2).waited == (TQ + 2) * SECOND
 
 
-def test_restarted_scheduler_listens_and_takes_over_running_clients() -> None:
+def test_restarted_scheduler_gathers_first_and_keeps_running_clients() -> None:
     talk = Talk(gather=1)
     assert not [a for a in talk.join(1, 70, 70, running=True, commit=70) if isinstance(a, Run)]
     actions = talk.join(2, 70, 30, wants=True, commit=70)

@@ -255,7 +255,7 @@ def moved(flags: Flag) -> ReportRecord:
     (Writeback(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
      events.WrittenBack(1, FIGURES, 3, 8, 7, True, True)),
 ])
-def test_answer_without_an_open_order_ends_the_connection(
+def test_reply_without_an_open_order_ends_the_connection(
     hook: Hook, order: Stop | MoveOrder, record: ReportRecord, event: events.Event
 ) -> None:
     answer = replace(record, memory=FIGURES)
@@ -290,7 +290,7 @@ def test_malformed_record_reaches_no_scheduler(
     assert Scripted.latest.events == []
 
 
-def test_moved_of_impossible_bytes_ends_the_connection(hook: Hook) -> None:
+def test_moved_with_impossible_bytes_ends_the_connection(hook: Hook) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
@@ -312,7 +312,7 @@ def disk(manager: Manager, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_first_store_brings_an_unnamed_private_file(hook: Hook, disk: Path) -> None:
+def test_first_store_order_passes_an_unnamed_private_file(hook: Hook, disk: Path) -> None:
     hook.is_told(STORE)
     hook.is_told(replace(STORE, number=6, size=0))
     assert [(one.type, one.number, one.writeback) for one in hook.wire.sent] == [
@@ -325,7 +325,7 @@ def test_first_store_brings_an_unnamed_private_file(hook: Hook, disk: Path) -> N
     os.close(descriptor)
 
 
-def test_store_of_nothing_is_answered_and_leaves_the_file_to_the_next(
+def test_store_order_of_zero_bytes_passes_no_file(
     hook: Hook, disk: Path
 ) -> None:
     hook.is_told(replace(STORE, size=0))
@@ -347,7 +347,7 @@ def test_store_without_a_disk_fails(hook: Hook) -> None:
     assert events.Stored(1, Memory(), 5, failed=True) in told
 
 
-def test_stored_counts_with_the_records_after_it(hook: Hook, disk: Path) -> None:
+def test_stored_bytes_are_added_to_later_records(hook: Hook, disk: Path) -> None:
     hook.is_told(STORE)
     hook.says(stored(3))
     hook.says(stored(7))
@@ -367,7 +367,7 @@ def test_stored_beyond_the_order_ends_the_connection(hook: Hook, disk: Path, siz
         hook.says(stored(size))
 
 
-def test_stored_before_hello_is_joined_with(manager: Manager, disk: Path) -> None:
+def test_stored_bytes_before_hello_are_part_of_the_join_event(manager: Manager, disk: Path) -> None:
     made = Hook(manager)
     made.says(stored(1 << 60))
     made.says(HELLO)
@@ -394,7 +394,7 @@ def test_file_that_grows_beyond_its_order_is_emptied_and_its_client_dropped(
     os.close(descriptor)
 
 
-def test_file_is_looked_at_after_the_connection_until_the_process_ends(
+def test_swap_file_size_is_enforced_after_the_connection_until_the_process_ends(
     hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
@@ -414,7 +414,7 @@ def test_file_is_looked_at_after_the_connection_until_the_process_ends(
     os.close(descriptor)
 
 
-def test_borrowed_counts_with_the_records_after_it(hook: Hook) -> None:
+def test_borrowed_bytes_are_added_to_later_records(hook: Hook) -> None:
     hook.says(ReportRecord(Type.BORROWED, moved=5, uuid=OTHER.uuid_bytes))
     assert Scripted.latest.events == []
     hook.says(ReportRecord(Type.MEMORY, memory=Memory(host=8)))
@@ -452,12 +452,14 @@ CARD = FACTS.memory_total
      Memory(CARD - GIB, GIB, GIB, 0, CARD, to_pin=CARD - GIB)),
     (Memory(GIB, GIB, GIB, LIE, to_pin=LIE), Memory(GIB, GIB, GIB, CARD - 2 * GIB, to_pin=GIB)),
 ])
-def test_figures_beyond_the_card_are_cut_off(hook: Hook, said: Memory, known: Memory) -> None:
+def test_memory_figures_beyond_the_card_are_clamped(
+    hook: Hook, said: Memory, known: Memory
+) -> None:
     hook.says(ReportRecord(Type.MEMORY, memory=said))
     assert Scripted.latest.events == [events.MemoryChanged(1, known)]
 
 
-def test_hello_with_a_commit_beyond_the_card_is_cut_off(manager: Manager) -> None:
+def test_commit_beyond_the_card_in_hello_is_clamped(manager: Manager) -> None:
     hook = Hook(manager)
     hook.says(replace(HELLO, commit=LIE))
     assert Scripted.latest.events == [
@@ -465,7 +467,7 @@ def test_hello_with_a_commit_beyond_the_card_is_cut_off(manager: Manager) -> Non
 
 
 @pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
-def test_commit_question_beyond_any_machine_is_cut_off(hook: Hook, absurd: int) -> None:
+def test_commit_request_beyond_any_machine_is_clamped(hook: Hook, absurd: int) -> None:
     hook.says(ReportRecord(Type.COMMIT, number=3, commit=absurd, pins=absurd, memory=FIGURES))
     hook.says(ReportRecord(Type.MEMORY, memory=replace(FIGURES, pending=absurd)))
     assert Scripted.latest.events == [
@@ -548,7 +550,7 @@ def test_publish_and_watch_carry_a_writable_and_a_readable_page(manager: Manager
     assert len(background.wire.descriptors) == 1
 
 
-def test_session_that_ends_twice_leaves_once(hook: Hook, manager: Manager) -> None:
+def test_session_ended_twice_sends_a_single_left_event(hook: Hook, manager: Manager) -> None:
     hook.session.ended()
     hook.session.ended()
     assert Scripted.latest.events == [events.Left(1)]
@@ -605,7 +607,9 @@ def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -
     assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
 
 
-def test_connection_that_ended_meanwhile_is_not_resumed(manager: Manager) -> None:
+def test_connection_that_ended_during_the_lookup_of_the_process_is_not_resumed(
+    manager: Manager
+) -> None:
     looks: list[Callable[[], None]] = []
 
     def look(_peer: Peer, _more: int, then: Callable[[], None]) -> bool:

@@ -158,7 +158,9 @@ def test_rules_stay_in_force_when_the_file_becomes_invalid(
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(60 * GIB, 50)
 
 
-def test_groups_are_those_of_the_user(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_for_a_group_applies_to_users_in_that_group(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     members = {"alice": frozenset({"staff"})}
     asked: list[str] = []
 
@@ -382,7 +384,7 @@ def test_tenants_have_the_sums_of_their_programs(daemon: Daemon) -> None:
     assert daemon.manager.tenancy.tenants()[2].programs == 1
 
 
-def test_schedulers_forget_only_the_oldest_of_very_many_that_are_gone(
+def test_schedulers_forget_only_the_oldest_of_very_many_ended_tenants(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenancy, "GONE_KNOWN", 2)
@@ -432,7 +434,7 @@ def test_another_pod_of_the_same_name_is_another_tenant(daemon: Daemon) -> None:
         daemon.set("pod:lab/other", weight=7)
 
 
-def test_a_request_by_a_rule_for_a_name_counts_once(daemon: Daemon) -> None:
+def test_compute_request_of_a_rule_counts_once_for_a_pod_named_in_the_rule(daemon: Daemon) -> None:
     daemon.rules = (Rule("pod:lab/train", "compute-request", 60, "a.conf:2"),)
     daemon.manager.reload()
     daemon.joins(ALICE, POD)

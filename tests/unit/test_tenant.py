@@ -339,7 +339,7 @@ def test_tenants_are_no_job_for_an_environment_outside_of_a_jobs_group(cgroup: s
     assert not any(one.kind is Kind.JOB for one in with_it)
 
 
-def test_a_user_without_a_name_is_a_number() -> None:
+def test_tenant_of_a_user_without_a_name_is_the_uid() -> None:
     assert [str(one) for one in tenants("0::/", 3_999_999_999)] == ["user:3999999999"]
 
 
@@ -429,7 +429,7 @@ def test_tenant_of_a_slice_named_after_another_user_is_the_owner() -> None:
         assert str(found[-1]) == f"unit:{user(ALICE)}/train.service"
 
 
-def test_locate_asks_for_few_folders_of_a_path_that_is_nested_deep() -> None:
+def test_locate_reads_owners_of_a_bounded_number_of_folders() -> None:
     asked: list[str] = []
 
     def owner_of(_controllers: str, folder: str) -> int:

@@ -57,7 +57,7 @@ def test_a_series_is_the_mean_of_each_part() -> None:
     assert found.series(3, "use", 5) == [None] * 5
 
 
-def test_past_is_kept_only_for_the_graphs_span() -> None:
+def test_past_samples_are_kept_only_for_the_span_of_the_graph() -> None:
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
     assert long.looks[0].moment >= 995 - SPAN - 5
     assert WINDOW < SPAN
@@ -84,7 +84,7 @@ def test_graph_of_any_values_has_the_requested_size(
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.3, 7.7, 1e6])
-def test_time_goes_on_and_parts_stand_still(moment: float) -> None:
+def test_series_parts_before_the_latest_do_not_change_as_time_passes(moment: float) -> None:
     """What is older than the latest part looks the same a moment later."""
     looks = [(moment + n, at(n, n % 7)) for n in range(100)]
     before, after = past(*looks).series(0, "in", 30), past(*looks[:-1]).series(0, "in", 30)

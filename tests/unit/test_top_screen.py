@@ -253,7 +253,7 @@ def test_line_of_keys_is_whole_from_130_columns_on(width: int, height: int) -> N
     assert "p preempt" in lines(seen(), width, height)[-1]
 
 
-def test_screen_of_60_lines_is_full() -> None:
+def test_screen_of_60_lines_has_few_empty_lines() -> None:
     shown = lines(seen(looks=3), 200, 60)
     assert sum(not line for line in shown) < 60 / 5
 
@@ -283,7 +283,7 @@ def test_unknown_key_is_answered_and_f10_quits() -> None:
     assert strike(seen(), "f10")[1] == [Wish.QUIT]
 
 
-def test_top_hits_lie_on_the_text_they_name() -> None:
+def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
     frame = draw(seen(), 130, 40)
     for hit in frame.hits:
         words = frame.lines[hit.line].plain[hit.start:hit.end].strip()

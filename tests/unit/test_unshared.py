@@ -96,7 +96,7 @@ async def test_command_is_repeated_while_the_state_of_the_process_is_unknown(
     assert list(gpu.clients) == [1]
 
 
-async def test_lock_that_is_not_had_in_time_leaves_the_turn_open(
+async def test_unshared_process_that_cannot_be_locked_in_time_keeps_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, heard = await play(monkeypatch, [Stop(1)], [("hold", failed("lock", 600, "running"))])

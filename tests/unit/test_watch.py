@@ -66,7 +66,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-async def test_a_file_is_written_replaced_and_deleted(
+async def test_watch_notices_a_file_written_replaced_and_deleted(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
