@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may change something: polkit decides, and without polkit only root does.
+"""Decides which callers may change something: polkit permits it; without polkit, only root may.
 
 The subject that polkit is asked about is the caller's name on the bus, never a
 process id: a name cannot be taken over by another process between the question
 and the answer.
 
-Root and the user the daemon runs as are not asked about. polkit would say yes
-to root anyway; and the other one could as well stop the daemon and start it
-with other settings. That is also what makes a daemon on a session bus, in a
-test or in a demonstration, obey whoever started it.
+For root and for the user whom the daemon runs as, polkit is not asked. polkit permits root
+everything anyway, and the daemon's user could as well restart the daemon with other settings.
+So a daemon on a session bus, in a test or in a demonstration, obeys the user who started it.
 
-A check may wait for a password for as long as the caller likes, and a bus lets us wait for few
-answers at a time (128 on Debian's). So each connection and each user gets few checks at a time, the
-last are kept for users who have none, and a check whose caller has left the bus is cancelled.
+A polkit check may wait for a password as long as the caller likes, and the bus limits the replies
+that the daemon may wait for (128 on Debian's). So the pending checks of each connection and of each
+user are limited, the last CHECKS_KEPT are reserved for users without a pending check, and a check
+is cancelled when its caller has left the bus.
 """
 
 import asyncio
@@ -41,31 +41,31 @@ POLKIT = (
 )
 USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
 _ALLOW_USER_INTERACTION = 1
-PATIENCE = 25.0                         # seconds for an answer, where nobody types a password
-OWNER_PATIENCE = SECOND                 # for the owner of a lent user id
-LOOK = 2.0                              # seconds between two looks whether a caller is still there
-CHECKS = 64                             # that polkit has not answered,
+PATIENCE = 25.0                         # seconds for polkit's reply if no password is asked for
+OWNER_PATIENCE = SECOND                 # for looking up the owner of a subordinate user id
+LOOK = 2.0                              # seconds between checks that a caller is on the bus
+CHECKS = 64                             # pending at polkit at most, of all callers
 CHECKS_EACH_CONNECTION = 4
 CHECKS_EACH_USER = 8
-CHECKS_KEPT = 16                        # for users who have none
+CHECKS_KEPT = 16                        # of CHECKS, reserved for users without a pending one
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 
 class Checks:
-    """What polkit has been asked over one connection, and has not answered."""
+    """The checks over one bus connection that polkit has not answered yet."""
 
     def __init__(self, connection: BusConnection, run: Run) -> None:
-        """`run`: Lanes.run; a directory of users may be slow."""
+        """`run`: Lanes.run, since a lookup in a user directory (LDAP) may be slow."""
         self._connection = connection
         self._run = run
         self._of_caller: Counter[str] = Counter()
         self._of_user: Counter[int | str] = Counter()
-        self._names = count(1)          # of checks, as polkit wants them for cancelling
+        self._names = count(1)          # for cancellation ids, by which polkit cancels a check
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
-        """Whether polkit permits this, and whether it would after a password.
+        """Whether polkit permits the action, and whether it would after a password.
 
-        Raises BusError where it does not answer, or has enough to answer.
+        Raises BusError if polkit does not reply, or if too many checks are pending.
         """
         user = await self._owner(uid)
         most = CHECKS - CHECKS_KEPT if self._of_user[user] else CHECKS
@@ -79,7 +79,8 @@ class Checks:
         name = f"nvshared{next(self._names)}"
         subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
         flags = _ALLOW_USER_INTERACTION if caller.interactive else 0
-        # Without a limit of its own: until it is answered it counts, for the bus as for us.
+        # No timeout of its own: the bus counts the call as pending until polkit replies, so
+        # the counters below do, too.
         answer = asyncio.get_running_loop().create_task(self._connection.ask(
             POLKIT, "CheckAuthorization", "(sa{sv})sa{ss}us", [subject, action, {}, flags, name],
             patience=None))
@@ -104,7 +105,10 @@ class Checks:
         return granted, challenge
 
     async def _owner(self, uid: int) -> int | str:
-        """The user whom this id is lent to; as /etc/subuid has it, if nobody knows in time."""
+        """The user to whom /etc/subuid lends this user id.
+
+        It is the name that /etc/subuid has if looking up its number takes too long.
+        """
         lender = subordinate.lenders()(uid)
         if lender == uid:
             return uid
@@ -115,12 +119,12 @@ class Checks:
         return lender if owner is None else owner
 
     def _answered(self, name: str, user: int | str) -> None:
-        self._of_caller -= Counter([name])      # keeps those above zero
+        self._of_caller -= Counter([name])      # Counter's -= removes counts of zero
         self._of_user -= Counter([user])
 
 
 def _forget(answer: "asyncio.Task[list[object]]") -> None:
-    """Nobody waits for it any more."""
+    """Retrieves the exception of an abandoned reply, which asyncio would log otherwise."""
     with suppress(BusError, asyncio.CancelledError):
         answer.result()
 
@@ -131,7 +135,7 @@ class Caller:
     def __init__(
         self, connection: BusConnection, message: Message, checks: Checks | None
     ) -> None:
-        """`checks`: of polkit; None: it is not asked on this bus."""
+        """`checks`: the pending polkit checks; None: polkit is not asked on this bus."""
         self._connection = connection
         self._checks = checks
         self.name: str = message.sender
@@ -148,7 +152,7 @@ class Caller:
         return users[self.name]
 
     async def administers(self) -> bool:
-        """Root or the user the daemon runs as, who are not asked about."""
+        """Whether the caller is root or the daemon's user: polkit is not asked about them."""
         return await self.uid() in (0, os.geteuid())
 
     async def pid(self) -> int:
@@ -157,7 +161,7 @@ class Caller:
         return int(pid)
 
     async def present(self) -> bool:
-        """Whether it is on the bus still."""
+        """Whether the caller is still on the bus."""
         try:
             (there,) = await self._connection.ask(BUS, "NameHasOwner", "s", [self.name])
         except BusError:
@@ -165,7 +169,10 @@ class Caller:
         return bool(there)
 
     async def authorise(self, action: str, hint: str = "") -> None:
-        """Returns if the caller may do this. Raises NotPermitted, or BusError if too many ask."""
+        """Returns if the caller may do this.
+
+        Raises NotPermitted, or BusError if too many checks are pending.
+        """
         if await self.administers():
             return
         uid = await self.uid()
@@ -189,4 +196,4 @@ class Caller:
             raise NotPermitted(refused, hint)
 
 
-caller: ContextVar[Caller] = ContextVar("caller")       # of the method that runs
+caller: ContextVar[Caller] = ContextVar("caller")       # the caller of the running method

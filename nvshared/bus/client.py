@@ -9,7 +9,10 @@ from nvshared.sharing.manager import Manager
 
 
 async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
-    """Sets a term of a client: its owner may within the administrator's, others ask polkit."""
+    """Sets a term of a client.
+
+    The program's owner may, within the administrator's terms; other callers need polkit.
+    """
     who = caller.get()
     owned = client.peer.is_of(await who.uid())
     as_owner = owned and not await who.administers() and client.terms.allows(term, value)
@@ -26,7 +29,7 @@ async def permit(client: Client) -> None:
 
 
 class ClientInterface(Interface):
-    """Who it is, what it holds, and how much of the card's time it had."""
+    """A client's process, tenant and terms, its memory, and its time on the GPU."""
 
     def __init__(self, manager: Manager, client: Client) -> None:
         super().__init__(CLIENT_INTERFACE)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's connection to a message bus: the part of dbus-next that is replaced.
 
-dbus-next's own transport cannot serve senders that nobody has vetted, nor a slow bus: it takes a
-socket whose buffer is full for a broken one, reads a message of any length at once, keeps what it
-read until the cyclic collector runs, and waits for ever where a bus hangs up during authentication.
+dbus-next's own transport is unfit for untrusted senders and for a slow bus: it treats a full socket
+buffer as a broken connection, reads a message of any length at once, keeps messages until the
+cyclic collector runs, and waits for ever if the bus disconnects during authentication.
 
-* one message is read at a time, and between two everything else has its turn;
-* of a message longer than any we are ever sent nothing is kept but its header, for the refusal,
-  and not even that where it is too long, or of a signal;
-* what is to go out in one turn of the loop goes out together, marshalled when that turn is over,
-  which may be in the middle of a hand-over. What the bus does not take yet waits;
-* passing file descriptors is never negotiated.
+* One message is read at a time, and the event loop runs other tasks in between.
+* Of a message longer than LONGEST only the header is kept, to refuse the call. A signal, or a
+  message with an oversized header, is skipped altogether.
+* Messages that are queued in one iteration of the event loop are written together after it: the
+  iteration may be part of a hand-over, which marshalling would delay. The rest waits in a buffer.
+* File descriptor passing is never negotiated.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from nvshared.errors import BusUnavailable
 
 logger = logging.getLogger(__name__)
 
-CONNECT_PATIENCE = 10.0                 # seconds for being let in
-LONGEST = 8192                          # bytes of a body; the longest we know are error messages
-LONGEST_HEADER = 1 << 16                # bytes; each name in it has at most 255, but for the path
-AT_A_TIME = 1 << 16                     # bytes of what is passed over
+CONNECT_PATIENCE = 10.0                 # seconds for connecting and authenticating
+LONGEST = 8192                          # bytes of a body; error messages are the longest
+LONGEST_HEADER = 1 << 16                # bytes; all names but the path have at most 255 each
+AT_A_TIME = 1 << 16                     # bytes read at once of a skipped message
 _READ = {one.value for one in MessageType if one is not MessageType.SIGNAL}
-_LOST = (OSError, EOFError, WireError)  # what the end of a connection looks like
+_LOST = (OSError, EOFError, WireError)  # raised when the connection has ended
 
 Take = Callable[["BusConnection", Received], None]
 
@@ -45,21 +45,21 @@ class BusConnection:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Take
     ) -> None:
         """`take` gets every method call, and must not raise."""
-        self.users: dict[str, int] = {}         # whom other connections on this bus belong to
+        self.users: dict[str, int] = {}         # uids by unique bus name
         self._reader = reader
         self._writer = writer
-        writer.transport.set_write_buffer_limits(high=0)    # then drain() returns when all is gone
+        writer.transport.set_write_buffer_limits(high=0)    # drain() waits until all is written
         self._serial = 0
-        self._outgoing: list[tuple[Any, int]] = []      # of this turn of the loop
+        self._outgoing: list[tuple[Any, int]] = []      # queued in this iteration of the loop
         self._answers: dict[int, asyncio.Future[Received]] = {}     # by the serial of the call
         self._take = take
-        # Done, or failed with what the transport met, once the bus is gone.
+        # Ends when the connection is lost, with the transport's exception if there is one.
         self.reading = asyncio.get_running_loop().create_task(self._read())
         self.reading.add_done_callback(self._ended)
 
     @classmethod
     async def open(cls, address: str, take: Take) -> "BusConnection":
-        """Connects. Raises BusUnavailable if nobody listens there or we are not let in."""
+        """Connects and authenticates. Raises BusUnavailable if either fails."""
         reader, writer = await asyncio.open_unix_connection(sock=dbus.connect(address))
         connection = None
         try:
@@ -91,7 +91,7 @@ class BusConnection:
     ) -> list[Any]:
         """Calls a method of a peer (name, path, interface). Returns the results, raises BusError.
 
-        `patience`: seconds; None: as long as it takes.
+        `patience`: seconds to wait for the reply; None: no limit.
         """
         self.post(Message(*peer, member, signature=signature, body=list(values)))
         serial = self._serial
@@ -115,7 +115,7 @@ class BusConnection:
         return answered
 
     def post(self, message: Message | Callable[[], Message]) -> None:
-        """Queues a message, or what makes it later. Once the bus is gone it is dropped."""
+        """Queues a message, or a function that makes it later. No-op if the connection is lost."""
         self._serial = self._serial % 0xFFFF_FFFF + 1
         if self.reading.done():
             return
@@ -124,7 +124,7 @@ class BusConnection:
         self._outgoing.append((message, self._serial))
 
     async def deliver(self, message: Message) -> None:
-        """The same, and returns once it is with the bus, or that is gone."""
+        """Queues a message, and waits until it is written or the connection is lost."""
         self.post(message)
         await self._flush()
 
@@ -144,12 +144,12 @@ class BusConnection:
                 dbus.pack(one() if callable(one) else one, serial) for one, serial in messages))
 
     async def _flush(self) -> None:
-        await asyncio.sleep(0)          # then what was queued has been written
+        await asyncio.sleep(0)          # lets _write() run, which post() has scheduled
         with contextlib.suppress(OSError):
             await self._writer.drain()
 
     async def _read(self) -> None:
-        """Until the bus hangs up. Raises what the transport met, or WireError."""
+        """Reads until the bus disconnects. Raises the transport's exceptions, WireError."""
         while True:
             try:
                 start = await self._reader.readexactly(dbus.START)
@@ -160,13 +160,13 @@ class BusConnection:
                 await self._pass_over(header_size - dbus.START + body_size)
                 continue
             header = start + await self._reader.readexactly(header_size - dbus.START)
-            body = None                 # a longer one
+            body = None                 # a body longer than LONGEST, not kept
             if body_size <= LONGEST:
                 body = await self._reader.readexactly(body_size)
             else:
                 await self._pass_over(body_size)
             self._received(header, body)
-            # What was read ahead is not waited for, so without this nobody else had a turn.
+            # readexactly() does not suspend on buffered data: let other tasks run.
             await asyncio.sleep(0)
 
     def _received(self, header: bytes, body: bytes | None) -> None:
@@ -186,7 +186,7 @@ class BusConnection:
             await self._reader.readexactly(min(length - at, AT_A_TIME))
 
     def _ended(self, reading: "asyncio.Task[None]") -> None:
-        """Whoever waits for an answer hears that there will be none."""
+        """Fails all calls that wait for a reply."""
         error = None if reading.cancelled() else reading.exception()
         self._writer.transport.abort()
         for answer in self._answers.values():

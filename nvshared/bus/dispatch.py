@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a method call to its answer.
+"""Dispatches method calls: from the received call to its reply.
 
-A call is looked up among the objects, its arguments' types are compared, its caller is authorised,
-its arguments are read, the method runs, and the answer goes out: the result, or the D-Bus error of
-an NvshareError, or, for a fault of our own, one sentence; the traceback goes to the log and to
-nobody else.
+The dispatcher finds the object and method, compares the types of the arguments, authorises the
+caller, unmarshals the arguments, runs the method, and sends the reply: the result, or the D-Bus
+error of an NvshareError. For a fault of our own the reply is one sentence; the traceback goes to
+the log alone.
 
-Each call is a task, so that one that waits for polkit holds up nobody. They start in the order in
-which the calls came in. A caller that does not wait for its answers is refused after so many. A
-call is under way until its answer is with the bus, and of large answers one at a time is made
-ready to go there: a bus that is slow to read, or a crowd that asks at once, costs us no memory.
+Each call is a task, so a call that waits for polkit delays no other. Tasks start in the order in
+which the calls arrived. Each caller may have CALLS_EACH pending calls; more are refused. A call is
+pending until its reply is written to the bus, and one large reply is sent at a time: so a slow bus,
+or many callers at once, cost the daemon no memory.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ from nvshared.names import MANAGER_PATH
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 1.0                          # seconds that calls under way get when we close
-CALLS_EACH = 64                         # of one caller, under way at a time
-LARGE = 1 << 16                         # bytes of an answer
-LONGEST_PATH = 255                      # characters of one that we say again
+PATIENCE = 1.0                          # seconds for pending calls to end on close()
+CALLS_EACH = 64                         # pending calls of one caller at most
+LARGE = 1 << 16                         # bytes; of larger replies one is sent at a time
+LONGEST_PATH = 255                      # characters of a path that an error message quotes
 
 
 class _Reply:
-    """Takes what dbus-next would send."""
+    """Stands in for dbus-next's sender and keeps the reply or the error of a call."""
 
     def __init__(self) -> None:
         self._message: Message | None = None
@@ -55,16 +55,16 @@ class _Reply:
         self._message = message
 
     def returns(self, message: Message, signature: str, body: list[Any] | bytes) -> None:
-        """Values, or their bytes, answer this call."""
+        """Sets the reply: a list of values, or a marshalled body."""
         self._message = Message.new_method_return(message, signature)
         self._message.body = cast(list[Any], body)
 
     def send_error(self, error: Exception) -> None:
-        """The call has failed."""
+        """Sets the error that the call is answered with."""
         self._error = error
 
     def result(self) -> Message:
-        """With its body as bytes. Raises what was sent as an error."""
+        """The reply with a marshalled body. Raises the error if one was sent."""
         if self._error is not None:
             raise self._error
         assert self._message is not None
@@ -78,7 +78,7 @@ Handler = Callable[[Message, _Reply], Awaitable[None]]
 
 
 class Bus(Objects):
-    """The objects, and the answers to the calls that come in over a connection."""
+    """The exported objects; answers the method calls that arrive over the connection."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], run: Run, *, polkit: bool) -> None:
         super().__init__(refresh)
@@ -87,7 +87,7 @@ class Bus(Objects):
         self._checks: Checks | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
-        self._large = asyncio.Lock()    # held while a large answer goes out
+        self._large = asyncio.Lock()    # held while a large reply is sent
 
     def attach(self, connection: BusConnection | None) -> None:
         super().attach(connection)
@@ -95,7 +95,7 @@ class Bus(Objects):
             self._checks = Checks(connection, self._run)
 
     async def close(self) -> None:
-        """Answers everybody who has asked: those who are not done soon hear that we stop."""
+        """Answers all pending calls: after PATIENCE with the error that nvshared is stopping."""
         if self._calls:
             await asyncio.wait(self._calls, timeout=PATIENCE)
         calls = tuple(self._calls)
@@ -104,7 +104,7 @@ class Bus(Objects):
         await asyncio.gather(*calls, return_exceptions=True)
 
     def take(self, connection: BusConnection, received: Received) -> None:
-        """Answers a call that came in over this connection, later."""
+        """Starts a task that answers a call from this connection, or refuses the call."""
         sender = received.message.sender
         if self._of_caller[sender] >= CALLS_EACH:
             _refuse(connection, received.message, BusError(
@@ -118,7 +118,7 @@ class Bus(Objects):
 
     def _done(self, sender: str, call: "asyncio.Task[None]") -> None:
         self._calls.discard(call)
-        self._of_caller -= Counter([sender])    # keeps those above zero
+        self._of_caller -= Counter([sender])    # Counter's -= removes counts of zero
 
     async def _answer(self, connection: BusConnection, received: Received) -> None:
         large = False
@@ -126,7 +126,7 @@ class Bus(Objects):
         caller.set(Caller(connection, message, self._checks))
         try:
             reply = await self._outcome(received)
-            if len(reply.body) > LARGE:     # bytes, but for an error
+            if len(reply.body) > LARGE:     # marshalled bytes; an error's list of texts is short
                 large = await self._large.acquire()
         except asyncio.CancelledError:
             _refuse(connection, message, NotRunning("nvshared is stopping"))
@@ -144,7 +144,7 @@ class Bus(Objects):
             handler = BaseMessageBus._find_message_handler(self, message)
             if handler is None:
                 raise self._missing(message)
-            message.body = cast(list[Any], received)    # read once the caller may call this
+            message.body = cast(list[Any], received)    # unmarshalled once the caller is authorised
             if inspect.isawaitable(running := handler(message, reply)):
                 await running
             return reply.result()
@@ -158,7 +158,7 @@ class Bus(Objects):
             return Message.new_error(message, NvshareError.bus_name, sentence)
 
     def _missing(self, message: Message) -> NvshareError:
-        """Why a call finds no method."""
+        """The error for a call of a method that does not exist."""
         path, interface = str(message.path), message.interface
         found = {one.name: one for one in self._path_exports.get(path, ())}
         if not found and not self._children(path):
@@ -181,7 +181,7 @@ class Bus(Objects):
             result = method.fn(interface, *_arguments(message))
             if inspect.isawaitable(result):
                 result = await result
-            if not isinstance(result, bytes):   # the body already
+            if not isinstance(result, bytes):   # bytes: the body is marshalled already
                 result, _ = ServiceInterface._fn_result_to_body(result, method.out_signature_tree)
             reply.returns(message, method.out_signature, result)
 
@@ -220,7 +220,7 @@ class Bus(Objects):
         reply.returns(message, "a{oa{sa{sv}}}", await self.everything())
 
     def _default_get_machine_id_handler(self, message: Message, reply: _Reply) -> None:
-        """dbus-next's fails when it is asked for the second time."""
+        """Replaces dbus-next's handler, which fails on the second call."""
         try:
             reply.returns(message, "s", [Path("/etc/machine-id").read_text().strip()])
         except OSError as error:

@@ -13,7 +13,7 @@ from nvshared.sharing.sampler import look
 
 
 class GPUInterface(TurnSettings):
-    """What the card is, how it is shared, and who has it."""
+    """A GPU's properties, its sharing settings, its queue and its holders."""
 
     def __init__(self, manager: Manager, gpu: GPU) -> None:
         super().__init__(names.GPU_INTERFACE, manager, gpu)
@@ -50,14 +50,14 @@ class GPUInterface(TurnSettings):
 
 
 class StatisticsInterface(Interface):
-    """Figures that move all the time, so that nobody is told when they do."""
+    """Figures that change all the time, so their changes are not announced."""
 
     def __init__(self, gpu: GPU) -> None:
         super().__init__(names.STATISTICS_INTERFACE)
         self._gpu = gpu
 
     async def refresh(self) -> None:
-        """NVML is asked about a card without clients only when somebody wants to know."""
+        """Samples NVML now: a GPU without clients is not sampled periodically."""
         await look([self._gpu])
 
     Capacity = read_only("Capacity", "t", lambda self: self._gpu.snapshot().capacity, Emits.NOTHING)

@@ -10,7 +10,7 @@ from nvshared.bus.interface import Emits, Interface, dbus_property, read_only
 from nvshared.errors import InvalidArgs
 from nvshared.names import ACTION_SET_LOG_LEVEL, LOG_CONTROL_INTERFACE
 
-# syslog's words, of which Python's logging has fewer.
+# syslog's level names; Python's logging has fewer levels.
 _LEVELS = {
     "emerg": logging.CRITICAL,
     "alert": logging.CRITICAL,
@@ -21,11 +21,11 @@ _LEVELS = {
     "info": logging.INFO,
     "debug": logging.DEBUG,
 }
-_WORDS = {level: word for word, level in _LEVELS.items()}       # the last of several
+_WORDS = {level: word for word, level in _LEVELS.items()}       # a level's last name
 
 
 class LogControl(Interface):
-    """What is logged, until the daemon ends, and where it goes."""
+    """The log level, which holds until the daemon ends, and the log's target."""
 
     def __init__(self) -> None:
         super().__init__(LOG_CONTROL_INTERFACE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""com.nvshare.Manager: the whole of the daemon."""
+"""com.nvshare.Manager: settings of all GPUs, and calls by name or id."""
 
 import asyncio
 import logging
@@ -27,12 +27,12 @@ from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
-DRAINER_LOOK = 5.0                      # seconds between looks whether a caller of Drain is there,
-DRAINER_LINGER = 10.0                   # and for which it lasts afterwards: the service is stopped
+DRAINER_LOOK = 5.0                      # seconds between checks that Drain's caller is present
+DRAINER_LINGER = 10.0                   # seconds that draining goes on afterwards
 
 
 def rows(clients: Iterable[Client]) -> bytes:
-    """Clients as a(uuuoa{sv}). There may be thousands, and anybody may ask."""
+    """Clients as a marshalled a(uuuoa{sv}): there may be thousands, and anybody may call."""
     return array(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients)
 
 
@@ -50,22 +50,22 @@ def _row(tenant: TenantView) -> list[Any]:
 
 
 def _used(found: Found) -> bytes:
-    """There may be many rows, so the event loop has them ready to be sent."""
+    """The marshalled reply of GetHistory, made off the event loop: there may be many rows."""
     rows = [[row.start * SECOND, row.name, row.user, *row.usage, {}] for row in found.rows]
     times = [one * SECOND for one in (found.since, found.until, found.step)]
     return marshalled("ttta(tsstttttttttta{sv})s", *times, rows, found.missing)
 
 
 async def _kept(change: Future[None]) -> None:
-    """Returns once the change is on the disk. A call that ends early does not take the change back.
+    """Waits until the change is written to the disk. Raises NotKept.
 
-    Raises NotKept.
+    If the call is cancelled, the change is written all the same.
     """
     await asyncio.shield(asyncio.wrap_future(change))
 
 
 class TurnSettings(Interface):
-    """The quantum and the anti-thrash mode: of all GPUs, or of one."""
+    """Properties and methods for the quantum and the anti-thrash mode, of all GPUs or of one."""
 
     def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
         super().__init__(name)
@@ -96,7 +96,7 @@ class TurnSettings(Interface):
 
 
 class ManagerInterface(TurnSettings):
-    """The whole of the daemon: settings of all GPUs, and whatever goes by a name or an id."""
+    """Settings of all GPUs, and calls for a GPU, client or tenant by its name or id."""
 
     def __init__(self, manager: Manager, history: History | None = None) -> None:
         super().__init__(names.MANAGER_INTERFACE, manager)
@@ -251,8 +251,11 @@ class ManagerInterface(TurnSettings):
 
     @method("Reload", action=names.ACTION_RELOAD)
     def reload(self) -> None:
-        """What is wrong with the configuration is for the journal, too: of a command that has
-        ended (systemctl reload runs one) it may not know whose words it has."""
+        """Reloads the configuration; logs a failure, too.
+
+        systemctl reload runs busctl, whose output the journal may not assign to our unit once
+        busctl has ended.
+        """
         try:
             self._manager.reload()
         except NvshareError as error:
@@ -261,7 +264,7 @@ class ManagerInterface(TurnSettings):
 
     @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
     def drain(self) -> None:
-        """For as long as the caller is on the bus."""
+        """Drains until DRAINER_LINGER after the caller has left the bus."""
         who = caller.get()
         if who.name not in self._drainers:
             self._manager.drain(True)
@@ -285,11 +288,11 @@ class ManagerInterface(TurnSettings):
         self._manager.drain(bool(self._drainers))
 
     def _named(self, gpu: str) -> str:
-        """An empty name means all GPUs to Manager, but to nobody who names one."""
+        """The GPU's index as text. Rejects "", which would mean all GPUs to Manager."""
         return str(self._manager.gpu(gpu).facts.index)
 
     def _uuid(self, gpu: str) -> str:
-        """Of a card; one that is no longer there has its UUID only."""
+        """The UUID of a GPU, "" for "". A removed GPU, still in the history, goes by UUID only."""
         try:
             return self._manager.gpu(gpu).facts.uuid if gpu else ""
         except NoSuchGPU:

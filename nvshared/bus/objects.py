@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects on the bus: dbus-next's message bus, with what it gets wrong put right.
+"""The objects on the bus: dbus-next's message bus, with its faults corrected.
 
-dbus-next tells of new objects from the wrong path, finds children by a part of their path, and
-asks all objects for all properties at once. The socket is connection.py's, so the objects outlive
-a bus that goes and comes back.
+dbus-next sends InterfacesAdded from the wrong path, matches children by a part of their path, and
+reads all properties of all objects at once. connection.py owns the socket, so the objects outlive
+a restart of the bus.
 
-Changes of properties are coalesced. Whoever changed something calls `changed` with the interface;
-a moment later its announced properties are compared with what was announced last, and the
-difference goes out in one PropertiesChanged. So nothing is announced that did not change, and a
-GPU that is handed over a hundred times in a second sends ten signals.
+Changes of properties are coalesced. Code that changed something calls `changed` with the interface.
+Up to COALESCE later the properties are compared with the values announced last, and one
+PropertiesChanged carries the difference. So an unchanged value is never announced, and a GPU with
+a hundred hand-overs in a second sends ten signals.
 
-Anybody on the machine may ask for everything, as often as they like. So GetManagedObjects is put
-together in slices, between which the loop serves the clients' sockets. Those who asked before a
-collection began share it, and nobody is answered with one that began before they asked. After
-each there is a pause several times as long as it took, which a command on a machine with a few
-clients does not notice.
+Anybody on the machine may call GetManagedObjects at any rate. So its reply is collected in slices,
+between which the event loop serves the clients' sockets. Calls that arrived before a collection
+began share its result; a later call waits for the next collection. After each collection there is a
+pause of SHARE - 1 times its duration, which is not noticeable on a machine with few clients.
 """
 
 import asyncio
@@ -32,35 +31,35 @@ from nvshared.bus.interface import Interface, array
 from nvshared.dbus import SYSTEM_BUS, marshalled
 from nvshared.names import MANAGER_PATH
 
-COALESCE = 0.1                          # seconds between announcements, at least
-SLICE = 0.000_25                        # seconds of work at a time, then others have their turn
-SHARE = 5                               # of the time, collections may take one part in so many
+COALESCE = 0.1                          # seconds between two announcements at least
+SLICE = 0.000_25                        # seconds of work until the event loop runs other tasks
+SHARE = 5                               # collections take at most 1/SHARE of the time
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
 
 class Objects(BaseMessageBus):
-    """What is exported, announced and collected."""
+    """Exports objects, announces their changes, and collects them for GetManagedObjects."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """`refresh` is called before all objects are collected."""
-        super().__init__(SYSTEM_BUS)    # which is not connected to
+        super().__init__(SYSTEM_BUS)  # never used
         self._refresh = refresh
         self._connection: BusConnection | None = None
         self._announced: dict[Interface, dict[str, Any]] = {}
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._next: asyncio.Task[bytes] | None = None       # of those who ask now for everything
+        self._next: asyncio.Task[bytes] | None = None       # the next collection
         self._collecting = asyncio.Lock()
         self._not_before = 0.0
 
     def _setup_socket(self) -> None:
-        """Not here: connection.py has it."""
+        """Does nothing: connection.py owns the socket."""
 
     def attach(self, connection: BusConnection | None) -> None:
-        """Signals go out over this connection from now on; None: nobody is there to hear them."""
+        """Sets the connection that signals are sent over; None: signals are dropped."""
         self._connection = connection
 
     def export(self, path: str, interface: Interface) -> None:  # type: ignore[override]
@@ -75,7 +74,7 @@ class Objects(BaseMessageBus):
         super().unexport(path, interface)
 
     def changed(self, interface: Interface) -> None:
-        """Something about an interface may have changed: find out soon, and announce it."""
+        """Schedules a comparison of the interface's properties, which announces changes."""
         if interface not in self._announced:
             return
         self._dirty[interface] = None
@@ -84,7 +83,7 @@ class Objects(BaseMessageBus):
             self._timer = loop.call_at(max(loop.time(), self._last + COALESCE), self.announce)
 
     def announce(self, seconds: float = SLICE) -> None:
-        """Announces now what has changed; the rest after so many seconds a moment later."""
+        """Announces pending changes for up to `seconds`, and schedules the rest."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
@@ -101,7 +100,7 @@ class Objects(BaseMessageBus):
     async def everything(self) -> bytes:
         """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
         if self._next is None:
-            # A task of its own: whoever asked first may be cancelled, the others still wait.
+            # A task of its own: the first caller may be cancelled while others wait for the result.
             self._next = asyncio.get_running_loop().create_task(self._collect_next())
         return await asyncio.shield(self._next)
 
@@ -109,14 +108,14 @@ class Objects(BaseMessageBus):
         loop = asyncio.get_running_loop()
         async with self._collecting:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()))
-            self._next = None           # whoever asks from now on waits for another
+            self._next = None           # calls from now on wait for the next collection
             await self._refresh()
             body, spent = await self._collect()
             self._not_before = loop.time() + (SHARE - 1) * spent
             return body
 
     async def _collect(self) -> tuple[bytes, float]:
-        """And the seconds of work that it took."""
+        """The marshalled objects, and the seconds of work that collecting them took."""
         loop = asyncio.get_running_loop()
         found = []
         spent, began = 0.0, loop.time()
@@ -125,22 +124,22 @@ class Objects(BaseMessageBus):
                 spent += now - began
                 await asyncio.sleep(0)
                 began = loop.time()
-            if path in self._path_exports:      # it may have gone meanwhile
+            if path in self._path_exports:      # it may have been unexported meanwhile
                 found.append(self._described(path))
         return array(found), spent + loop.time() - began
 
     def _described(self, path: str) -> bytes:
-        """An object with its interfaces and their properties: an {oa{sa{sv}}}."""
+        """An object with its interfaces and their properties, as a marshalled {oa{sa{sv}}}."""
         interfaces = {one.name: one.values() for one in self._path_exports[path]}
         return marshalled("(oa{sa{sv}})", [path, interfaces])
 
     def _has_interface(self, interface: ServiceInterface) -> bool:
-        """Whether it is still exported after its object is not; each belongs to one object."""
+        """False: an interface belongs to one object, so no other path still exports it."""
         return False
 
     def _emit_interface_added(self, path: str, interface: Interface) -> None:
         if _managed(path) and self._connection is not None:
-            body = [path, {interface.name: interface.values()}]     # as it is now
+            body = [path, {interface.name: interface.values()}]     # values at this time
             self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
 
     def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
@@ -156,7 +155,7 @@ class Objects(BaseMessageBus):
 
     def _introspect_export_path(self, path: str) -> introspection.Node:
         node = introspection.Node.default()
-        # Not dbus-next's, which is at every path.
+        # dbus-next shows ObjectManager at every path; only MANAGER_PATH has it.
         node.interfaces = [
             one for one in node.interfaces if one.name != OBJECT_MANAGER or path == MANAGER_PATH
         ]
@@ -173,7 +172,7 @@ class Objects(BaseMessageBus):
         })
 
     def _announce(self, interface: Interface) -> None:
-        """Announces what has changed about an interface since that was done last."""
+        """Announces the properties of an interface that differ from the last announcement."""
         before, now = self._announced[interface], interface.announced()
         changed = [name for name, value in now.items() if value != before[name]]
         self._announced[interface] = now
@@ -184,7 +183,7 @@ class Objects(BaseMessageBus):
     def _signal(
         self, path: str, interface: str, member: str, signature: str, body: list[Any]
     ) -> None:
-        """Who has something to tell may be in a hand-over, so the message is made later."""
+        """Queues a signal; the message is made later, as the caller may be in a hand-over."""
         if self._connection is not None:
             self._connection.post(partial(
                 Message.new_signal, path, interface, member, signature, body))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A manager on a message bus: its GPUs and clients as objects, its news as signals.
+"""Publishes a manager on a message bus: GPUs and clients as objects, changes as signals.
 
-The bus may go and come back (somebody restarts dbus-daemon). Sharing goes on
-without it, so that is no reason to end: the objects stay as they are and a
-task connects again.
+The bus may be restarted. Sharing does not need the bus, so the daemon goes on: the objects stay as
+they are, and a task reconnects.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from nvshared.sharing.sampler import look
 
 logger = logging.getLogger(__name__)
 
-RETRY = 1.0                             # seconds between attempts to get back on the bus
+RETRY = 1.0                             # seconds between attempts to reconnect to the bus
 
 
 async def publish(
@@ -42,8 +41,8 @@ async def publish(
 
     `run`: Lanes.run, for what may block.
 
-    Raises BusUnavailable if there is no such bus, NotPermitted if it does not
-    let us own the name, AlreadyRunning if somebody else does.
+    Raises BusUnavailable if there is no such bus, NotPermitted if the bus does not let us own the
+    name, AlreadyRunning if another process owns the name.
     """
     publication = Publication(manager, bus, history, run)
     try:
@@ -67,7 +66,7 @@ class Publication:
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}
-        self._limited: set[int] = set()         # clients with a share of the time
+        self._limited: set[int] = set()         # ids of clients with a compute limit
         self._manager = manager
         self._face = ManagerInterface(manager, history)
         self._bus.export(MANAGER_PATH, self._face)
@@ -87,7 +86,7 @@ class Publication:
             self._client_new(client)
 
     async def close(self) -> None:
-        """Answers who has asked, sends what is queued, and leaves the bus."""
+        """Answers pending calls, sends queued signals, and disconnects from the bus."""
         for disconnect in self._disconnect:
             disconnect()
         if self._keeper is not None:
@@ -100,7 +99,7 @@ class Publication:
         self._bus.attach(None)
 
     async def connect(self) -> None:
-        """Gets on the bus, and back whenever that goes and comes."""
+        """Connects to the bus, and starts the task that reconnects after the bus was restarted."""
         connection = await self._connect()
         self._keeper = asyncio.get_running_loop().create_task(self._keep(connection))
 
@@ -121,7 +120,7 @@ class Publication:
             try:
                 await asyncio.shield(connection.reading)
                 reason = "it closed the connection"
-            except Exception as error:      # whatever the transport met, the bus is gone
+            except Exception as error:    # whatever it is, the connection is lost
                 reason = str(error) or "it closed the connection"
             logger.error("lost the message bus %r (%s); sharing goes on", self._address, reason)
             self._bus.attach(None)
@@ -136,7 +135,7 @@ class Publication:
                 return await self._connect()
             except NvshareError as error:
                 logger.debug("still without a message bus: %s", error)
-            except Exception:           # not foreseen, but it must not end the trying
+            except Exception:           # a fault of ours must not end the attempts
                 logger.log(
                     logging.DEBUG if reported else logging.ERROR,
                     "cannot get back on the message bus %r; trying on", self._address,
@@ -150,11 +149,11 @@ class Publication:
         self._bus.export(gpu_path(gpu.facts.index), StatisticsInterface(gpu))
 
         def happened(_now: int, event: Event) -> None:
-            if isinstance(event, Tick):         # mostly nothing; if it was something, so it says
+            if isinstance(event, Tick):         # a Tick with an effect also emits an action
                 for limited in self._limited & gpu.clients.keys():
-                    self._client_changed(limited)       # but for the end of a window
+                    self._client_changed(limited)       # a compute window's end emits none
                 return
-            self._bus.changed(face)     # what has changed is found out later
+            self._bus.changed(face)     # announce() compares the values later
             changed: tuple[int, ...] = ()
             if isinstance(event, Ganged):
                 changed = event.clients
@@ -209,8 +208,8 @@ def _is_limited(client: Client) -> bool:
 async def _own(connection: BusConnection, name: str) -> None:
     """Becomes the owner of a name.
 
-    Raises AlreadyRunning if somebody has it, NotPermitted if the bus does
-    not allow us to, BusUnavailable if it goes before it has answered, or never does.
+    Raises AlreadyRunning if another process owns the name, NotPermitted if the bus does not allow
+    us to own it, BusUnavailable if the bus does not reply or the connection is lost.
     """
     try:
         (reply,) = await connection.ask(

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared as its command line sees it: ask, wait, read the answer.
+"""The client side of nvshared's D-Bus interface, for the command line: blocking calls.
 
     with Daemon("system") as daemon:
         for gpu in daemon.snapshot().gpus:
             print(gpu.name, gpu.tq)
 
-Everything a client wants to know comes with one question. asyncio is not imported, since a
-command should be over before it is noticed. What only some commands need is imported by those
-methods that they call.
+`snapshot` fetches everything in one round trip. asyncio is not imported, to keep commands fast.
+Modules that only some commands need are imported in the methods that use them.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -55,9 +54,9 @@ class Daemon:
     def __init__(
         self, bus: str = "system", patience: float | None = None, *, asks: bool = True
     ) -> None:
-        """`bus` is system, session or an address; an answer may take `patience` seconds.
+        """`bus` is system, session or an address; a reply may take `patience` seconds.
 
-        `asks`: on this terminal, for the password that polkit wants, where it wants one.
+        `asks`: if polkit wants a password, the user is asked for it on this terminal.
         """
         from nvshared.control.connection import ControlConnection
 
@@ -75,7 +74,7 @@ class Daemon:
         self._connection.close()
 
     def snapshot(self) -> "Snapshot":
-        """Everything as it is now."""
+        """The current state of the daemon, its GPUs and its clients."""
         from nvshared.control.snapshot import snapshot
 
         (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
@@ -84,7 +83,7 @@ class Daemon:
     def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
         """Each GPU's properties by their names on the bus, but for its statistics.
 
-        `fresh`: nvshared asks the driver about each of them first; see there what it says.
+        `fresh`: nvshared samples each GPU's driver first, so that State and Fault are current.
         """
         ((properties,),) = self._connection.ask(_PROPERTIES)
         paths = properties["GPUs"].value
@@ -101,7 +100,7 @@ class Daemon:
 
     @property
     def peer(self) -> str:
-        """The own name on the bus of the nvshared that answered last: another after each start."""
+        """The unique bus name of the nvshared that replied last: it differs after a restart."""
         return self._connection.peer
 
     def gpu(self, name: str) -> int:
@@ -117,7 +116,7 @@ class Daemon:
             self._set("TQAuto", gpu)
 
     def set_anti_thrash(self, mode: str, gpu: str | None = None) -> None:
-        """auto, on or off; for one GPU or for all."""
+        """Sets the anti-thrash mode (auto, on or off) of one GPU or of all."""
         self._set("AntiThrash", gpu, "s", mode)
 
     def clients_of(self, pid: int, gpu: str | None = None) -> dict[int, int]:
@@ -147,19 +146,19 @@ class Daemon:
             self._change(member, signature, client, value)
 
     def tenants(self) -> "list[Tenant]":
-        """Those that have programs, or for which something is set."""
+        """The tenants that have programs or terms."""
         from nvshared.control.tenants import tenant
 
         return [tenant(row) for row in self._get("ListTenants")]
 
     def tenant(self, name: str) -> "Tenant":
-        """One of them, or one that is yet to come."""
+        """One tenant; it need not have programs or terms yet."""
         from nvshared.control.tenants import tenant
 
         return tenant(self._get("GetTenant", "s", name))
 
     def turns(self, client: int) -> "list[Turn]":
-        """The last ones of a client, the latest first."""
+        """The last turns of a client, the latest first."""
         from nvshared.control.snapshot import Turn
 
         question = Question(client_path(client), CLIENT_INTERFACE, "ListTurns")
@@ -181,15 +180,15 @@ class Daemon:
         self._change("SetTenantTerms", "sa{sv}", name, values)
 
     def set_pods(self, pods: "Iterable[tuple[str, str, str, Mapping[str, str]]]") -> None:
-        """What all pods are called: UID, namespace, name, and containers' names by their ids."""
+        """Sets the names of all pods: UID, namespace, name, and containers' names by their ids."""
         self._change("SetPods", "a(sssa{ss})", [list(pod) for pod in pods])
 
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
     ) -> "History":
-        """What was used, by the caller or by everyone, in steps of so many microseconds or at once.
+        """The usage of the caller or of everyone, in steps of `step` microseconds; 0: as one sum.
 
-        `by` is user, tenant or gpu; `names`: so many of them, those that used most; 0: all.
+        `by` is user, tenant or gpu; `names`: only this many, those with the most usage; 0: all.
         """
         from nvshared.control.history import history
 
@@ -198,28 +197,28 @@ class Daemon:
         return history(*answer)
 
     def park(self, client: int) -> None:
-        """Takes all of it off its card until it uses that again."""
+        """Parks a client: its memory and context leave the GPU until its next use of the GPU."""
         self._change("ParkClient", "u", client)
 
     def move(self, client: int, gpu: str) -> None:
-        """Moves it to another GPU (index, UUID or PCI address)."""
+        """Moves a client to another GPU (index, UUID or PCI address)."""
         self._change("MoveClient", "us", client, gpu)
 
     def drain_gpu(self, gpu: str) -> list[tuple[int, str]]:
-        """Moves or parks all clients of a GPU. Processes that stay there, and why."""
+        """Moves or parks all clients of a GPU. Returns the processes that stay, and why."""
         (left,) = self._change("DrainGPU", "s", gpu)
         return [(pid, why) for pid, why in left]
 
     def preempt(self, gpu: str) -> None:
-        """Ends the present turns on a GPU (index, UUID or PCI address) if somebody waits."""
+        """Ends the current turns on a GPU (index, UUID or PCI address) if a client waits."""
         self._change("PreemptGPU", "s", gpu)
 
     def drain(self) -> None:
-        """Has whoever fits let in, for as long as this connection lasts."""
+        """Drains the daemon while this connection lasts: clients that fit are let in."""
         self._change("Drain")
 
     def reset_settings(self) -> None:
-        """Forgets what was changed at run time."""
+        """Drops all settings that were changed at run time."""
         self._change("ResetSettings")
 
     def _get(self, member: str, signature: str = "", *values: object) -> Any:

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 
 def at_a_terminal() -> bool:
-    """Whether there is somebody to ask, and a place to do it."""
+    """Whether stdin and stderr are terminals, so that a person can be asked."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 @contextmanager
 def password_agent() -> Iterator[None]:
-    """Whoever asks nvshared within can be asked for a password, if pkttyagent is installed."""
+    """Registers pkttyagent, if installed, so that polkit can ask for passwords in this context."""
     program = shutil.which("pkttyagent")
     if program is None:
         yield
@@ -29,9 +29,9 @@ def password_agent() -> Iterator[None]:
         process = subprocess.Popen(command, pass_fds=[writing])
         os.close(writing)
         try:
-            registered.read()           # until it closes its end: it is ready, or could not be
+            registered.read()           # EOF: the agent is registered, or has failed
             yield
         finally:
             process.terminate()
             process.wait()
-            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)   # older ones leave no echo
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)   # some agents leave echo off

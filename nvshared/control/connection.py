@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a message bus on which one asks and waits for the answer."""
+"""A blocking connection to a message bus, for calls of nvshared's methods."""
 
 import os
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ _DBUS_ERROR = "org.freedesktop.DBus.Error."
 
 
 class ControlConnection:
-    """Asks nvshared over one bus. Not for two threads at once."""
+    """Calls nvshared over one bus. Not thread-safe."""
 
     def __init__(self, bus: str, patience: float | None = None) -> None:
         """`bus` is system, session or an address. Raises BusUnavailable, InvalidArgs.
 
-        `patience` is how many seconds an answer may take.
+        `patience`: seconds that a reply may take.
         """
         self._bus = bus
         self._patience = patience or dbus.PATIENCE
@@ -41,7 +41,7 @@ class ControlConnection:
         self._socket.settimeout(self._patience)
         self._buffer = bytearray()
         self._serial = 0
-        self.peer = ""                  # of the last answer: the sender's own name
+        self.peer = ""                  # unique bus name of the sender of the last reply
         try:
             self._authenticate()
         except BaseException:
@@ -53,11 +53,11 @@ class ControlConnection:
         self._socket.close()
 
     def ask(self, *questions: Question, interactive: bool = False) -> list[list[Any]]:
-        """Sends all questions at once and returns the answers in the same order.
+        """Sends all calls at once and returns the replies in the same order.
 
-        `interactive`: polkit may ask the user for a password, and takes as long
-        as the user does. Raises what nvshared raised; InvalidArgs for what a bus cannot
-        carry; NotRunning if it does not run or ended meanwhile; BusUnavailable if the bus is gone.
+        `interactive`: polkit may ask the user for a password, so there is no time limit. Raises
+        nvshared's errors; InvalidArgs for values that D-Bus cannot carry; NotRunning if nvshared
+        does not run or ends meanwhile; BusUnavailable if the connection to the bus is lost.
         """
         flags = MessageFlag.NO_AUTOSTART
         if interactive:
@@ -152,13 +152,13 @@ class ControlConnection:
 
 
 def not_running(bus: str) -> NotRunning:
-    """Nobody has the name on that bus; with the reason, if systemd knows one."""
+    """The error if nvshared is not on that bus, with the reason if systemd reports one."""
     from nvshared.control import unit
 
     words = "nvshared is not running"
     if bus != "system":
         return NotRunning(words, f"start it with: nvshared --bus {bus}")
-    with suppress(NvshareError):        # whatever systemd does not say, it does not run
+    with suppress(NvshareError):        # without systemd's reply there is no reason to add
         state = unit.state("nvshared.service") if unit.runs_here() else {}
         if why := unit.failure(state):
             return NotRunning(
@@ -169,7 +169,7 @@ def not_running(bus: str) -> NotRunning:
 
 @contextmanager
 def _still_there() -> Iterator[None]:
-    """Raises BusUnavailable when the bus goes; TimeoutError stays what it is."""
+    """Raises BusUnavailable if the connection is lost; passes TimeoutError on."""
     try:
         yield
     except TimeoutError:
@@ -181,6 +181,6 @@ def _still_there() -> Iterator[None]:
 
 
 def _unanswered(error: NvshareError) -> NvshareError:
-    """One after which nobody can tell whether what was asked for is done."""
+    """Marks an error after which it is unknown whether the call took effect."""
     error.answered = False
     return error

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program is called: by its command line for its own user and root, by its name for others.
+"""The title of a program: its command line for its own user and for root, its name for others.
 
-The daemon tells nobody command lines, which may have secrets in them: it serves all users alike.
-The kernel shows them here, and with them what tells programs apart whose command lines are all the
-same: the notebook that a kernel is for, or the name of the job. What a program calls itself comes
-first.
+The daemon reports no command lines, which may contain secrets, since it serves all users alike.
+This module reads them from /proc with the caller's rights. It also finds what distinguishes
+programs with the same command line: the notebook of a Jupyter kernel, or the SLURM job's name. A
+name that the program has chosen for itself has priority.
 """
 
 import os
@@ -12,23 +12,23 @@ import re
 from functools import lru_cache
 
 LONGEST = 4096                          # bytes of a command line
-ENVIRONMENT = 1 << 17                   # bytes of one that are looked through
+ENVIRONMENT = 1 << 17                   # bytes of an environment that are searched
 COMM_LONGEST = 15                       # bytes of a process's name that the kernel keeps
 KERNEL = b"ipykernel"                   # in the command line of every notebook's process
-NOTEBOOK = b"JPY_SESSION_NAME="         # Jupyter tells its kernels which notebook they are for;
-CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # failing that, where they listen
+NOTEBOOK = b"JPY_SESSION_NAME="         # the notebook, set by Jupyter for its kernels
+CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # without it: the connection file
 JOB = b"SLURM_JOB_NAME="
 
 
 @lru_cache(4096)
 def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
-    """What to show for a client that is called this: train.ipynb: python3 -m …"""
+    """The text that stands for a client, such as "train.ipynb: python3 -m …"; else its name."""
     if os.geteuid() not in (0, uid):
         return name
     try:
         owner, words = _read(f"/proc/{pid}/cmdline", LONGEST)
         if owner != uid:
-            return name                 # it ended, or we live in another pid namespace
+            return name                 # the process ended, or is in another pid namespace
         title = _own(pid, name, tenant) or _title(pid, words, tenant)
     except OSError:
         return name
@@ -41,14 +41,14 @@ def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
 
 
 def _own(pid: int, name: str, tenant: str) -> bytes:
-    """What it calls itself, where that is the name: not that of its process, or its pod's."""
+    """The client's name if the program chose it: not its process's or pod's name. Else b""."""
     _, process = _read(f"/proc/{pid}/comm", LONGEST)
     is_process = process.rstrip() == name.encode()[:COMM_LONGEST]
     return b"" if is_process or tenant == f"pod:{name}" else name.encode()
 
 
 def _title(pid: int, words: bytes, tenant: str) -> bytes:
-    """The notebook's file, or the job's name."""
+    """The notebook's file name, or the SLURM job's name; b"" without either."""
     if KERNEL in words:
         found = _variable(pid, NOTEBOOK).rpartition(b"/")[2]
         listens = CONNECTION.search(words)
@@ -57,13 +57,13 @@ def _title(pid: int, words: bytes, tenant: str) -> bytes:
 
 
 def _variable(pid: int, name: bytes) -> bytes:
-    """As of the start of the process."""
+    """The value of an environment variable when the process started; b"" if unset."""
     _, environment = _read(f"/proc/{pid}/environ", ENVIRONMENT)
     return (b"\0" + environment).partition(b"\0" + name)[2].partition(b"\0")[0]
 
 
 def _read(path: str, longest: int) -> tuple[int, bytes]:
-    """The owner of a file, and how it begins. There may be a thousand programs."""
+    """A file's owner and first bytes. Uses os.open() for speed with a thousand programs."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.fstat(file).st_uid, os.read(file, longest)

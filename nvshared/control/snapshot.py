@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nvshared says of its GPUs and their clients at one moment.
+"""The state of nvshared, its GPUs and their clients at one time.
 
-Bytes and microseconds, as on the bus. None stands for what a card or its
-driver cannot say.
+Bytes and microseconds, as on the bus. None: the GPU or its driver does not report the figure.
 """
 
 import math
@@ -22,40 +21,40 @@ Objects = dict[str, dict[str, Properties]]
 class GPUSnapshot(NamedTuple):
     """One card."""
 
-    index: int  # type: ignore[assignment]      # nobody needs that of a tuple
+    index: int  # type: ignore[assignment]      # hides tuple.index, which is unused
     uuid: str
     name: str
     pci_bus_id: str
     memory_total: int
     tq: int                             # seconds, rounded up
     tq_usec: int
-    tq_auto: bool                       # those two are what it comes to now, or came to last
+    tq_auto: bool                       # then tq and tq_usec are the last automatic value
     anti_thrash: str                    # auto, on or off
     state: str                          # gathering, idle, shared, turns, busy or lost
     holders: tuple[int, ...]            # ids of clients
     queue_length: int
-    capacity: int                       # bytes handed out to clients at most
-    free: int                           # of these, not handed out
-    lent: int                           # bytes that clients of other cards have, or may
-    outside: int                        # bytes used by others than clients
-    memory_used: int | None             # by everybody, as the driver says
+    capacity: int                       # bytes that clients may have at most
+    free: int                           # bytes of the capacity that no client has
+    lent: int                           # bytes that clients of other GPUs have, or may take
+    outside: int                        # bytes used by processes that are no clients
+    memory_used: int | None             # bytes used in all, as the driver reports
     utilization: float | None           # 0 to 1
     temperature: float | None           # degrees Celsius
     power: float | None                 # watts
     turns: int                          # begun since the daemon started
-    bytes_in: int                       # brought onto the card since then
-    bytes_out: int                      # moved out to host memory
-    unshared: tuple["Unshared", ...]    # processes that do not share it
+    bytes_in: int                       # bytes loaded onto the card since then
+    bytes_out: int                      # bytes evicted since then
+    unshared: tuple["Unshared", ...]    # processes that use the GPU unshared
 
 
 class Unshared(NamedTuple):
-    """A process on a card that nvshare has no part in."""
+    """A process that uses a GPU without nvshare."""
 
     pid: int
     uid: int
     name: str
     memory: int                         # bytes of the card
-    unsuspendable: str = ""             # why its tenant's rule cannot be followed; "": none asks to
+    unsuspendable: str = ""             # why the rule to suspend it fails; "": no such rule
 
 
 class ClientSnapshot(NamedTuple):
@@ -66,9 +65,9 @@ class ClientSnapshot(NamedTuple):
     pid: int
     uid: int
     name: str
-    command: str                        # its name where the command line is not for us to see
+    command: str                        # its name if the command line cannot be read
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
-    gang: str                           # alike for those that get turns together; "": it does not
+    gang: str                           # the same for clients of one gang; "": none
     state: str                          # idle, waiting, limited, loading, running, draining,
                                         # evicting, suspended, crowded, parking, parked or
                                         # restoring
@@ -84,34 +83,34 @@ class ClientSnapshot(NamedTuple):
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int
-    waiting_usec: int                   # this time; 0: it does not wait
-    idle_usec: int                      # this time; 0: it waits, or may use the card
-    expected_usec: int | None           # about how much longer
+    waiting_usec: int                   # since the current wait began; 0: not waiting
+    idle_usec: int                      # since it became idle; 0: it waits or has a turn
+    expected_usec: int | None           # estimated rest of the wait
     position: int                       # in the queue; 1: next; 0: in none
     turns: int
     bytes_in: int
     bytes_out: int
-    unparkable: str = ""                # why its context cannot leave, if that is known
-    on_disk: int = 0                    # bytes of what is swapped, and copies of what is not
-    loading: int = 0                    # bytes that come in for its turn in all; 0: none do
-    moved: str = ""                     # why nvshared has moved it here by itself
+    unparkable: str = ""                # why it cannot be parked; "": not known to be so
+    on_disk: int = 0                    # bytes on the disk: swapped ones, and copies of resident
+    loading: int = 0                    # bytes to load for its turn; 0: it is not loading
+    moved: str = ""                     # why nvshared moved it to this GPU; "": it did not
 
 
 class Turn(NamedTuple):
-    """One of a client's. Microseconds and bytes."""
+    """One turn of a client. Microseconds and bytes."""
 
     ago_usec: int                       # since it began
     held_usec: int
-    waited_usec: int                    # for it
+    waited_usec: int                    # microseconds before the turn
     bytes_in: int
-    reason: str                         # why it ended; "": it has not
+    reason: str                         # why the turn ended; "": it goes on
 
 
 class Snapshot(NamedTuple):
     """Everything, GPUs by index and clients by GPU and age."""
 
     version: str
-    tq: int                             # seconds, of GPUs that have no own; if auto, the longest
+    tq: int                             # seconds, for GPUs without their own; if auto, the maximum
     tq_usec: int
     tq_auto: bool
     anti_thrash: str
@@ -120,7 +119,7 @@ class Snapshot(NamedTuple):
     disk: str = ""                      # directory for swapped memory; "": none
     disk_size: int = 0
     disk_used: int = 0
-    disk_fault: str = ""                # why nothing goes there; "": something may
+    disk_fault: str = ""                # why the disk is not used; "": it may be
 
     def of(self, gpu: GPUSnapshot) -> tuple[ClientSnapshot, ...]:
         """The clients of one GPU."""
@@ -139,7 +138,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(manager: Properties, objects: Objects) -> Snapshot:
-    """From the Manager's properties and what GetManagedObjects answers."""
+    """Makes a Snapshot from Manager's properties and GetManagedObjects' reply."""
     gpus, clients = [], []
     for path, interfaces in objects.items():
         if path.startswith(names.GPU_PATH + "/"):

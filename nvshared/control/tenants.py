@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nvshared says of tenants and of the terms that hold for them."""
+"""Tenants and their terms (limits, weight, priority), as nvshared reports them."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ from nvshared.names import USUAL_TERMS
 
 
 class Term(NamedTuple):
-    """One thing that is set for a tenant."""
+    """One term that is set for a tenant, by a rule or over the bus."""
 
     name: str                           # memory, compute-limit or weight
     value: int
@@ -16,7 +16,7 @@ class Term(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """A pod, job, container, unit or user. Bytes and microseconds, of its living programs."""
+    """A pod, job, container, unit or user. Bytes and microseconds are of its running programs."""
 
     name: str                           # KIND:NAME
     programs: int
@@ -24,15 +24,15 @@ class Tenant(NamedTuple):
     resident: int
     pinned: int
     held_usec: int
-    within: tuple[str, ...]             # other tenants under whose terms its programs are
-    terms: tuple[Term, ...]             # the first of a name holds
+    within: tuple[str, ...]             # other tenants whose terms hold for its programs, too
+    terms: tuple[Term, ...]             # the first term of each name is in force
 
     def holding(self, name: str) -> Term | None:
-        """The term of this name that holds; None: nobody has set it."""
+        """The term of this name that is in force; None: it is not set."""
         return next((term for term in self.terms if term.name == name), None)
 
     def value(self, name: str) -> int:
-        """What holds: of memory, 0 is no limit; of compute-limit, 100."""
+        """The value in force. No limit is 0 for memory, and 100 for compute-limit."""
         term = self.holding(name)
         return USUAL_TERMS[name] if term is None else term.value
 
@@ -45,7 +45,7 @@ class Tenant(NamedTuple):
 
 
 def tenant(row: list[Any]) -> Tenant:
-    """From a row of ListTenants. What later versions may add at its end is left out."""
+    """Makes a Tenant from a row of ListTenants. Fields that later versions append are ignored."""
     name, programs, allocated, resident, pinned, held_usec, within, terms, *_ = row
     return Tenant(
         name, programs, allocated, resident, pinned, held_usec, tuple(within),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd says of our units, asked with its own command."""
+"""The state of our systemd units, by systemctl."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ UNITS = ("nvshared.socket", "nvshared.service")
 SYSTEMD = Path("/run/systemd/system")
 SHOWN = "LoadState,ActiveState,SubState,UnitFileState,Result,StatusText"
 PATIENCE = 5.0                          # seconds
-# Results of a service and of its socket that was started too often; it stays so for a while.
+# Results of a service or socket that was started too often; it cannot start for a while.
 LIMITS = frozenset({"start-limit-hit", "service-start-limit-hit", "trigger-limit-hit"})
 START = "systemctl start nvshared"
 
@@ -22,7 +22,7 @@ def runs_here() -> bool:
 
 
 def state(unit: str) -> Mapping[str, str]:
-    """The properties in SHOWN. Raises NvshareError if systemd does not say."""
+    """The unit's properties in SHOWN. Raises NvshareError if systemctl fails."""
     import subprocess
 
     try:
@@ -40,9 +40,9 @@ def state(unit: str) -> Mapping[str, str]:
 
 
 def failure(shown: Mapping[str, str]) -> str:
-    """Why a unit in that state does not run: the daemon's own last sentence, or systemd's word.
+    """Why a unit in that state has failed: the daemon's last status, or else systemd's result.
 
-    Empty if it has not failed, or is being started anew.
+    Empty if the unit has not failed, or is being restarted.
     """
     result = shown.get("Result", "success")
     if result == "success":
@@ -51,9 +51,9 @@ def failure(shown: Mapping[str, str]) -> str:
 
 
 def start_again() -> str:
-    """The command that starts the daemon when it has failed and its fault is mended.
+    """The command that starts the daemon after a failure, once its cause is removed.
 
-    A start limit is told of the socket alone: the service keeps the result of its last try.
+    Both units are checked: a start limit may show in the socket's result alone.
     """
     if any(state(unit).get("Result") in LIMITS for unit in UNITS):
         return f"systemctl reset-failed {' '.join(UNITS)} && {START}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tenants used of the cards, kept: turns, waits, hand-overs, bytes moved, memory and time.
+"""The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
     a client leaves, or a minute is over ─► collector.py ─► keeper.py ─► store.py
-                                            what was used   a thread     sqlite3
-                                            since then
+                                            usage since     a thread     sqlite3
+                                            the last one
 
-The event loop sums up what the schedulers count, once a minute, and never waits for the disk.
+Once a minute the event loop sums up the schedulers' counts. It never waits for the disk.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ __all__ = ["OTHERS", "Asked", "Found", "History", "Row", "Wall"]
 
 Shaped = TypeVar("Shaped")
 
-FRESH = SECOND                          # for which what was collected last is as good as new
+FRESH = SECOND                          # for this long after a collection no new one is made
 
 
 class History:
-    """Of all cards, in one file."""
+    """The usage of all GPUs, in one file."""
 
     def __init__(self, folder: Path, size: int, clock: Clock, timer: Timer, wall: Wall) -> None:
         """`size`: bytes that the file may have at most."""
@@ -39,11 +39,11 @@ class History:
         self._asked = clock() - FRESH
 
     def follow(self, gpu: GPU) -> None:
-        """Keeps what is used of a card."""
+        """Records the usage of this GPU from now on."""
         self._collector.follow(gpu)
 
     async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
-        """What `shape` makes, in another thread, of what was used until now.
+        """Looks up the usage until now. Returns the result of `shape`, which another thread calls.
 
         Raises InvalidArgs, NoHistory.
         """
@@ -55,6 +55,6 @@ class History:
         return await self._keeper.ask(asked, shape)
 
     def close(self) -> None:
-        """Writes what was not written yet."""
+        """Writes the usage that is not written yet, and closes the file."""
         self._collector.flush()
         self._keeper.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects what the clients of all cards have used: once a minute, and when one leaves.
+"""Collects the usage of the clients of all GPUs: once a minute, and when a client leaves.
 
-The schedulers count from when a client joined, so a daemon that was started again counts nothing
-twice. What was used while there was none is not known to anybody.
+A scheduler counts from the time at which a client connected to it, so a restarted daemon counts
+nothing twice. Usage while no daemon runs is not recorded.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,20 +20,20 @@ from nvshared.units import SECOND
 Wall = Callable[[], float]              # seconds since 1970; may be set, and step back
 
 MINUTE = 60
-SLICE = 50                              # clients that are looked at without a pause
-PARTIES = 1024                          # that one minute keeps apart on a card
+SLICE = 50                              # clients sampled until the event loop runs other tasks
+PARTIES = 1024                          # kept apart in one minute on one GPU
 
 
 class Collector:
-    """Hands on what was used, and when that was, in minutes of the wall clock."""
+    """Delivers batches of usage with their minute of the wall clock."""
 
     def __init__(
         self, clock: Clock, timer: Timer, wall: Wall, deliver: Callable[[int, Batch], None],
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`deliver` takes the second in which a minute began and what was used in it.
+        """`deliver` takes the second in which a minute began, and the usage in it.
 
-        `is_behind`: whether it wants to be called each minute also where nothing was used.
+        `is_behind`: whether to call `deliver` each minute even without usage, to retry writes.
         """
         self._clock = clock
         self._timer = timer
@@ -41,18 +41,21 @@ class Collector:
         self._deliver = deliver
         self._is_behind = is_behind
         self._clients: dict[int, Client] = {}
-        self._seen: dict[int, Usage] = {}       # of each, when last looked
+        self._seen: dict[int, Usage] = {}       # by client, at the last sample
         self._used: Batch = {}
-        self._began = wall()                    # of what was not delivered yet
+        self._began = wall()                    # start of the undelivered usage
         self._disarm: Callable[[], None] | None = None
 
     def follow(self, gpu: GPU) -> None:
-        """Collects from a card, too."""
+        """Collects the usage of this GPU, too."""
         gpu.client_new.connect(self._comes)
         gpu.happens.connect(self._happens)
 
     def collect(self, done: Callable[[], None]) -> None:
-        """Delivers what was used until now, and calls `done`. Hand-overs wait for a slice of it."""
+        """Delivers the usage until now, then calls `done`.
+
+        The clients are sampled in slices, so that a hand-over waits for one slice at most.
+        """
         self._slice(iter([*self._clients]), done)
 
     def _slice(self, clients: Iterator[int], done: Callable[[], None]) -> None:
@@ -67,7 +70,7 @@ class Collector:
             done()
 
     def flush(self) -> None:
-        """Delivers what was used until now, at once."""
+        """Delivers the usage until now, without slices."""
         now = self._clock()
         for client in self._clients.values():
             self._note(client, now)
@@ -78,7 +81,7 @@ class Collector:
         if self._used or self._is_behind():
             used, self._used = self._used, {}
             if not 0 <= self._began - began <= 2 * MINUTE:
-                began = self._began     # the clock was set, or nobody was there
+                began = self._began     # the clock was set, or there were no clients
             middle = int((began + self._began) / 2)
             bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
             self._deliver(middle - middle % MINUTE, bounded)
@@ -91,7 +94,7 @@ class Collector:
             self._arm()
 
     def _happens(self, now: int, event: Event) -> None:
-        """One that leaves is looked at while its scheduler knows it."""
+        """Samples a leaving client while its scheduler still knows it."""
         if isinstance(event, Left):
             client = self._clients.pop(event.client, None)
             if client is not None:
@@ -109,7 +112,7 @@ class Collector:
             add(self._used.setdefault(client.gpu.facts.uuid, {}), party, more)
 
     def _arm(self) -> None:
-        """For when a minute of the wall clock is over."""
+        """Sets the timer to the end of the current minute of the wall clock."""
         left = MINUTE - self._wall() % MINUTE
         self._disarm = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that writes the history and looks things up in it: the event loop waits for no disk.
+"""The thread that writes and reads the history, so that the event loop never waits for the disk.
 
-What cannot be written is kept and tried again each minute; the journal says once that it cannot,
-and once that it can again. The interpreter waits for the thread when it ends.
+A batch that cannot be written stays in memory and is retried each minute. The journal reports the
+failure once, and the recovery once. The interpreter waits for the thread when it ends.
 """
 
 import asyncio
@@ -31,40 +31,40 @@ from nvshared.history.store import (
 
 logger = logging.getLogger(__name__)
 
-KEPT = 60                               # minutes that wait for that; older ones are put together
-PARTIES = 1024                          # of each of them and of a card
-ASKING = 4                              # questions about one user that may wait for an answer
+KEPT = 60                               # unwritten minutes at most; the oldest are merged
+PARTIES = 1024                          # kept apart per GPU in a merged minute
+ASKING = 4                              # pending lookups for one user at most
 
 Shaped = TypeVar("Shaped")
 
 
 class Keeper:
-    """Of one file."""
+    """Writes and reads one history file, in a thread of its own."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        """`size`: bytes that it may have at most."""
+        """`size`: bytes that the file may have at most."""
         self._store = Store(folder / FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
-        self._asking: Counter[int | None] = Counter()   # by user
-        self._last: Future[None] | None = None          # of what is to be written
-        # The rest is the thread's own.
-        self._waiting: list[tuple[int, Batch]] = []     # to be written
-        self._trouble = ""                              # why that cannot be
+        self._asking: Counter[int | None] = Counter()   # pending lookups by uid; None: of everyone
+        self._last: Future[None] | None = None          # the last write that was submitted
+        # Only the thread uses the rest.
+        self._waiting: list[tuple[int, Batch]] = []     # start and batch, not written yet
+        self._trouble = ""                              # why the last write failed
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is not written yet, or cannot be."""
+        """Whether a batch is not written yet."""
         return bool(self._waiting) or (self._last is not None and not self._last.done())
 
     def keep(self, start: int, batch: Batch) -> None:
-        """Writes what was used in the minute that began then, and what could not be before."""
+        """Writes the usage of the minute that began at `start`, and earlier unwritten batches."""
         self._last = self._do(partial(self._take, start, batch))
         self._last.add_done_callback(_report)
 
     async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
-        """What `shape` makes of the answer, in the thread.
+        """Looks up usage. Returns the result of `shape`, which is called in the thread.
 
-        Raises InvalidArgs for what makes no sense, NoHistory if the file cannot be read.
+        Raises InvalidArgs for a query that makes no sense, NoHistory if the file cannot be read.
         """
         demand(asked)
         if self._asking[asked.uid] >= ASKING:
@@ -76,7 +76,7 @@ class Keeper:
             self._asking[asked.uid] -= 1
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Closes the file after earlier writes, and ends the thread."""
         self._do(self._store.file.close)
         self._thread.shutdown()
 
@@ -98,7 +98,7 @@ class Keeper:
             except sqlite3.DatabaseError as error:
                 if not is_broken(error):
                     raise
-                self._store.add(self._waiting)      # to a new one: that was put aside
+                self._store.add(self._waiting)      # the broken file was put aside: a new one
         except (sqlite3.Error, OSError) as error:
             trouble, path = _words(error), self._store.file.path
             if trouble != self._trouble:
@@ -106,7 +106,7 @@ class Keeper:
             self._trouble = trouble
             self._store.file.close()
         except Exception:
-            self._waiting = []          # it would fail again and again
+            self._waiting = []          # a fault of ours: the batches would fail again
             raise
         else:
             if self._trouble:
@@ -126,13 +126,13 @@ class Keeper:
 
 
 def _report(written: "Future[None]") -> None:
-    """A fault of ours costs a step, and not the thread."""
+    """Logs a fault of ours in a write: its batches are lost, the thread goes on."""
     if error := written.exception():
         logger.error("the history has a fault", exc_info=error)
 
 
 def _words(error: Exception) -> str:
-    """Without the number that the kernel has for it."""
+    """The error's text without errno."""
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tenants used, in a file of sqlite3: sums, the file itself, what it holds, what is asked.
+"""The usage of tenants in a file of sqlite3: sums, the file, its tables, and queries.
 
-The file is opened when it is needed, and whole after a power cut: what is written at once is
-written in one transaction, with a rollback journal that is on disk before the file is touched. A
-file that is not ours, is of a newer version or is broken is put aside under another name, and a new
-one begun. What keeps us from the file (permissions, a full disk) raises sqlite3.Error or OSError.
+The file is opened when it is needed. It survives a power cut: each write is one transaction, with
+a rollback journal that is on the disk before the file changes. A file that is not ours, has another
+version or is broken is renamed, and a new one is made. If the file cannot be used for another
+reason (permissions, a full disk), sqlite3.Error or OSError is raised.
 
-    usage:   one row for each step of time, card and party; sums
-    step:    minutes, hours and days. What was used is added to one of each, so they need no
-             summing up later, and coarse ones are there when fine ones have gone
-    dropped: the latest that has gone, of each length
+    usage:   one row of sums for each step of time, GPU and party
+    step:    minutes, hours and days. Usage is added to one step of each length at once, so hours
+             and days need no later aggregation, and outlive the minutes
+    dropped: the start of the latest deleted step of each length
 
-Kept are so many steps of each length, those that were begun last, whatever the clock says: a
-clock that is set wrong costs nothing. In each step so many parties are kept apart on a card, the
-smallest are put together. If the file reaches its size all the same, the oldest of the finest
-steps go first.
+Of each length the steps that were begun last are kept, whatever their times: so a wrong clock
+deletes no data. In each step the number of parties per GPU is limited, the smallest are merged.
+If the file reaches its maximum size all the same, the oldest minutes are deleted first, then hours.
 
-A question's time is put together of days, of hours at its ends and of minutes at theirs: coarse
-steps are fewer, and keep more parties apart. Where fine ones have gone, the time is that of coarser
-ones.
+A query's time is covered by days, then by hours at both ends, then by minutes at the ends of those:
+coarse steps are fewer, and keep more parties apart. Where the minutes are deleted, the time is
+rounded to hours or days.
 """
 
 import logging
@@ -36,119 +35,119 @@ from nvshared.scheduler.tenants import Usage
 
 logger = logging.getLogger(__name__)
 
-OTHERS = ""                             # a name that stands for several
-NOBODY = -1                             # their user's number
-# Far more than a card can do in a step, and so little that no sum of a few is too large for sqlite:
-# a program may say anything of itself.
+OTHERS = ""                             # the name of merged users, tenants or parties
+NOBODY = -1                             # the uid of merged users
+# Maximum of a figure: far above real usage, and sums of a few still fit sqlite's 64-bit integers.
+# Figures need a bound since they include counts that programs report.
 MOST = 1 << 60
 
 
 class Party(NamedTuple):
-    """Whose usage it is."""
+    """The user and the tenant that usage is counted for."""
 
     uid: int
     user: str
-    tenant: str                         # KIND:NAME, the most telling
+    tenant: str                         # KIND:NAME, the most specific tenant
 
     @property
     def of_user(self) -> "Party":
-        """All of its user's that are not kept apart."""
+        """The party that stands for the merged tenants of the same user."""
         return self._replace(tenant=OTHERS)
 
 
 EVERYBODY = Party(NOBODY, OTHERS, OTHERS)
 Used = dict[Party, Usage]
-Batch = dict[str, Used]                 # what was used of each card, by its UUID
+Batch = dict[str, Used]                 # usage by UUID of the GPU
 
 
 class Asked(NamedTuple):
-    """What somebody wants to know. Seconds of the wall clock."""
+    """A query. Times in seconds of the wall clock."""
 
     since: int
     until: int
-    step: int                           # seconds of a row; 0: all in one
+    step: int                           # seconds per row; 0: one row for the whole time
     by: str                             # user, tenant or gpu
     card: str = ""                      # UUID; "": all
-    uid: int | None = None              # whose alone
-    most: int = 0                       # so many names, the largest; 0: as many as there may be
+    uid: int | None = None              # only this user's usage; None: everyone's
+    most: int = 0                       # names at most, those with the most usage; 0: MOST_NAMES
 
 
 class Row(NamedTuple):
-    """One line of an answer."""
+    """One row of a query's result."""
 
     start: int                          # second
     name: str                           # of user, tenant or card; OTHERS
-    user: str                           # of a tenant, if it is one
+    user: str                           # the tenant's user; OTHERS: several, or not by tenant
     usage: Usage
 
 
 class Found(NamedTuple):
-    """The answer; `since`, `until` and `step` are those of what is kept."""
+    """A query's result; `since`, `until` and `step` are rounded to the steps that are kept."""
 
     since: int
     until: int
-    step: int                           # 0: all in one
+    step: int                           # 0: one row for the whole time
     rows: list[Row]
-    missing: str = ""                   # why what was used lately is not in it
+    missing: str = ""                   # why the latest usage is missing; "": it is not
 
 
 def added(one: Usage, other: Usage) -> Usage:
-    """Both together, as far as that can be."""
+    """The sum of both; each figure is at most MOST."""
     return Usage(*(min(a + b, MOST) for a, b in zip(one, other, strict=True)))
 
 
 def add(to: Used, party: Party, usage: Usage) -> None:
-    """It used so much more."""
+    """Adds usage to that of a party."""
     to[party] = added(to.get(party, Usage()), usage)
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
-    """At most so many parties: the smallest are put together, by user as long as that is enough."""
+    """Merges the smallest parties until `most` are left: by user first, then all together."""
     kept = dict(used)
     for wider in (lambda party: party.of_user, lambda _: EVERYBODY):
         if len(kept) <= most:
             return kept
         largest = sorted(kept, key=lambda one: (kept[one].gpu, kept[one].held, one), reverse=True)
-        # One place is for those that are put together.
+        # One of `most` is the merged party.
         before, kept = kept, {}
         for number, party in enumerate(largest):
             add(kept, party if number < most - 1 else wider(party), before[party])
     return kept
 
-APPLICATION = 0x6E767368                # "nvsh": whose file it is, in its header
+APPLICATION = 0x6E767368                # "nvsh", in the header of our files
 VERSION = 1
 PAGE = 4096
-ASIDES = 9                              # files that were put aside
-PATIENCE = 1.0                          # seconds, if somebody else has it open
+ASIDES = 9                              # files put aside at most
+PATIENCE = 1.0                          # seconds to wait for another process's lock
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # the last one: a table or column is not there
+UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # ERROR: a table or column is missing
 
 
 class Foreign(Exception):
-    """The file is there and cannot be ours to write; why, in words."""
+    """The file exists and is not one that we can write; its text is the reason."""
 
 
 class File:
-    """At a path, or none yet."""
+    """The sqlite3 file at a path. It is created when needed."""
 
     def __init__(self, path: Path, pages: int, schema: str, probe: str) -> None:
-        """`pages` that it may have at most; `probe`: a query that only a file of ours answers."""
+        """`pages`: its maximum size; `probe`: a query that only our tables can answer."""
         self.path = path
         self.pages = pages
         self._schema = schema
         self._probe = probe
         self._open: sqlite3.Connection | None = None
-        self._which = (0, 0)            # file it is, on disk
+        self._which = (0, 0)            # device and inode of the open file
 
     def close(self) -> None:
-        """Harmless when repeated; what comes next opens it again."""
+        """Closes the file, if open; the next use opens it again."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
-        """The file, open. One that turns out to be broken is put aside."""
+        """The open connection. A file that turns out to be broken is put aside."""
         try:
             yield self._opened()
         except sqlite3.DatabaseError as error:
@@ -159,7 +158,7 @@ class File:
 
     def _opened(self) -> sqlite3.Connection:
         if self._open is not None and self._which != self._there():
-            self.close()                # somebody has taken it away: what is written would be lost
+            self.close()                # the path has another file now: writes would be lost
         if self._open is None:
             try:
                 self._open = self._begin()
@@ -180,7 +179,7 @@ class File:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise Foreign("it is no file")
-        # What others run is nobody's business: for us alone, and so is its journal.
+        # Usage is private: only our user may read the file. sqlite gives its journal the same mode.
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except PermissionError as error:
@@ -191,7 +190,7 @@ class File:
             self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
             cached_statements=32)
         try:
-            self._check(file)           # before anything that may write to one that is not ours
+            self._check(file)           # before the pragmas, which may write to the file
             for pragma in (
                 "journal_mode = TRUNCATE", "synchronous = FULL", "cache_size = -512",
                 "temp_store = MEMORY", f"max_page_count = {self.pages}",
@@ -208,9 +207,9 @@ class File:
         return file
 
     def _check(self, file: sqlite3.Connection) -> None:
-        """Raises Foreign for a file that is none of ours. Makes one of an empty file.
+        """Raises Foreign for a file that is not ours. Makes tables in an empty file.
 
-        A disk that fills up meanwhile leaves a page that has nothing in it, which is empty too.
+        A file of one page without tables, which a full disk leaves behind, counts as empty, too.
         """
         identity = number(file, "PRAGMA application_id")
         if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
@@ -231,15 +230,15 @@ class File:
             raise Foreign(f"it is broken: {' '.join(answer.split())}")
 
     def _put_aside(self, reason: str) -> None:
-        """Nothing in it is lost: people may look. Raises OSError."""
+        """Renames the file, so that people can examine it. Raises OSError."""
         self.close()
         number = 1
         while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.aside-{number}")):
             number += 1
-        if number > ASIDES:             # a disk that breaks again and again would be full of them
+        if number > ASIDES:             # a failing disk must not fill up with such files
             raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
         self.path.rename(aside)
-        with suppress(FileNotFoundError):   # of a write that was cut short, and so a part of it
+        with suppress(FileNotFoundError):   # an interrupted write's journal belongs to it
             journal = self.path.with_name(f"{self.path.name}-journal")
             journal.rename(aside.with_name(f"{aside.name}-journal"))
         logger.warning("%s is put aside as %s and a new history begun: %s",
@@ -247,34 +246,34 @@ class File:
 
 
 def is_broken(error: sqlite3.Error) -> bool:
-    """The file is to be put aside, or has been."""
+    """Whether the error means that the file is corrupt."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
 
 
 @contextmanager
 def transaction(file: sqlite3.Connection) -> Iterator[None]:
-    """All of it or, if it raises, nothing."""
+    """A transaction: committed at the end, rolled back on an exception."""
     file.execute("BEGIN IMMEDIATE")
     try:
         yield
         file.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):   # on some errors sqlite has done so itself
+        with suppress(sqlite3.Error):   # sqlite has rolled back some errors itself
             file.execute("ROLLBACK")
         raise
 
 
 def number(file: sqlite3.Connection, query: str, *values: object) -> int:
-    """What a query answers that has one answer."""
+    """The result of a query with one integer."""
     return int(file.execute(query, values).fetchone()[0])
 
 
 FILE_NAME = "history.db"
-# Seconds of a step: how many are kept, and how many parties of each, on a card.
+# By length of a step in seconds: number of steps kept, and of parties in each per GPU.
 STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# How many are kept when room is made, as long as that is enough, and then.
+# Steps that survive when the file is too large: at first, and if that frees too little.
 FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
-LEAST_SIZE = 4 << 20                    # bytes of the file, so that a batch finds room in an eighth
+LEAST_SIZE = 4 << 20                    # bytes of the file, so that a batch fits into an eighth
 FIELDS = Usage._fields
 _SCHEMA = f"""
 CREATE TABLE card (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE);
@@ -301,7 +300,7 @@ _ROWS = (
 
 
 class Store:
-    """All errors that are no fault of ours come as sqlite3.Error or OSError."""
+    """Writes usage to the file. Raises sqlite3.Error or OSError if the file cannot be used."""
 
     def __init__(self, path: Path, size: int) -> None:
         """`size`: bytes that the file may have at most."""
@@ -309,7 +308,7 @@ class Store:
         self.file = File(path, pages, _SCHEMA, f"{_ROWS} LIMIT 0".replace("?", "0"))
 
     def add(self, batches: list[tuple[int, Batch]]) -> None:
-        """Adds what was used in some minutes: all of it or, if this raises, nothing."""
+        """Adds the usage of some minutes: all batches or, if this raises, none."""
         with self.file.opened() as file:
             self._make_room(file)
             with transaction(file):
@@ -334,7 +333,7 @@ class Store:
         self._drop(file, length, kept)
 
     def _make_room(self, file: sqlite3.Connection) -> None:
-        """Drops the oldest until a batch will surely find room."""
+        """Deletes the oldest steps until an eighth of the pages is free, so that a batch fits."""
         for length, least in (one for fewest in FEWEST for one in fewest.items()):
             while number(file, "PRAGMA page_count") - number(
                     file, "PRAGMA freelist_count") > self.file.pages * 7 // 8:
@@ -343,12 +342,12 @@ class Store:
                     break
                 with transaction(file):
                     self._drop(file, length, max(least, there * 7 // 8))
-        if number(file, "PRAGMA page_count") > self.file.pages:    # it was allowed more before
+        if number(file, "PRAGMA page_count") > self.file.pages:    # its maximum was larger before
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.file.pages}").fetchall()
 
     def _drop(self, file: sqlite3.Connection, length: int, kept: int) -> None:
-        """All but the latest steps of this length, in the order in which they were begun."""
+        """Deletes all but the `kept` steps of this length that were begun last."""
         old = file.execute(
             "SELECT id, start FROM step WHERE length = ? ORDER BY id DESC LIMIT -1 OFFSET ?",
             (length, kept)).fetchall()
@@ -356,7 +355,7 @@ class Store:
             file.execute("DELETE FROM usage WHERE step = ?", (step,))
             file.execute("DELETE FROM step WHERE id = ?", (step,))
             file.execute(_DROPPED, (length, start))
-        if old and length > min(STEPS):         # not each minute
+        if old and length > min(STEPS):         # only with hours and days: the query is slow
             file.execute("DELETE FROM party WHERE id NOT IN (SELECT party FROM usage)")
 
 
@@ -369,10 +368,10 @@ def _put(file: sqlite3.Connection, step: int, card: int, used: Used) -> None:
 
 NAMES = {"user": "user", "tenant": "tenant", "gpu": "uuid"}
 MOST_NAMES = 1000
-MOST_ROWS = 20_000                      # of an answer
+MOST_ROWS = 20_000                      # of a result at most
 LATEST = 1 << 40                        # seconds since 1970
 
-# total() cannot overflow, whatever programs have said of themselves.
+# total() adds as floating point, so it cannot overflow.
 _SUMS = ", ".join(f"CAST(total({name}) AS INTEGER)" for name in FIELDS)
 _QUERY = """
 WITH piece (long, low, high) AS (VALUES {pieces}),
@@ -394,7 +393,7 @@ LIMIT {most_rows}
 
 
 def demand(asked: Asked) -> None:
-    """Raises InvalidArgs for what makes no sense."""
+    """Raises InvalidArgs for a query that makes no sense."""
     if asked.by not in NAMES:
         raise InvalidArgs(f"the history cannot be shown by {asked.by!r}",
                           f"give {', '.join(NAMES)}")
@@ -404,12 +403,12 @@ def demand(asked: Asked) -> None:
 
 
 def find(file: sqlite3.Connection, asked: Asked) -> Found:
-    """Looks it up. Raises InvalidArgs for what would be too much."""
+    """Runs a query. Raises InvalidArgs if the result would have too many rows."""
     kept = _kept(file)
     since, until = _rounded(kept, asked.since, asked.until)
     reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
     step = -(-asked.step // reach) * reach
-    # A step has whole pieces.
+    # Only lengths that divide both the step and its start.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
     pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
     query = _QUERY.format(
@@ -430,13 +429,13 @@ def find(file: sqlite3.Connection, asked: Asked) -> Found:
 
 
 def _kept(file: sqlite3.Connection) -> dict[int, int]:
-    """For each length the moment from which on all steps are there."""
+    """By length: the time from which on no step was deleted."""
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
     return {length: dropped.get(length, -length) + length for length in STEPS}
 
 
 def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
-    """To the finest steps that are there at both ends."""
+    """Rounds both ends outwards to the finest steps that are kept there."""
     lengths = sorted(STEPS)
     begin = next((one for one in lengths if kept[one] <= since), lengths[0])
     end = lengths[-1]
@@ -450,7 +449,7 @@ def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
 def _pieces(
     kept: dict[int, int], lengths: list[int], since: int, until: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Length, beginning and end of what covers a time together, of the coarsest steps that do."""
+    """Covers a time with pieces (length, beginning, end) of the coarsest steps possible."""
     if not lengths or since >= until:
         return
     length, *finer = lengths

@@ -33,7 +33,7 @@ PATHS = frozenset({"PATH", "DIR", "FILE"})
 
 
 def parser() -> argparse.ArgumentParser:
-    """Also the source of the manual page and the completions."""
+    """Makes the parser. Manual page and completions are generated from it, too."""
     made = Parser(
         prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str], bool]:
-    """The settings' file, if one was named; what was given, by the option's name; only to check.
+    """Returns the value of --config, the given options by name, and whether --check was given.
 
     Raises InvalidArgs.
     """
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str],
     for option in options():
         text = given[option.name.replace("-", "_")]
         if text is not None:
-            # In a file a path must be absolute; a person means the folder they are in.
+            # In a file paths must be absolute; here they are relative to the working directory.
             relative = option.metavar in PATHS and text != "none"
             found[option.name] = str(Path(text).absolute()) if relative else text
     return given["config"], found, given["check"]

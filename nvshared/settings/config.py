@@ -32,21 +32,21 @@ TIERS = ("neighbour", "host", "disk")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: where it belongs and how its text is read."""
+    """One setting: its section, parser, default and help text."""
 
     name: str                           # as in files, and with two dashes on the command line
     section: str
-    parse: Callable[[str], Any]         # raises ValueError with what would be right
+    parse: Callable[[str], Any]         # raises ValueError, which says what is allowed
     default: str                        # in words, for people
     help: str
     metavar: str = ""                   # "" for a switch
     variable: str = ""                  # environment variable that sets it too
     variable_parse: Callable[[str], Any] | None = None
-    variable_words: str = ""            # what it takes, where that is not what files take
+    variable_words: str = ""            # its values, if they differ from those in files
 
     @property
     def attribute(self) -> str:
-        """Its name in Config."""
+        """The name of its field in Config."""
         return self.name.replace("-", "_")
 
 
@@ -54,7 +54,7 @@ def _setting(
     section: str, parse: Callable[[str], Any], default: Any, help: str, *, words: str = "",
     **more: Any,
 ) -> Any:
-    """A field of Config, of an Option. `words`: the default as people would write it."""
+    """Makes a field of Config with its Option. `words`: the default as in a file."""
     more |= {"section": section, "parse": parse, "help": help, "default": words or str(default)}
     return field(default=default, metadata=more)
 
@@ -130,7 +130,7 @@ def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting with its value. Times in microseconds unless they say otherwise."""
+    """Every setting with its value. Times are in microseconds."""
 
     socket: Path = _setting(
         "nvshared", _path, Path(DEFAULT_SOCKET),
@@ -287,13 +287,13 @@ class Config:
         "how long a program may leave an order unanswered; then it is reported as stuck, and "
         "others no longer wait for it", metavar="TIME",
         words="10s")
-    # Where each value that is no default comes from, for a sentence about it; no setting itself.
+    # By setting: FILE:LINE or variable that set it, for error messages. Not a setting itself.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    rules: tuple[Rule, ...] = ()        # for tenants, as they stand in the files
+    rules: tuple[Rule, ...] = ()        # for tenants, in the order of the files
 
 
 def options() -> Iterator[Option]:
-    """The table."""
+    """All settings, from the fields of Config."""
     for one in fields(Config):
         if not one.metadata:
             continue
@@ -301,7 +301,7 @@ def options() -> Iterator[Option]:
 
 
 def waiting(running: Config, read: Config) -> list[str]:
-    """Names of settings that were read anew and changed, but hold from the next start only."""
+    """Names of settings that have changed in the files but need a restart of the daemon."""
     return [
         option.name for option in options()
         if option.section == "nvshared" and option.name != "debug"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the configuration, the host and the cards that were found to what schedulers start with."""
+"""Derives the schedulers' initial settings from the configuration, the host and its GPUs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from nvshared.settings.config import Config
 from nvshared.settings.rules import Rule
 from nvshared.units import MIB
 
-STEP = 512 * MIB                        # about 10 ms on the bus: orders cost a hundredth of that
-STEP_SHARE = 32                         # of a small card
-STEP_LEAST = 32 * MIB                   # the hook's blocks there, which move whole
-PAGE = 2 * MIB                          # what memory is mapped in
+STEP = 512 * MIB                        # about 10 ms over PCIe; an order costs about 1% of that
+STEP_SHARE = 32                         # on a small card: this fraction of its memory
+STEP_LEAST = 32 * MIB                   # bytes of the hook's blocks on small cards
+PAGE = 2 * MIB                          # granularity of device memory
 
 
 @dataclass(frozen=True, slots=True)
 class GPUDefaults:
-    """What depends on a card's size; bytes."""
+    """Settings that depend on a GPU's memory size; bytes."""
 
     allowances: Allowances
     step: int
@@ -31,9 +31,10 @@ class GPUDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the configuration says. `capacity`, `total` and `step` of `settings` are per card.
+    """Settings derived from the configuration.
 
-    `safe`: the configuration does not say how large the host budget is to be.
+    `settings` holds for all GPUs, but for `capacity`, `total` and `step`, which `card` computes.
+    `safe`: swap-budget is auto, so the host budget is the safe one that was measured at start.
     """
 
     settings: Settings
@@ -49,8 +50,8 @@ class Defaults:
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
     """Raises ConfigError if a setting does not fit a card or the host.
 
-    `safe_budget`: bytes of host memory to take where the configuration says auto. It was looked up
-    at start (safebudget.py): later, what our own clients have swapped out would count against them.
+    `safe_budget`: bytes of host memory for swap-budget = auto. It is measured at start
+    (safebudget.py): later, bytes that our clients have swapped would count as used.
     """
     for facts in cards:
         _card(config, facts)
@@ -135,6 +136,6 @@ def _within(config: Config, name: str, amount: Amount, facts: Facts) -> int:
 
 
 def _place(config: Config, *names: str) -> str:
-    """Where the first of these that is set is set, to begin a sentence with."""
+    """A prefix for an error message: the place of the first of these settings that is set."""
     places = [config.places[name] for name in names if name in config.places]
     return f"{places[0]}: " if places else ""

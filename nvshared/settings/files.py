@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the settings: files, environment variables and the command line, into one Config.
 
-Behind a wrong line the others are read all the same, so that all that is wrong in the files is
-told at once.
+After a wrong line the reader goes on, so that it can report all errors at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 
 def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
-    """Reads everything. `given`: the command line, by option name.
+    """Reads all settings. `given`: options of the command line, by name.
 
     `file` None stands for the default one, which need not exist. Raises
     ConfigError naming file and line or variable, InvalidArgs for the command line.
@@ -38,7 +37,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             parse = option.variable_parse or option.parse
             values[option.name] = _parse(parse, text, place, ConfigError)
         if option.name in given:
-            places.pop(option.name, None)       # whoever gave it now knows where
+            places.pop(option.name, None)       # errors need no place: the user just gave it
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs
             )
@@ -47,7 +46,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
 
 
 def drop_ins(path: Path) -> list[Path]:
-    """The files that are read after this one, in their order. Raises ConfigError."""
+    """The drop-ins of a settings file, in the order of reading. Raises ConfigError."""
     folder = path.with_name(path.name + ".d")
     try:
         return sorted(one for one in folder.iterdir() if one.name.endswith(".conf"))
@@ -65,7 +64,7 @@ def _is_there(path: Path) -> bool:
 
 
 class _Files:
-    """What stands in all of them together: what a later one says holds."""
+    """The merged settings of several files; later files override earlier ones."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -75,7 +74,7 @@ class _Files:
         self._known = {(option.section, option.name): option for option in options()}
 
     def read(self, path: Path) -> None:
-        """One more."""
+        """Reads one more file; appends errors to `wrong`."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
@@ -84,7 +83,7 @@ class _Files:
         except UnicodeDecodeError as error:
             self.wrong.append(ConfigError(f"{path} is not text: {error}"))
             return
-        section: str | None = ""        # None: a wrong one, so that nothing is known of its lines
+        section: str | None = ""        # None: an invalid one, whose lines are skipped
         for number, line in enumerate(map(str.strip, lines), 1):
             place = f"{path}:{number}"
             try:

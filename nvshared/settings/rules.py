@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configuration gives to tenants that come, in sections [tenant PATTERN].
+"""The configuration's rules, which set terms of tenants, in sections [tenant PATTERN].
 
     [tenant user:*]
     memory = 60GiB
@@ -10,18 +10,18 @@
     [tenant group:staff]
     memory = none
 
-In a pattern, * stands for any characters but a slash, and ? for one of them. What is left of a
-slash says whose something is (unit:alice/train.service); its user chooses what is right of it, and
-so must not come under a rule for the system's units.
+In a pattern, * stands for any characters but a slash, and ? for one character but a slash. The
+text before a slash is the owner (unit:alice/train.service). The owner chooses the text after it, so
+such a name must not match a rule for the system's units.
 
-For each term that rule holds which is most specific: one that names the tenant, then one for a
-group that its user is in, then one with a pattern. Of two patterns, that with more characters that
-are no wildcards; and of two rules that are alike in all this, the one that stands last.
+For each term the most specific rule is in force: a rule that names the tenant, then a rule for a
+group of its user, then a rule with wildcards. Among rules with wildcards, that with more other
+characters has priority; among equally specific rules, the last one in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
 in nvshared/scheduler/settings.py that it sets: rules, --check, D-Bus and the state file follow.
-nvshared/tui/tables.py has the words for it, cli/terms.py the option;
-nvshared/sharing/tenancy.py tells the schedulers.
+nvshared/tui/tables.py has the words for the term, cli/terms.py its option;
+nvshared/sharing/tenancy.py passes it to the schedulers.
 """
 
 import re
@@ -56,13 +56,13 @@ LONGEST = 256                           # characters of a tenant's name
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that can be set for a tenant; whole numbers, from 1 to `most`.
+    """One term (limit, weight, ...) that can be set for a tenant: an integer from 1 to `most`.
 
     Its name is that of a field of the scheduler's TenantTerms, with dashes.
     """
 
     most: int
-    right: str                          # what can be given, in words
+    right: str                          # the allowed values, in words
     parse: Callable[[str], int]         # from a file; raises ValueError
 
 
@@ -114,17 +114,17 @@ class Rule:
 
     pattern: str
     term: str                           # a key of TERMS
-    value: int                          # of memory, 0 is no limit
-    place: str                          # FILE:LINE; without a pattern one of TERM_SOURCES or ""
+    value: int                          # for memory limits, 0 is no limit
+    place: str                          # FILE:LINE; without a pattern, a TERM_SOURCES or ""
 
     @property
     def source(self) -> str:
-        """Where it comes from, in words."""
+        """The place of the rule, in words for people."""
         return f"from {self.place}" if self.pattern else f"set by {self.place or 'hand'}"
 
 
 def tenant(text: str) -> str:
-    """The name of a tenant, of a user by name. Raises ValueError for what is none."""
+    """The normalised name of a tenant: a user's number becomes its name. Raises ValueError."""
     kind, _, name = text.partition(":")
     if kind == GROUP:
         raise ValueError(f"a group has rules: [{SECTION} {GROUP}:NAME] in nvshared.conf")
@@ -140,7 +140,7 @@ def _of_a_kind(kind: str, name: str) -> str:
 
 
 def pattern(section: str, place: str) -> str:
-    """Of a section [tenant PATTERN]; "" for other sections. Raises ConfigError."""
+    """The pattern of a section [tenant PATTERN]; "" for other sections. Raises ConfigError."""
     word, _, text = section.partition(" ")
     if word != SECTION:
         return ""
@@ -157,8 +157,8 @@ def pattern(section: str, place: str) -> str:
 
 
 def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
-    """Where one section says two things of a term, as one cannot be meant; and where a request
-    can never be met, for a limit or for other requests."""
+    """Errors for terms that one section sets twice to different values, and for compute requests
+    that can never be met: above the limit, or more than 100% together."""
     said = sorted(
         ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
         for number, rule in enumerate(rules)
@@ -197,15 +197,15 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
 
 
 def is_tenant(pattern: str) -> bool:
-    """It names one."""
+    """Whether a pattern names one tenant: no wildcards, no group."""
     return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
 def holding(
     rules: Iterable[Rule], names: Collection[str], groups: Collection[str]
 ) -> list[Rule]:
-    """The rules that are for a tenant of these names whose user is in these groups, the most
-    specific first."""
+    """The rules that match a tenant with these names and its user's groups, the most specific
+    first."""
     found = []
     for number, rule in enumerate(rules):
         kind, _, name = rule.pattern.partition(":")

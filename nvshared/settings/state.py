@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was changed at run time, and the files in which it outlives a restart.
+"""Settings that were changed at run time, and the files that keep them over a restart.
 
     /var/lib/nvshare/settings.json
     {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
@@ -7,11 +7,11 @@
     {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
                                "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
 
-A file is written whole and put in place of the old one, so that it is never seen
-in part. A disk that is full costs the memory of a change, not the change; whoever
-made it is told. A file that cannot be read counts as empty, and the journal says so.
+A new file replaces the old one by rename, so a reader never sees a part. If the disk is full, the
+change is in force until the daemon ends but is not saved, and its caller gets an error. A file that
+cannot be read counts as empty, and the journal says so.
 
-The disk may be slow, so a thread of each file writes its changes in their order. The interpreter
+The disk may be slow, so each file has a thread that writes its changes in order. The interpreter
 waits for these threads before it ends.
 """
 
@@ -40,13 +40,13 @@ AUTO: Final = "auto"
 Read = TypeVar("Read")
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
 KeptTerms = dict[str, dict[str, tuple[int, str]]]
-# Whatever comes of reading a file into which anything may have been written.
+# Everything that reading a file with arbitrary content may raise.
 NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What was changed at run time; None where nothing was."""
+    """Settings changed at run time, of all GPUs or of one; None: unchanged."""
 
     tq: int | Literal["auto"] | None = None     # microseconds
     anti_thrash: AntiThrash | None = None
@@ -54,7 +54,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """For all cards, and for single ones by UUID."""
+    """Settings changed at run time: for all GPUs, and for single GPUs by UUID."""
 
     everywhere: Override = Override()
     by_gpu: dict[str, Override] = field(default_factory=dict)
@@ -72,13 +72,15 @@ class StateFile:
         return load(self.path, _overrides, "the configuration alone holds") or Overrides()
 
     def save(self, overrides: Overrides) -> Future[None]:
-        """Remembers. The future raises NotKept for want of disk or permission, and the journal
-        says so too."""
+        """Writes the overrides in the thread.
+
+        The future raises NotKept if they cannot be written, which the journal reports, too.
+        """
         return self._writer.submit(keep, self.path, _plain(overrides))
 
 
 class TenantsFile:
-    """What is set for tenants, in the same folder."""
+    """Terms of tenants that were set at run time, in the same folder."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
@@ -90,7 +92,7 @@ class TenantsFile:
             self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
-        """Remembers. The future raises NotKept."""
+        """Writes the terms in the thread. The future raises NotKept if they cannot be written."""
         return self._writer.submit(keep, self.path, {"version": VERSION, "tenants": {
             name: {term: given if given[1] else given[0] for term, given in terms.items()}
             for name, terms in kept.items()
@@ -98,9 +100,9 @@ class TenantsFile:
 
 
 def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
-    """What `read` makes of a file of our version; None if there is none, or it cannot be used.
+    """Parses a file with `read`; None if it does not exist or cannot be used.
 
-    `instead`: what holds then, in words.
+    `instead`: what is in force then, for the journal.
     """
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -115,14 +117,14 @@ def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Re
 
 
 def saved() -> Future[None]:
-    """What save() returns where nothing is to be written."""
+    """A finished future: the result of save() without a folder to write to."""
     done: Future[None] = Future()
     done.set_result(None)
     return done
 
 
 def keep(path: Path, plain: dict[str, Any]) -> None:
-    """Writes what was changed. Raises NotKept for want of disk or permission, and logs it."""
+    """Replaces a file with `plain` as JSON. Raises NotKept on failure, and logs it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, json.dumps(plain, indent=1) + "\n")

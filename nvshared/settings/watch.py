@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices that a file of the configuration has changed, with inotify(7).
 
-Folders are watched, not files: an editor puts a new file in place of the old one, and Kubernetes
-another folder behind a link. A folder that is not there yet is noticed by the one that it will be
-in. Something that happens there is only a reason to look whether our files are what they were; so
-nothing is lost by a moment's patience, in which a writer may get done.
+Folders are watched, not files: an editor replaces a file by a new one, and Kubernetes changes the
+folder that a link leads to. If a folder does not exist yet, its nearest existing parent is watched.
+An event only triggers a comparison of the files' metadata. So it is safe to wait for PATIENCE
+first, in which a writer may finish.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from nvshared.settings.files import drop_ins
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 0.2                          # seconds from what happens until we look
+PATIENCE = 0.2                          # seconds from an event to the comparison
 # Of inotify(7): ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE, ONLYDIR. Not MODIFY:
-# a file that is being written is not read.
+# a file is not read while it is being written.
 EVENTS = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x0100_0000
 FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 READ_AT_ONCE = 1 << 16
@@ -31,21 +31,21 @@ Looks = dict[Path, tuple[int, ...]]
 
 
 class Watch:
-    """Tells from `start` on when the files do not look as at `note`, before they were read last."""
+    """Reports, from `start` on, files whose metadata differ from those at the last `note`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.note()
         self._inotify = -1
         self._waiting: asyncio.TimerHandle | None = None
-        self._said = False              # that nothing, or not all, can be watched
+        self._said = False              # the journal has a warning that watching failed
 
     def note(self) -> None:
-        """The files are about to be read, so that how they look now is no news."""
+        """Records the files' metadata; called before the files are read."""
         self._looks = self._look()
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Calls this in the running loop whenever a file has changed; it is to have them read."""
+        """Calls `changed`, in the running loop, whenever a file has changed."""
         self._changed = changed
         libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = libc.inotify_init1(FLAGS)
@@ -57,7 +57,7 @@ class Watch:
         self._compare()
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Stops watching."""
         if self._waiting is not None:
             self._waiting.cancel()
         if self._inotify >= 0:
@@ -75,17 +75,17 @@ class Watch:
         self._waiting = None
         for folder in set(self._folders()):
             self._see(folder)
-        if self._look() != self._looks:     # after that: what comes later is an event
+        if self._look() != self._looks:     # after adding watches: later changes are events
             self._changed()
 
     def _folders(self) -> Iterator[Path]:
-        """Where what happens can change our files; also where a link leads."""
+        """The folders of our files and drop-ins, and of the targets of their links."""
         for path in (self._file, self._file.with_name(self._file.name + ".d") / "*", *self._looks):
             yield path.parent
             yield Path(os.path.realpath(path)).parent
 
     def _see(self, folder: Path) -> None:
-        """Watches it, or the folder that it will be in. Harmless when repeated."""
+        """Watches a folder, or its nearest existing parent. Repeated calls are harmless."""
         while self._add(self._inotify, os.fsencode(folder), EVENTS) < 0:
             if folder == folder.parent:
                 self._blind(ctypes.get_errno())
@@ -99,7 +99,7 @@ class Watch:
 
     def _look(self) -> Looks:
         found: Looks = {}
-        with suppress(ConfigError):     # who reads them says it, too
+        with suppress(ConfigError):     # load() reports it
             for path in (self._file, *drop_ins(self._file)):
                 with suppress(OSError):
                     stat = path.stat()
