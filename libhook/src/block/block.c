@@ -103,7 +103,8 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in a tier preferred to the present one. */
+/* Takes a place in the first tier that has space, down to the tier of the block's current place.
+ * True: the block has a place. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -118,8 +119,9 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
     return *tier != NULL;
 }
 
-/* A resident block whose place is of use to this block. The oldest ones are evicted last, so they
- * need their places least. Not to be kept across take_place(), which may release the lock. */
+/* Finds the oldest resident block whose place this block could use. The oldest blocks are evicted
+ * last, so they need their places least. The result is invalid after take_place(), which may
+ * release the lock. */
 static struct block *keeper(const struct block *block)
 {
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
@@ -133,7 +135,7 @@ static struct block *keeper(const struct block *block)
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* its bytes there are old, and none go there from the card */
+        block_give_place(block);     /* stale, and resident blocks are never copied to the file */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;
@@ -151,7 +153,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
     return take_place(block, allowance, true);
 }
 
-/* To the write that reads from it. */
+/* Passes the block's place to its write in flight, which frees it: the write still reads there. */
 static void leave_place(struct block *block)
 {
     block->store->place = block->place;
@@ -259,7 +261,7 @@ void block_free(struct block *block)
         block->doomed = true;
         return;
     }
-    /* If the driver cannot unmap the memory, it stays: the address must not be reused. */
+    /* If the driver cannot unmap the memory, the address stays taken and is not reused. */
     bool gone = !usable(block->state) || block_unmap(block) == CUDA_SUCCESS;
     if (gone && region_contains(block->address))
         region_give(block->address, block->size);

@@ -53,8 +53,9 @@
 
 #define GRID 264                     /* thread blocks: two for each SM of an H200 */
 #define THREADS 256
-#define TOGETHER 2                   /* blocks that one thread examines; as in examine.cu */
-#define PART 64                      /* the first pass reads one word of so many */
+#define TOGETHER 2                   /* blocks that one thread examines; equals TOGETHER in
+                                        examine.cu */
+#define PART 64                      /* the first pass reads one word in PART */
 
 /* One entry of the kernel's table; the layout must be that of `struct target` in examine.cu. */
 struct target {
@@ -62,13 +63,13 @@ struct target {
     uint64_t words;
 };
 
-/* Indexed by client; objects of its copy_context. Protected by service_lock. */
+/* Objects in the copy_context of each client, by client index. Protected by service_lock. */
 static struct examiner {
     bool settled, usable;            /* whether `usable` is known, and whether the kernel works */
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
-    CUdeviceptr table;               /* the blocks to read, and the results */
+    CUdeviceptr table;               /* on the card: the blocks to read, and the results */
 } examiners[CLIENTS_MAX];
 
 /* The blocks that one launch reads. */
@@ -133,7 +134,7 @@ static CUresult start(struct client *client, CUdeviceptr table, const struct loo
     return result;
 }
 
-/* Waits for the end of start()'s work. */
+/* Copies the results of start() to the host and waits for them. */
 static CUresult finish(struct client *client, CUdeviceptr table, const struct looking *looking)
 {
     struct content contents[LOOKS_MAX];
@@ -184,7 +185,7 @@ static bool ready(struct client *client)
     CUresult result = load(client);
     capture_allow();
     own->usable = result == CUDA_SUCCESS;
-    /* A full card may have room another time. */
+    /* After OUT_OF_MEMORY the next order tries again: the card may have free memory then. */
     own->settled = result != CUDA_ERROR_OUT_OF_MEMORY;
     if (!own->usable)
         debug("blocks are not looked at before they leave: error %d", (int)result);
@@ -215,8 +216,8 @@ static CUresult look_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* Reads all words of blocks that may be unchanged, or zero. Blocks beyond the limit are removed
- * from the list, for another time. */
+/* Reads all words of blocks that may be unchanged, or zero. Blocks beyond WHOLES_MAX are removed
+ * from the list; a later order reads them. */
 static CUresult look_again(struct client *client, struct block **blocks, size_t *count)
 {
     struct looking wholes = { .count = 0 };

@@ -8,14 +8,14 @@
 
 /*
  * Reads `count` blocks (at most LOOKS_MAX), all resident and none in use, so that the `look` of
- * each is current: of the first WHOLES_MAX; of the others only if no more than that need to be read
- * completely (block_look_holds() tells). Service thread, in the copy context, service_lock held and
- * memory_lock not. False: nothing is known about any of them.
+ * each becomes valid. If more than WHOLES_MAX blocks have to be read completely, the `look` of the
+ * rest stays invalid (see block_look_holds()). Service thread, in the copy context, with
+ * service_lock held and memory_lock not. False: no result is valid.
  */
 bool content_look(struct client *client, struct block *const *blocks, size_t count);
-/* Every byte is zero. */
+/* Whether all bytes of the block are zero. */
 bool content_is_zero(const struct content *content);
 bool content_equal(const struct content *a, const struct content *b);
 
-/* The copy context is about to end, with the objects in it. */
+/* Forgets the module, stream and table, which end with the copy context. */
 void content_leave_context(struct client *client);

@@ -2,8 +2,8 @@
 /*
  * Changes memory while the program may use it. The calling thread waits until the program runs with
  * room to spare, closes the gate and drains. It then keeps the service thread from carrying out
- * orders until the change is complete: nothing can be evicted, and for the daemon the client runs.
- * If a STOP arrives during the drain, it begins again.
+ * orders until the change is complete, so nothing can be evicted; the daemon sees a running client.
+ * If a STOP arrives during the drain, the whole sequence is repeated.
  *
  * Work in flight may wait for the calling thread. All drains and waits for captures together are
  * therefore bounded by the caller's patience. Time at the gate, until the program has its turn,
@@ -31,7 +31,7 @@ struct task {
     CUresult (*action)(void *);
     void *argument;
     bool ran;
-    uint64_t patience;               /* us that remain */
+    uint64_t patience;               /* us left for drains and for waiting for captures */
 };
 
 static void rest(void *unused, uint64_t us)
@@ -78,7 +78,8 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Until the program runs with the room. A drain would count a thread that waits at the gate. */
+    /* Waits until the program runs with the room. A drain would count a thread that waits at the
+     * gate. */
     if (!gate_enter_unless(clients_stopping, GATE_NO_STREAM))
         return CUDA_ERROR_NOT_READY;
     gate_leave();
@@ -111,7 +112,8 @@ static bool may_begin(struct task *task)
     return true;
 }
 
-/* With memory_lock. A grant is kept for one try only, because other clients may need it. */
+/* Requests the room and tries once. The grant is given up after a failed try, because other clients
+ * may need it. With memory_lock. */
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;
@@ -119,7 +121,7 @@ static CUresult once(struct task *task, uint64_t pins)
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += task->room;
     if (task->room >= pins)
-        client_settle();             /* otherwise when it is pinned */
+        client_settle();             /* if not, run() settles once the memory is pinned */
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     CUresult result = attempt(task);

@@ -6,7 +6,7 @@
 /*
  * Runs `action` while no work of the program runs on the card or can be submitted, all its memory
  * is resident and none of it moves, and the card has `room` more bytes for it, `pins` of which may
- * be pinned afterwards, or as much of its memory in their place. The client's copy stream may be
+ * be pinned afterwards (or the same amount of its other memory). The client's copy stream may be
  * used, and its context is current. Called with memory_lock held, which is released meanwhile and
  * held again in `action`.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out LOADs: loads blocks; see out.c.
+ * Carries out LOADs; out.c carries out EVICTs.
  *
  * A large program is loaded by a sequence of LOADs, as room for it becomes free, and the bus should
  * not pause between them. If the next LOAD has arrived when all copies of one have been started,
@@ -21,7 +21,7 @@ struct load {
     struct progress progress;
 };
 
-/* Undoes the begin of a load. */
+/* Cancels the load of a block: unmaps it and returns it to SWAPPED. */
 static void back_out(struct block *block)
 {
     block_unmap(block);
@@ -58,7 +58,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
     return false;
 }
 
-/* Starts as many copies as there is room for. */
+/* Starts to load blocks until the client's room is filled. */
 static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
@@ -81,7 +81,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
     }
 }
 
-/* Called when all its copies are done, and those of all LOADs before it. */
+/* Answers a LOAD when its copies, and those of all earlier LOADs, have completed. */
 static void answer(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -99,8 +99,8 @@ static void answer(struct client *client, struct load *load, uint64_t *since)
     *since = now;
 }
 
-/* The next LOAD, if no other order comes first: order_yields() may have set an order aside
- * (service.c). */
+/* Receives the next LOAD if it is the next order. Orders that order_yields() has postponed come
+ * first (service.c). */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
     return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);

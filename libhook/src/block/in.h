@@ -4,6 +4,6 @@
 struct client;
 struct nvshare_order;
 
-/* Carries out this LOAD as swap_out() does an EVICT, and those that arrive meanwhile; answers them,
- * too. */
+/* Carries out this LOAD and the LOADs that arrive meanwhile, and answers each with MOVED. Service
+ * thread, service_lock held, memory_lock not. */
 void swap_in(struct client *client, const struct nvshare_order *order);

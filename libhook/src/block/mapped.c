@@ -32,7 +32,7 @@ static CUresult unmap_besides(struct block *block)
                                                     : owner->mappings->unmap(owner, block);
 }
 
-/* Maps the block's physical memory, or releases it. */
+/* Maps the block's physical memory; on failure, releases it. */
 static CUresult map_handle(struct block *block)
 {
     CUmemAccessDesc access[CLIENTS_MAX];

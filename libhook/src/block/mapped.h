@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Physical memory that is made for a block and mapped at its address: map, unmap and open
- * of a store. */
+/* Creates the physical memory of a block and maps it at the block's address. */
 #pragma once
 
 #include "block/block.h"

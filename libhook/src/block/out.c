@@ -5,11 +5,11 @@
  *
  * Copies run on a stream of the library, a few blocks in flight, so that the bus never waits for a
  * map or an unmap: while one block is copied, the previous one is unmapped and released. A block
- * counts as resident from the creation of its memory to its release. Its bytes exist in full in at
- * least one of the two places at every moment:
+ * counts as resident from the creation of its memory to its release. At every moment, all
+ * its bytes are on the card or in its place (`struct place`):
  *
- *   evicting   mapped until the copy has been seen to end; then its place has the only copy;
- *   loading    the place is kept until the copy has been seen to end.
+ *   evicting   the block stays mapped until its copy to the place has completed;
+ *   loading    the block keeps its place until the copy to the card has completed.
  *
  * The first section selects the blocks. Some need no copy: a block that was never loaded holds
  * nothing. The others are read first (contents.c). A block of zeros is only released, and cleared
@@ -17,9 +17,9 @@
  * because its place still has the bytes. A block that was written back or loaded since the program
  * ran needs no reading.
  *
- * A speculative move may have to leave the bus to a program that copies (bus_sharing.c). The daemon
- * then sends YIELD. Each order checks for it before each block and each piece of one (pipeline.h),
- * and ends there: blocks that have not been evicted stay.
+ * A speculative move must free the bus when a program begins to copy (bus_sharing.c). The daemon
+ * then sends YIELD. A speculative order checks for YIELD before each block and each piece of a
+ * block (pipeline.h), and ends there: the other blocks stay resident.
  *
  * Writeback: copies blocks of an idle program to their places and leaves them on the card. If
  * another client needs the room, these blocks are evicted as fast as memory can be unmapped; if the
@@ -51,14 +51,15 @@
  *   1. blocks that held only zeros when they were last read: no copy either way;
  *   2. blocks that were unchanged at their last eviction, and blocks written back or loaded since
  *      the program ran: no copy out;
- *   3. all the rest.
+ *   3. all other blocks.
  *
- * Among equals the youngest go first, so always in the same order. When a little less than all
- * blocks must be evicted, the same old blocks stay each time, and their places serve others.
+ * Within a class the blocks allocated last go first, so the order is always the same. If nearly all
+ * blocks must be evicted at each turn, the same old blocks stay resident each time, and other
+ * blocks can use their places.
  *
- * A program that has allocated most of the card in advance has many blocks of zeros, but they must
- * be read to know which. If the known ones do not suffice, blocks that were never read are read at
- * once, fifty times faster than the bus.
+ * A program that has allocated most of the card in advance has many blocks of zeros, but only
+ * reading shows which. If the known blocks of zeros do not suffice, blocks that were never read are
+ * read now, fifty times faster than the bus could copy them.
  *
  * All of this only determines the order. Every block is read again when it is evicted, which
  * decides whether it is copied.
@@ -75,7 +76,7 @@ static struct block *victim_next(const struct client *client, unsigned *rank, bo
     return block;
 }
 
-/* A block chosen for eviction stays. */
+/* Returns a block that was chosen for eviction to RESIDENT. */
 static void keep_victim(struct block *block)
 {
     block_set_state(block, BLOCK_RESIDENT);
@@ -84,14 +85,14 @@ static void keep_victim(struct block *block)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* A block has been read. */
+/* Records that a block has been read, and whether it was all zero. */
 static void victim_seen(struct block *block)
 {
     block->seen = true;
     block->light = block->look.whole && content_is_zero(&block->look.all);
 }
 
-/* From here on the blocks do not disappear, even if they are freed. */
+/* Chooses blocks that were never read. They become EVICTING, which defers a free of the program. */
 static size_t take_unseen(struct client *client, struct block **blocks)
 {
     struct block *block;
@@ -153,8 +154,8 @@ static struct departure departure(struct client *client, const struct nvshare_or
     };
 }
 
-/* Chooses blocks to evict until they hold `wanted` bytes, at most `most` blocks: either all of them
- * readable, or none. From here on they do not disappear, even if they are freed. */
+/* Chooses blocks to evict until they hold `wanted` bytes, at most `most` blocks: all of
+ * them managed, or none. The blocks become EVICTING, so a free of the program is deferred. */
 static size_t take(const struct departure *departure, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
@@ -171,7 +172,7 @@ static size_t take(const struct departure *departure, unsigned *rank, struct blo
     return count;
 }
 
-/* The blocks that need to be read: those written back just now do not. */
+/* Stores in `found` the blocks that must be read: clean and managed blocks need not be. */
 static size_t unsaved(struct block *const *blocks, size_t count, struct block **found)
 {
     size_t kept = 0;
@@ -181,9 +182,9 @@ static size_t unsaved(struct block *const *blocks, size_t count, struct block **
     return kept;
 }
 
-/* However little is read, the holder loses the card for a part of a millisecond. If blocks are read
- * and no client waits, the blocks that would be evicted next are read with them, and later orders
- * find their results. */
+/* Reads the chosen blocks. Each launch, however small, costs the holder a part of a millisecond of
+ * the card. With `further`, when no client waits for this order, the blocks that would be evicted
+ * next are read in the same launch, and later orders use the results. */
 static void look(struct departure *departure, bool further)
 {
     struct client *client = departure->client;
@@ -210,8 +211,8 @@ static void look(struct departure *departure, bool further)
     }
 }
 
-/* If a client waits for the room, chooses a few blocks at first, so that the copies begin, and then
- * more while these go on. */
+/* Chooses and reads the next blocks. If a client waits for the room, the first batch is small so
+ * that copies begin soon; each later batch is four times larger. */
 static void gather(struct departure *departure, uint64_t wanted)
 {
     bool hurry = !departure->keeps_resident && (departure->order->flags & NVSHARE_AHEAD) == 0
@@ -224,8 +225,8 @@ static void gather(struct departure *departure, uint64_t wanted)
     look(departure, !hurry);
 }
 
-/* The next block, which is EVICTING from now on and has been read, of those to be evicted to make
- * `wanted` bytes of room, or to be written back. NULL: there is none. memory_lock is held, and may
+/* Returns the next block to be evicted or written back, in state EVICTING and read. `wanted`: bytes
+ * still to be evicted or written back. NULL: there is none. memory_lock is held, and may
  * be released meanwhile. */
 static struct block *departure_next(struct departure *departure, uint64_t wanted)
 {
@@ -292,7 +293,7 @@ static bool departure_copy(struct departure *departure, struct block *block)
     return true;
 }
 
-/* No more blocks are to be evicted: completes everything that was begun. */
+/* Ends the order: releases the chosen blocks and waits for all copies in flight. */
 static void departure_end(struct departure *departure)
 {
     while (departure->taken < departure->count)
@@ -304,6 +305,7 @@ static void departure_end(struct departure *departure)
         departure->flags |= NVSHARE_DRIVER_ERROR;
 }
 
+/* Bytes of blocks whose last copy is in flight. */
 static uint64_t leaving(const struct pipeline *line)
 {
     uint64_t bytes = 0;
@@ -333,7 +335,7 @@ static bool vanish(struct block *block)
     return true;
 }
 
-/* The same, after it was read. */
+/* Evicts a block without a copy after it was read and found zero or unchanged. */
 static bool vanish_seen(struct block *block, bool zero)
 {
     if (!vanish(block))
@@ -398,16 +400,17 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     /* Blocks that could not be evicted still fill the client's room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
     if (filled > before)
-        filled = before;             /* a request is no room: the daemon has not granted it */
+        filled = before;             /* `pending` is requested, not granted */
     if (memory->room < filled)
         memory->room = filled;
     *flags = departing.flags;
     return departing.progress.bytes;
 }
 
-/* Copies the oldest blocks of which only another GPU has the bytes to the host, until `bytes` are under
- * way. They are COPYING meanwhile, so that they do not disappear. Returns bytes copied; 0: no more can
- * be. Service thread, with memory_lock, which is released meanwhile. */
+/* Copies to the host the oldest swapped blocks whose only copy is on another GPU, at most `bytes`
+ * bytes rounded up to a block and COPIES_IN_FLIGHT blocks. They are COPYING meanwhile, so a free of
+ * the program is deferred. Returns the bytes copied; 0: none could be. Service thread, with
+ * memory_lock, which is released meanwhile. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
     struct block *block, *blocks[COPIES_IN_FLIGHT];
@@ -470,10 +473,10 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
         return;
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
-    surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* some may be freed */
-    /* These bytes count as host memory until they have moved, and so do their new places. Within the
-     * order's allowance the host has room for them once. The lock is released meanwhile, so reports
-     * of other threads must count them. */
+    surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* may have shrunk */
+    /* These bytes count as host memory until they have moved, and so do their new places. Within
+     * the order's allowance the host has room for them once. The lock is released meanwhile, so
+     * reports of other threads must count them. */
     client->memory.host -= surplus;
     client->returning = surplus;
     tier_host.room(client, surplus);
@@ -492,7 +495,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     }
 }
 
-/* False: no more can be written back now. */
+/* Writes back one block. False: no more can be written back now. */
 static bool save(struct departure *departure, struct block *block)
 {
     if (!block->doomed) {

@@ -8,13 +8,15 @@
 struct client;
 struct nvshare_order;
 
-/* Copies on another GPU of blocks that are on the card are forgotten, as far as they exceed the order's
- * loan. With memory_lock held, at any time. Returns bytes that may lie there. */
+/* Frees places on another GPU beyond the order's loan, of resident blocks and of swapped blocks
+ * that have a copy on the host. With memory_lock held. Returns the bytes that may stay there. */
 uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order);
-/* What lies on another GPU beyond the order's loan goes to host memory. As the next two. */
+/* Copies swapped blocks beyond the order's loan from the other GPU to host memory. Called as
+ * swap_out(). */
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* Carry out an EVICT; `*flags` receives the errors. Service thread, service_lock held, memory_lock
- * not. Without KEEP: returns the bytes moved. */
+/* Carries out an EVICT without KEEP; `*flags` receives the errors. Service thread, service_lock
+ * held, memory_lock not. Returns the bytes copied. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* With KEEP: returns the bytes that could be evicted without a copy now. */
+/* Carries out an EVICT with KEEP, called as swap_out(). Returns the bytes that could be evicted
+ * without a copy now. */
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);

@@ -7,17 +7,16 @@
 
 #include "block/block.h"
 
-/* A speculative move may have to leave the bus at once to a program that copies. It therefore moves
- * in pieces, one that is being copied and one behind it: when no more are started, the rest takes
- * less than a millisecond. */
+/* A speculative move must free the bus at once when a program begins to copy. It therefore copies
+ * in pieces and has at most two in flight, which end in less than a millisecond. */
 #define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2
 #define PIECE_AHEAD ((size_t)16 << 20)
 
-/* Whether this order, which is being carried out, must end now (YIELD). Service thread. */
+/* Whether the daemon has sent a YIELD for the order being carried out. Service thread. */
 bool order_yields(struct client *client, const struct nvshare_order *order);
-/* For long loops with memory_lock held: regularly lets other threads have it. `held_since`: 0 at
- * first, and kept between calls. */
+/* For long loops with memory_lock held: regularly releases and retakes the lock. `held_since`: the
+ * caller sets it to 0 before the loop and keeps it between calls. */
 void memory_lock_yields(uint64_t *held_since);
 
 /* The progress of one order. */
@@ -33,8 +32,8 @@ struct pipeline {
         struct progress *progress;
         unsigned event;
         size_t bytes;
-        bool last;                   /* of its block */
-    } moves[COPIES_IN_FLIGHT];       /* a ring; one event each */
+        bool last;                   /* the last copy of its block */
+    } moves[COPIES_IN_FLIGHT];       /* a ring; each entry has one event */
     unsigned first, count;
     uint64_t since, bytes;           /* us: when it was last empty; bytes copied since */
 };

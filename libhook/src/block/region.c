@@ -98,8 +98,8 @@ static CUresult add_region(size_t size)
     return CUDA_SUCCESS;
 }
 
-/* The first run of those certainly long enough, else the first long enough in the bucket where only
- * some are. */
+/* A free run of at least `pages` pages: the first run of a bucket in which all runs are long
+ * enough, else the first long enough run of the bucket in which only some are. */
 static struct run *find(size_t pages)
 {
     unsigned exact = bucket_of(pages);
@@ -119,7 +119,8 @@ CUresult region_take(size_t size, CUdeviceptr *address)
     if (run == NULL) {
         CUresult result;
         size_t most = size > REGION_SIZE ? size : REGION_SIZE;
-        /* Less if that much is refused: RLIMIT_AS, processors with 39-bit addresses. */
+        /* Try smaller regions if the kernel or driver refuses: RLIMIT_AS, processors with 39-bit
+         * addresses. */
         while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
             most = most / 2 > size ? most / 2 : size;
         if (result != CUDA_SUCCESS)
@@ -166,7 +167,7 @@ void region_give(CUdeviceptr address, size_t size)
             free(after);
     }
     if (run == NULL && (run = malloc(sizeof *run)) == NULL)
-        return;                      /* only these addresses are lost */
+        return;                      /* leaks these addresses, but no memory */
     *run = (struct run){ .first = first, .pages = pages, .region = region };
     insert(run);
 }

@@ -27,7 +27,7 @@ static struct searches {
     size_t room;                     /* slots; a power of two, or 0 */
     size_t used, blocks;             /* slots up to the youngest block; blocks in them */
     uint64_t bytes[SEARCHES];
-    uint64_t turn;                   /* for which the leaves are valid */
+    uint64_t turn;                   /* client->turns for which the leaves are valid */
 } all[CLIENTS_MAX];
 
 _Static_assert(SEARCHES <= 16, "a bit for each");

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves swapped blocks on from host memory to the client's file, so that the host memory can be given
- * back. The block stays swapped and keeps its place in host memory until its bytes are in the file,
- * so a LOAD never waits for a write: it copies from host memory, and what was written is dropped.
+ * Moves swapped blocks on from host memory to the client's file, so that the host memory can be
+ * given back. The block stays swapped and keeps its place in host memory until its bytes are in the
+ * file, so a LOAD never waits for a write: it copies from host memory, and what was written is
+ * dropped.
  *
- * A block that is freed or moves elsewhere meanwhile leaves its place to the write, which may read
- * from it for as long as the disk likes.
+ * If a block is freed or moved elsewhere during its write, it passes its place in host memory to
+ * the write, which reads from the place until the disk has finished.
  *
- * Those evicted first go first: the youngest (out.c). They fill whole slabs, which are released
- * (service.c).
+ * The blocks that were evicted first, the youngest (out.c), are written first. They fill whole
+ * slabs of host memory, which the service thread releases (service.c).
  */
 #include "block/store.h"
 
@@ -35,7 +36,7 @@ static void note_error(struct client *client, int error)
     client->store_error = error;
 }
 
-/* The write has ended. */
+/* Completes a write that has ended. */
 static void finish(struct client *client, struct store *store)
 {
     struct disk_extent *extent = store->write.extent;
@@ -47,7 +48,7 @@ static void finish(struct client *client, struct store *store)
     } else {
         struct place place = block->place;
         block->store = NULL;
-        /* It may have been loaded and evicted again. */
+        /* If the block was loaded and evicted again meanwhile, the file has old bytes. */
         if (error == 0 && block->state == BLOCK_SWAPPED && store->turn == client->turns) {
             disk_take(client, extent, &block->place);
             place.tier->give(client, block->size, &place);

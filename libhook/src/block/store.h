@@ -8,10 +8,10 @@
 /* Carries out STORE. `descriptor`: sent with the order, or -1; the caller keeps it. May release and
  * retake the lock. */
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor);
-/* Completes blocks that are written and begins others. Returns the us until it must be called
- * again. */
+/* Completes writes that have ended and begins others. Returns the us until the next call is due;
+ * NEVER: no write is in flight. */
 int64_t store_step(struct client *client);
-/* Ends what is under way with the requests that are; store_step() begins it anew. */
+/* Cancels all writes at the end of their current disk request; store_step() begins them again. */
 void store_cancel(struct client *client);
-/* A new daemon has ordered nothing yet. */
+/* Voids the last STORE: a new daemon is connected, which has sent none yet. */
 void store_forget_order(struct client *client);

@@ -14,12 +14,12 @@ int host_memory_nearest(CUdevice device);
 char *host_memory_map(size_t size, int node);
 /* Populates a part of the mapping. */
 void host_memory_fill(char *memory, size_t size);
-/* Registers a populated part with the driver, as one piece. False: refused. */
+/* Registers a populated part with the driver, as one piece. False: the driver refuses. */
 bool host_memory_register(char *memory, size_t size);
-/* The same for a piece that was registered before and not unmapped since. */
+/* Registers again a piece that was registered before and has stayed mapped. */
 bool host_memory_register_again(char *memory, size_t size);
-/* For any part of a mapping that is not registered. */
+/* Unmaps any part of a mapping that is not registered. */
 void host_memory_unmap(char *memory, size_t size);
-/* For a whole registered piece. False: the driver may still hold it registered; the piece stays
- * mapped until it does not, because the driver would take later memory at this address for it. */
+/* Unregisters a whole piece. False: the driver may still have the piece registered. It must then
+ * stay mapped, because the driver would mistake later memory at this address for it. */
 bool host_memory_unregister(char *memory);
