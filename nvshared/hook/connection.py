@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One program's connection: a socket, a queue of packets that it has not taken yet, and
-a descriptor that tells when its process dies (a forked child may hold the socket for ever).
+"""One client's connection: its socket, a queue of unsent packets, and a pidfd.
 
-A keeper outside of this process (systemd's file descriptor store) holds a copy
-of each client's socket, so that its connection outlives us. What is to end for
-good must therefore be shut down, which closing alone no longer does.
+The pidfd reports the death of the client's process, because a forked child may keep the socket open
+for ever.
 
-asyncio has no streams for SOCK_SEQPACKET, so this uses its readers and writers.
+A keeper outside of this process (systemd's file descriptor store) holds a copy of each client's
+socket, so that the connection survives a restart of the daemon. So a connection that must end is
+shut down: closing the daemon's copy alone would not end it.
+
+asyncio has no streams for SOCK_SEQPACKET, so this module uses add_reader and add_writer.
 """
 
 import asyncio
@@ -33,23 +35,23 @@ from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
-PACKETS_AT_A_TIME = 4                   # then the others have their turn
-QUEUE_LONGEST = 256                     # packets; the kernel holds about as many before these
-LINGER = 1.0                            # seconds for a refused client to ask, and to read why
+PACKETS_AT_A_TIME = 4                   # read from one connection before other users' work
+QUEUE_LONGEST = 256                     # packets, besides about as many in the socket's buffer
+LINGER = 1.0                            # seconds for a refused client to send HELLO and read why
 
 
 class Keeper(Protocol):
-    """Holds sockets for the daemon that comes after us."""
+    """Holds copies of sockets for the next daemon."""
 
     def keep(self, name: str, descriptor: int) -> None:
-        """Holds a copy, if it can."""
+        """Stores a copy of the descriptor under the name, if possible."""
 
     def forget(self, name: str) -> None:
-        """Lets go of it. Harmless when it holds nothing of that name."""
+        """Drops the copy with this name; no-op if there is none."""
 
 
 class Listener(Protocol):
-    """What a connection needs of the server that accepted it."""
+    """The part of the server that its connections use."""
 
     manager: Manager
     config: Config
@@ -58,7 +60,7 @@ class Listener(Protocol):
     complain: Callable[[Peer, str, str], None]
 
     def forget(self, connection: "HookConnection") -> None:
-        """A connection has ended."""
+        """Removes a connection that has ended."""
 
 
 class HookConnection:
@@ -68,7 +70,7 @@ class HookConnection:
         self, server: Listener, connected: socket.socket, who: Peer, refusal: Refusal | None,
         name: str | None = None,
     ) -> None:
-        """`name`: what an earlier daemon had it kept under; None if it is new.
+        """`name`: the keeper's name for a connection of an earlier daemon; None: a new connection.
 
         Raises ProcessLookupError if the process is dead already.
         """
@@ -82,7 +84,7 @@ class HookConnection:
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = False
         self._finishing = False
-        self._listens = True            # not while it waits for its user's turn, or for a look
+        self._listens = True            # False: waits for its user's turn in Rotation, or a lookup
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, who.pid)
         self._timeout: asyncio.TimerHandle | None = None
@@ -90,7 +92,7 @@ class HookConnection:
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._bereaved)
         if name is not None:
-            # It may be in a long drain, and is known to be a client: no timeout.
+            # The peer is known to be a client, and may be in a long drain: no timeout for HELLO.
             self.session.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
             return
         if refusal is not None:
@@ -101,7 +103,7 @@ class HookConnection:
             server.keeper.keep(self.name, connected.fileno())
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Sends now if the kernel takes it, else as soon as it does. Closes the descriptor."""
+        """Sends the packet, or queues it if the socket's buffer is full. Closes the descriptor."""
         if self._ended:
             _close(descriptor)
             return
@@ -111,23 +113,23 @@ class HookConnection:
                 self._loop.add_writer(self._socket, self._writable)
             if len(self._queue) > QUEUE_LONGEST:
                 self._complain("unread", "it does not read what it is sent")
-                # Not at once: the one who sends is in the middle of something.
+                # Deferred: the caller may be in the middle of changing the client's state.
                 self._loop.call_soon(self.end, "it did not read")
 
     def drop(self, why: str) -> None:
-        """Closes in a moment, as the client breaks its rules."""
+        """Closes the connection in the next pass of the event loop, for a protocol violation."""
         self._complain("malformed", f"dropped: {why}")
         self._loop.call_soon(self.end, why)
 
     def finish(self) -> None:
-        """Closes when the other side has closed, or after a moment."""
+        """Closes when the client has closed its end, or after LINGER."""
         self._finishing = True
         if not self._queue:
             self._shut()
         self._again_in(LINGER)
 
     def end(self, why: str, *, for_good: bool = True) -> None:
-        """Closes now; if not for good, the keeper keeps its copy. Harmless when repeated."""
+        """Closes now; unless `for_good`, the keeper keeps its copy. No-op when repeated."""
         if self._ended:
             return
         self._ended = True
@@ -164,7 +166,7 @@ class HookConnection:
         self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
 
     def resume(self) -> None:
-        """The session has looked up what it must know before its next record."""
+        """Reads again: the session has finished the lookup that its next record needed."""
         self._server.rotation.offer(self.peer.account, self._read)
 
     def _listen(self, *, on: bool) -> None:
@@ -218,7 +220,10 @@ class HookConnection:
                 self._shut()
 
     def _try(self, packet: bytes, descriptor: int | None) -> bool:
-        """False: the kernel takes no more now. A broken socket takes everything, and ends soon."""
+        """Sends a packet. False: the socket's buffer is full.
+
+        True for a broken socket, too, whose connection then ends.
+        """
         try:
             if descriptor is None:
                 self._socket.send(packet)

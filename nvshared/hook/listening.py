@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listening socket: made, taken over from systemd, and taken away again.
+"""Creates the listening socket, and removes it at the end.
 
-A socket file may be left over from a daemon that was killed. It is removed only
-when nobody listens on it, and the look and the removal happen under a lock on
-the folder, so that two daemons that start at once do not remove each other's.
+The socket file of a killed daemon may still exist. It is removed only if no process listens on it.
+Check and removal happen under a lock on the directory, so that two daemons that start at the same
+time do not remove each other's socket.
 """
 
 import errno
@@ -18,14 +18,14 @@ from pathlib import Path
 from nvshared.errors import AlreadyRunning, InvalidArgs, NotPermitted, NvshareError
 
 MODE = 0o666                            # any user's program may ask for the GPU
-# Connections in the kernel's queue, at most. Each new one waits behind all of them, whoever's they
-# are; where the queue is full, connect() waits. The same as in nvshared.socket.
+# Maximum number of connections in the kernel's queue, which is first in, first out for all users.
+# If the queue is full, connect() blocks. nvshared.socket sets the same number.
 BACKLOG = 256
 PATH_LONGEST = 107                      # sun_path without its final zero
 
 
 class Listening:
-    """A bound and listening SOCK_SEQPACKET socket; `close` leaves nothing behind."""
+    """A bound and listening SOCK_SEQPACKET socket; `close` removes its file."""
 
     def __init__(self, path: Path) -> None:
         """Raises AlreadyRunning, NotPermitted, InvalidArgs or NvshareError with the path."""
@@ -39,7 +39,7 @@ class Listening:
         try:
             self._folder_made = _make_folder(path.parent)
             with _locked(path.parent):
-                self.found_stale = _remove_stale(path)  # a daemon before us was killed
+                self.found_stale = _remove_stale(path)  # True: an earlier daemon was killed
                 self.socket = _bind(path)
                 self._inode = path.stat().st_ino
         except PermissionError as error:
@@ -62,7 +62,7 @@ class Listening:
             if self._folder_made:
                 self.path.parent.rmdir()
         except FileNotFoundError:
-            return                      # somebody else has cleaned up
+            return                      # another process has removed the file
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
@@ -73,7 +73,7 @@ def _make_folder(folder: Path) -> bool:
         folder.mkdir(mode=0o755, parents=True)
     except FileExistsError:
         return False
-    folder.chmod(0o755)                 # whatever the umask is: every user must get through
+    folder.chmod(0o755)                 # despite the umask: every user must reach the socket
     return True
 
 
@@ -106,9 +106,9 @@ def _remove_stale(path: Path) -> bool:
         except FileNotFoundError:
             return False
         except (BlockingIOError, InterruptedError):
-            pass                        # its queue is full: somebody does listen
+            pass                        # its queue is full, so a process does listen
         except OSError as error:
-            if error.errno != errno.EPROTOTYPE:     # a socket of another kind, and alive
+            if error.errno != errno.EPROTOTYPE:     # a process listens on a socket of another type
                 raise
     raise AlreadyRunning(
         f"another nvshared listens on {path}",

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of a client's socket, of which none may carry descriptors.
+"""Reads packets from clients' sockets; packets must not carry descriptors.
 
-The kernel closes the descriptors that a client has sent when their packet is read or the socket
-is closed, and the sender decides how long that takes: closing a TCP connection with SO_LINGER
-waits for its other end. Since Linux 6.16 the kernel refuses them for us. Before, and on connections
-older than our listening, each packet is looked at before it is read (MSG_PEEK closes nothing), and
-a queue with descriptors is emptied on a thread of its own. The service manager, which may hold a
-copy of the socket, is told to close it only after that: its own close would wait as well.
+When a packet with descriptors is read, or its socket is closed, the kernel closes the descriptors,
+and the sender controls how long that blocks: closing a TCP connection with SO_LINGER waits for its
+other end. Linux 6.16 and later refuse descriptors for the daemon. On older kernels, and on
+connections accepted by an earlier daemon, each packet is first read with MSG_PEEK, which closes
+nothing, and a queue that holds descriptors is emptied on a separate thread. The service manager may
+hold a copy of the socket. It is asked to close the copy only after the queue is empty, because its
+close() would block as well.
 
-SO_PASSCRED tells an empty packet from the end of the connection: only a packet has credentials.
-Descriptors beside them find no place in the buffer, which the kernel reports by MSG_CTRUNC.
+SO_PASSCRED distinguishes an empty packet from the end of the connection: only a packet has
+credentials. The control buffer has no space for descriptors besides the credentials, so the kernel
+reports descriptors by MSG_CTRUNC.
 """
 
 import asyncio
@@ -22,18 +24,18 @@ from threading import Thread
 from nvshared.errors import ProtocolError
 
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
-FIRST_MOST = 4                          # packets before the first answer: names, files, HELLO
+FIRST_MOST = 4                          # packets before the daemon's first reply; last is HELLO
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
 
 def refuse_descriptors(listening: socket.socket) -> None:
-    """Has the kernel refuse them on all connections made from now on, if it can."""
+    """Makes the kernel refuse descriptors on connections accepted from now on, if it can."""
     with suppress(OSError):
         listening.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def prepare(connected: socket.socket) -> None:
-    """Makes a socket non-blocking, and its packets tell descriptors."""
+    """Makes a socket non-blocking, and enables the detection of descriptors."""
     connected.setblocking(False)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
@@ -55,8 +57,8 @@ def receive(connected: socket.socket, size: int) -> bytes | None:
 def close(
     connected: socket.socket, loop: asyncio.AbstractEventLoop, emptied: Callable[[], None]
 ) -> None:
-    """Shuts a socket down and closes it. Calls `emptied` before, once nothing is queued."""
-    with suppress(OSError):             # the client may have gone before
+    """Shuts a socket down, empties its queue, calls `emptied`, and closes the socket."""
+    with suppress(OSError):             # the client may have disconnected already
         connected.shutdown(socket.SHUT_RDWR)
 
     def finish() -> None:
@@ -90,16 +92,17 @@ def turn_away(
         prepare(connected)
         close(connected, loop, lambda: None)
         return
-    with suppress(OSError):             # Unread packets would keep the client from reading that.
+    with suppress(OSError):             # With unread packets, close() would discard the refusal.
         for _ in range(FIRST_MOST):
             connected.recv(1)
     connected.close()
 
 
 def leave(connected: socket.socket) -> None:
-    """Closes our copy of a socket; one with descriptors is left to the end of the process.
+    """Closes the daemon's copy of a socket, unless descriptors are queued in it.
 
-    At that, the kernel does not wait for a TCP connection.
+    A socket with descriptors stays open until the process ends: the kernel then does not wait for
+    TCP connections.
     """
     if _drop_harmless(connected):
         connected.close()
@@ -108,7 +111,7 @@ def leave(connected: socket.socket) -> None:
 
 
 def _drop_harmless(connected: socket.socket) -> bool:
-    """Reads what is queued, up to the first packet with descriptors. False: there is one."""
+    """Reads queued packets up to the first one with descriptors. False: there is such a packet."""
     try:
         while receive(connected, 1) is not None:
             continue

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session does for its client while that is parked: its hook hears no order, and its memory,
-pinned or not, is off the card.
+"""Stands in for the hook of a parked client, whose memory, pinned or not, is off the card.
 
-Orders are held back from PARK to UNPARK. A LOAD or RUN means that the client's turn has come, so
-the client has to be woken first. An order that takes memory away is answered
-here, because nothing of the client is on the card. The hook's figures go on to the scheduler
-without what is pinned; once a thread wants the driver, as memory that the thread is about to pin.
-So the client gets that room with its turn, as every client does.
+Orders to the hook are held back from PARK to UNPARK. A LOAD or RUN means that the client's turn has
+come, so the client is woken first. An order that evicts or writes back memory is acknowledged by
+the session, because the client has no memory on the card. The figures that the scheduler gets
+contain no pinned memory. Once a thread wants the driver, the pinned bytes count as memory that the
+thread is about to pin, so that the client gets free bytes for it with its turn.
 """
 
 import asyncio
@@ -31,28 +30,28 @@ WORDS = {
 
 
 class ParkedHook:
-    """The hook of one client, as far as it is parked or about to be."""
+    """The parking state of one client's hook."""
 
     def __init__(self, send: Callable[[bytes, int | None], None]) -> None:
         """`send`: Wire.send."""
         self.away = False               # the process is checkpointed
         self.wanted = False             # a thread of it wants the driver
-        self.memory = events.Memory()   # as the hook said last
+        self.memory = events.Memory()   # the hook's last figures
         self._send = send
         self._held: list[tuple[actions.Order | None, bytes, int | None]] | None = None
-        self._number = 0                # of the PARK that was sent last
+        self._number = 0                # of the last PARK sent
         self._answer: asyncio.Future[Park] | None = None
 
     @property
     def holds(self) -> bool:
-        """Orders are held back."""
+        """Whether orders are held back."""
         return self._held is not None
 
     async def park(self, *, ahead: bool) -> None:
-        """Has the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
+        """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
 
-        Raises NvshareError with the reason if it does not. Orders are held back even then, until
-        unpark().
+        Raises NvshareError with the hook's reason to refuse. Orders are held back in any case,
+        until unpark().
         """
         self._held, self.wanted = [], False
         self._answer = asyncio.get_running_loop().create_future()
@@ -70,12 +69,14 @@ class ParkedHook:
             raise NvshareError(WORDS[answer])
 
     def found(self) -> None:
-        """An earlier daemon has parked it."""
+        """Marks the client as parked by an earlier daemon."""
         self._held, self.away = [], True
 
     def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
-        """The process runs, on the card with this UUID: the orders held
-        back go out first; those of a card that it has left do not."""
+        """Sends UNPARK, as the process runs on the card with this UUID, then the held orders.
+
+        `moved`: the process has moved to another card, so the held orders are dropped.
+        """
         self.away = self.wanted = False
         self._send(protocol.encode_unpark(gpu), None)
         held, self._held = self._held or [], None
@@ -88,33 +89,33 @@ class ParkedHook:
             self._send(packet, page)
 
     def lost(self) -> None:
-        """The connection has ended."""
+        """Fails a pending park(), as the connection has ended."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(NvshareError("it has ended"))
 
     def hold(self, order: actions.Order | None, packet: bytes, page: int | None) -> None:
-        """Keeps what would be sent, for later."""
+        """Keeps a packet until unpark(). A newer unasked LIMITS replaces an older one."""
         assert self._held is not None
         if isinstance(order, actions.Limits) and not order.number:
             self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
         self._held.append((order, packet, page))
 
     def leave(self) -> list[actions.MoveOrder]:
-        """The process is checkpointed. Returns the orders held back that need no hook."""
+        """Notes that the process is checkpointed. Returns held orders that need no hook."""
         self.away = True
         held, self._held = self._held or [], []
         self._held = [one for one in held if not answerable(one[0])]
         return [one for one, _, _ in held if isinstance(one, actions.MoveOrder) and answerable(one)]
 
     def hear(self, record: ReportRecord) -> bool:
-        """What the hook says of being parked. False: the record says something else.
+        """Handles the hook's reply to PARK. False: the record is of another type.
 
-        Raises ProtocolError if its answer is no member of Park.
+        Raises ProtocolError if the reply is not a member of Park.
         """
         if record.type is Type.PARKED:
             if record.moved not in WORDS and record.moved != Park.DONE:
                 raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
-            # A late answer is to an earlier PARK; the threads have been let go on since.
+            # A late reply belongs to an earlier PARK, whose threads have been released since.
             if (record.number == self._number
                     and self._answer is not None and not self._answer.done()):
                 self.wanted = bool(record.flags & Flag.WANTS)
@@ -123,7 +124,7 @@ class ParkedHook:
         return False
 
     def seen(self, memory: events.Memory) -> events.Memory:
-        """The hook's figures, as they are while the process is checkpointed."""
+        """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""
         self.memory = memory
         if not self.away:
             return memory
@@ -132,7 +133,7 @@ class ParkedHook:
 
 
 def answerable(order: actions.Order | None) -> bool:
-    """An order that takes memory away, or writes it back."""
+    """Whether the order evicts or writes back memory, so that no hook is needed to answer it."""
     return isinstance(order, actions.MoveOrder) and not isinstance(order, actions.Load)
 
 

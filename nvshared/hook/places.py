@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds the number of connections, in all and of each user.
+"""Bounds the number of connections, in total and per user.
 
-There are so many places in all, and each user but root may have so many of them. The last of
-them are kept: a sixteenth for root alone, and a quarter for users who have few. The more a user
-has, the more must be left for others. So a few users who take all they can get leave places for
-a user who has none yet, and root always finds one.
+The total is fixed, and each user except root has a maximum. Part of the total is reserved: 1/16 for
+root, and up to 1/4 for users with few connections. The more connections a user has, the more it
+must leave free for others. So a few users that open as many connections as they can still leave
+some for a user without any, and for root.
 
-A pod or container counts as a user of its own, whatever user ids are in use in there; root in
-there is not this root.
+A pod or container counts as a separate user, whatever uids its processes have. Root in a container
+is not the host's root.
 """
 
 from collections import Counter
 from collections.abc import Hashable
 
 ROOT = ""
-FOR_ROOT = 16                           # the part of all places that only root gets
-FOR_OTHERS = 4                          # the part that users with many leave to others,
-MANY = 256                              # which is this part of them, or more
+FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
+FOR_OTHERS = 4                          # users with many connections leave 1/4 free for others;
+MANY = 256                              # many: 1/256 of all connections, or more
 
 
 class Places:
-    """Counts them, by account (machine/peer.py)."""
+    """Counts connections by account (machine/peer.py)."""
 
     def __init__(self, most: int, most_of_a_user: int) -> None:
         self._left = self._most = most
@@ -28,7 +28,7 @@ class Places:
         self._by_account: Counter[Hashable] = Counter()
 
     def take(self, account: Hashable) -> bool:
-        """Takes a place for a user. False: there is none for it."""
+        """Counts a new connection of a user. False: the user must not have another one."""
         if self._left <= self._kept_from(account):
             return False
         self._left -= 1
@@ -36,14 +36,14 @@ class Places:
         return True
 
     def give(self, account: Hashable) -> None:
-        """Gives a place back."""
+        """Removes a user's connection from the count."""
         self._left += 1
         self._by_account[account] -= 1
         if not self._by_account[account]:
             del self._by_account[account]
 
     def _kept_from(self, account: Hashable) -> int:
-        """The number of places that this user must leave to others."""
+        """Returns the number of connections that this user must leave free for others."""
         if account == ROOT:
             return 0
         has = self._by_account[account]

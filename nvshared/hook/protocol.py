@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of libhook/include/nvshare/protocol.h, which is the specification.
+"""Encodes and decodes the records that libhook/include/nvshare/protocol.h specifies.
 
-One packet of the socket is one record of 104 bytes, little-endian. This checks all that can
-be checked without knowing the conversation; what a record means at its moment is
-session.py's to judge.
+Each packet of the socket is one record of 104 bytes, little-endian. This module checks what can be
+checked in a single record. session.py checks whether a record is valid in the state of its
+connection.
 """
 
 import struct
@@ -114,19 +114,19 @@ TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 HEARD = struct.Struct("<2Q")
 SIZE = 104
-REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # of a hook
-TEXT_PIECE = 88                         # bytes in one record,
-TEXT_LONGEST = 5 * TEXT_PIECE           # and in all
+REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # sent by hooks
+TEXT_PIECE = 88                         # bytes of text in one record,
+TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
-NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # where others say what they have heard
-ASKS = frozenset({Type.HELLO, Type.COMMIT})     # say `commit` where others say `moved`
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # have `uuid` in place of struct HEARD
+ASKS = frozenset({Type.HELLO, Type.COMMIT})     # have `commit`, `pins` in place of `moved`, `took`
 
 
 @dataclass(frozen=True, slots=True)
 class OrderRecord:
     """struct nvshare_order, daemon to hook.
 
-    The flags of REFUSED are the refusal, those of QUEUED the wait.
+    `flags` is a Refusal in REFUSED, and a Wait in QUEUED.
     """
 
     type: Type
@@ -134,7 +134,7 @@ class OrderRecord:
     number: int = 0
     room: int = 0
     host: int = 0
-    writeback: int = 0                  # of STORE it is `file`
+    writeback: int = 0                  # in STORE: `file`
     quantum: int = 0
     idle_window: int = 0
     commit: int = 0                     # from here on struct nvshare_limits
@@ -142,8 +142,8 @@ class OrderRecord:
     total: int = 0
     host_slab: int = 0
     beyond: int = 0
-    loan: int = 0                       # EVICT
-    lender: bytes = NO_UUID             # EVICT, where struct nvshare_limits begins
+    loan: int = 0                       # in EVICT
+    lender: bytes = NO_UUID             # in EVICT, at the offset of struct nvshare_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +153,18 @@ class ReportRecord:
     type: Type
     flags: int = 0
     number: int = 0
-    memory: Memory = Memory()           # with what it has heard, which HELLO cannot say
-    uuid: bytes = NO_UUID               # HELLO, BORROWED
-    commit: int = 0                     # HELLO, COMMIT
-    pins: int = 0                       # COMMIT
-    moved: int = 0                      # all others; of STOPPED it is `used`
-    took: int = 0                       # us; of STORED an errno, of BORROWED bytes
+    memory: Memory = Memory()           # `answered`, `to_pin` are 0 in HELLO and BORROWED
+    uuid: bytes = NO_UUID               # in HELLO, BORROWED
+    commit: int = 0                     # in HELLO, COMMIT
+    pins: int = 0                       # in COMMIT
+    moved: int = 0                      # in all others; in STOPPED: `used`
+    took: int = 0                       # us; in STORED an errno, in BORROWED bytes
     version: int = VERSION
-    text: str = ""                      # NAME, GANG
+    text: str = ""                      # in NAME, GANG
 
 
 def encode_order(order: OrderRecord) -> bytes:
-    """The bytes of an order."""
+    """Returns the packet of an order."""
     begin = (order.commit, order.most) if order.lender == NO_UUID else LENDER.unpack(order.lender)
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
@@ -174,18 +174,18 @@ def encode_order(order: OrderRecord) -> bytes:
 
 
 def encode_unpark(gpu: bytes) -> bytes:
-    """UNPARK with the 16 bytes of the GPU's UUID."""
+    """Returns an UNPARK packet with the 16 bytes of the GPU's UUID."""
     room, host = (int.from_bytes(half, "little") for half in (gpu[:8], gpu[8:]))
     return encode_order(OrderRecord(Type.UNPARK, room=room, host=host))
 
 
 def encode_reason(text: str) -> list[bytes]:
-    """The records of a REASON; what is too long is cut in the middle of it."""
+    """Returns the packets of a REASON. A text that is too long loses its middle."""
     said = text.encode()
     if len(said) > TEXT_LONGEST:
         half = (TEXT_LONGEST - 3) // 2
         said = said[:half] + b"..." + said[-half:]
-    said = said.decode(errors="ignore").encode()        # no part of a letter
+    said = said.decode(errors="ignore").encode()        # drops partial UTF-8 characters
     return [
         TEXT.pack(Type.REASON, VERSION, 0, 0, said[start:start + TEXT_PIECE])
         for start in range(0, len(said), TEXT_PIECE)
@@ -193,12 +193,12 @@ def encode_reason(text: str) -> list[bytes]:
 
 
 def decode_reason(packets: Iterable[bytes]) -> str:
-    """For tests that stand in for a hook."""
+    """Joins the text of REASON packets. For tests that act as a hook."""
     return b"".join(TEXT.unpack(packet)[-1].rstrip(b"\0") for packet in packets).decode()
 
 
 def decode_order(packet: bytes) -> OrderRecord:
-    """For tests and benchmarks that stand in for a hook. Raises ProtocolError."""
+    """Decodes an order. For tests and benchmarks that act as a hook. Raises ProtocolError."""
     kind, _ = _head(packet)
     if kind >= Type.HELLO:
         raise ProtocolError(f"a {kind.name} came, which only a hook may send")
@@ -211,7 +211,7 @@ def decode_order(packet: bytes) -> OrderRecord:
 
 
 def encode_report(report: ReportRecord) -> bytes:
-    """The bytes of a report."""
+    """Returns the packet of a report."""
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, stays, _, _, _ = astuple(report.memory)
@@ -224,10 +224,10 @@ def encode_report(report: ReportRecord) -> bytes:
 
 
 def decode_report(packet: bytes) -> ReportRecord:
-    """What a hook says. Raises ProtocolError unless it is one record of a type we know.
+    """Decodes a hook's report. Raises ProtocolError unless the packet is one record of known type.
 
-    A HELLO of another version is passed on as it is, so that it can be answered, and NAME and GANG,
-    which come before it.
+    HELLO, NAME and GANG are decoded in any version, so that a hook of another version gets a
+    refusal in reply to its HELLO.
     """
     kind, version = _head(packet)
     if kind < Type.HELLO:
@@ -247,14 +247,14 @@ def decode_report(packet: bytes) -> ReportRecord:
 
 def _pin_reason(code: int, version: int) -> PinReason:
     if version != VERSION:
-        return PinReason.NONE                # whatever lies there
+        return PinReason.NONE                # other versions may use the field differently
     if code not in REASONS:
         raise ProtocolError(f"the unknown reason {code} to stay came")
     return REASONS[code]
 
 
 def _head(packet: bytes) -> tuple[Type, int]:
-    """Type and version."""
+    """Returns type and version. Raises ProtocolError if either is unknown, or the size is wrong."""
     if len(packet) != SIZE:
         raise ProtocolError(f"a record of {len(packet)} bytes came, and all have {SIZE}")
     code, version, _, _ = HEAD.unpack_from(packet)

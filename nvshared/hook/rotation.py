@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Divides the event loop's time among users.
 
-Work that clients cause is taken in turns, one piece of each user who has any, and only for a
-moment at a time. Then the loop does everything else that is due, and goes on.
+Work caused by clients is done round-robin, one piece per user, for at most MOMENT. Then the event
+loop runs everything else that is due, and continues.
 
-All that clients send is handled in one event loop, and so is every hand-over. Without this, a
-user with a thousand connections that always have something to say would let a user with one
-wait a thousand times as long as need be.
+Packets of all clients are handled in one event loop, and so is every hand-over. Without the
+rotation, a user with a thousand busy connections would delay a user with one by a factor of a
+thousand.
 
-While there is less than a moment's work, which is nearly always, each piece is done at once and
-nothing is queued.
+While there is less than MOMENT of work, as nearly always, each piece is done at once and none is
+queued.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
 
-MOMENT = 0.001                          # seconds of work, then everything else has its turn
+MOMENT = 0.001                          # seconds of clients' work before other events are handled
 
 
 class Rotation:
@@ -24,14 +24,14 @@ class Rotation:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # By account; the first has the next turn.
+        # Queued work by account; the first account is served next.
         self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
-        self._used = 0.0                # of the present moment, on work that did not wait
-        self._ended = 0.0               # when that was done; time that passes after is given back
+        self._used = 0.0                # seconds of MOMENT that immediate work has used
+        self._ended = 0.0               # when `_used` was last updated; it falls with elapsed time
         self._serving: asyncio.Handle | None = None
 
     def offer(self, account: Hashable, work: Callable[[], None]) -> bool:
-        """Does work at once (True), or in the user's turn, after other work of it (False)."""
+        """Does work at once (True), or queues it behind the account's other work (False)."""
         now = self._loop.time()
         self._used = max(0.0, self._used - (now - self._ended))
         self._ended = now

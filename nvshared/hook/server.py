@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket that programs connect to.
+"""The server of the socket that clients connect to.
 
-The kernel's queue of connections is the only one in which users have no turns, so it is short and
-is emptied first. A process is identified in a thread (nvshared/lanes.py), once for all its
-connections that are not served yet. Then users take turns: at being served, and at being read, a
-few packets at a time. A client that does not read what it is sent, or says nothing, is dropped. Too
-many clients are refused; places.py decides which. Connections beyond what waits to be served are
-refused as well, those of the user and process first that have the most. Without free descriptors,
-new connections wait in the kernel's queue.
+The kernel's queue of connections is not fair among users, so it is short and is emptied first. A
+process is identified in a thread (nvshared/lanes.py), once for all its unserved connections. From
+then on users take turns: connections are served, and packets read, a few at a time per user. A
+client that does not read its packets or does not send HELLO is dropped. If there are too many
+clients, further ones are refused; places.py decides which. The number of unserved connections is
+bounded, too: beyond it, the users and processes with the most are refused first. Without free
+descriptors, new connections wait in the kernel's queue.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from nvshared.units import MILLISECOND
 logger = logging.getLogger(__name__)
 
 ACCEPTING_AT_A_TIME = 0.005             # seconds, in one pass of the event loop
-PATIENCE = 200 * MILLISECOND            # with a program that keeps us from reading its name
-REFUSED_AT_MOST = 64                    # connections over the limit that are still told so
-STRANGE_MOST = 64                       # kinds of paths that people are told of
+PATIENCE = 200 * MILLISECOND            # to read a program's name, which the program can block
+REFUSED_AT_MOST = 64                    # refused connections that stay open to send the refusal
+STRANGE_MOST = 64                       # kinds of unknown cgroup paths that are logged
 ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
 UNSERVED_MOST = 4096                    # connections of all users that are not served yet
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
-DESCRIPTORS_EACH = 4                    # a socket, a pidfd, its word's page, its file on the disk
+DESCRIPTORS_EACH = 4                    # a socket, a pidfd, an inflight page, a file of the disk
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 
@@ -51,13 +51,13 @@ OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 
 
 def descriptors(clients: int) -> int:
-    """How many descriptors it takes to serve so many clients."""
+    """Returns the number of descriptors that are needed to serve this number of clients."""
     return (DESCRIPTORS_OWN + DESCRIPTORS_EACH * (clients + REFUSED_AT_MOST)
             + DESCRIPTORS_UNSERVED * UNSERVED_MOST)
 
 
 def most_clients(open_files: int) -> int:
-    """How many clients can be served with so many descriptors."""
+    """Returns the number of clients that can be served with this number of descriptors."""
     left = open_files - DESCRIPTORS_OWN - DESCRIPTORS_UNSERVED * _most_unserved(open_files)
     return max(1, left // DESCRIPTORS_EACH - REFUSED_AT_MOST)
 
@@ -71,7 +71,7 @@ class _Process:
     """A process with connections that are not served yet."""
 
     key: Hashable
-    user: Hashable                      # as far as its credentials tell
+    user: Hashable                      # by its credentials alone; see subordinate.lenders()
     pidfd: int | None
     unserved: deque[tuple[socket.socket, str | None]] = field(default_factory=deque)
     who: Peer | None = None             # None: not identified yet
@@ -85,10 +85,12 @@ class Server:
         complain: Callable[[Peer, str, str], None], keeper: Keeper,
         kept: Mapping[str, socket.socket], lanes: Lanes, programs: Lanes,
     ) -> None:
-        """`open_files`: how many this process may have; `complain`: tells the journal whose
-        fault it is, of what kind, and what it did; `kept`: connections of a daemon before us, by
-        the names `keeper` has them under; `lanes`: for what is answered at last; `programs`: for
-        what a program can withhold for ever. Must be made in a running event loop."""
+        """Must be called in a running event loop.
+
+        `open_files`: the daemon's limit of descriptors; `complain`: logs a client's fault, its kind
+        and a description; `kept`: connections of an earlier daemon, by their names in `keeper`;
+        `lanes`: for reads that always end; `programs`: for reads that a program can block for ever.
+        """
         self.manager = manager
         self.keeper = keeper
         self.config = config
@@ -99,11 +101,11 @@ class Server:
         self._connections: set[HookConnection] = set()
         self._processes: dict[Hashable, _Process] = {}
         self._unserved: Counter[Hashable] = Counter()   # connections, by user
-        self._room = _most_unserved(open_files)         # for more of these
+        self._room = _most_unserved(open_files)         # further unserved connections allowed
         self._lanes = lanes
         self._programs = programs
-        self._strange: set[str] = set() # kinds of paths that people have been told of
-        self._refused = 0               # those that were when they came, and are still told so
+        self._strange: set[str] = set() # kinds of unknown cgroup paths that have been logged
+        self._refused = 0               # refused connections that are still open
         self._loop = asyncio.get_running_loop()
         self.rotation = Rotation(self._loop)
         self._pause: asyncio.TimerHandle | None = None
@@ -121,7 +123,7 @@ class Server:
         return self._unserved.total()
 
     def close(self) -> None:
-        """Accepts no more and lets go of all connections; the clients go on and come back."""
+        """Stops accepting and drops all connections; clients run on, the keeper's copies stay."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
@@ -133,12 +135,12 @@ class Server:
             connection.end("the daemon stops", for_good=False)
 
     def forget(self, connection: HookConnection) -> None:
-        """A connection has ended."""
+        """Removes a connection that has ended."""
         self._connections.discard(connection)
         self._release(connection.peer.account, admitted=connection.admitted)
 
     def _acceptable(self) -> None:
-        """Empties the kernel's queue, as far as a moment allows."""
+        """Empties the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
         end = self._loop.time() + ACCEPTING_AT_A_TIME
         lender = subordinate.lenders()
         for _ in range(BACKLOG):
@@ -158,7 +160,7 @@ class Server:
     def _take(
         self, connected: socket.socket, lender: Callable[[int], Hashable], name: str | None = None,
     ) -> None:
-        """Has its process identified, before anything else."""
+        """Queues a connection until its process is identified, or declines it."""
         credentials = peer.credentials(connected)
         process = self._processes.get(credentials)
         user = lender(credentials.uid) if process is None else process.user
@@ -170,7 +172,7 @@ class Server:
             return
         packets.prepare(connected)
         if process is not None and peer.has_ended(process.pidfd):
-            self._decline_all(process)  # Its number may be another's by now.
+            self._decline_all(process)  # its pid may belong to a new process by now
             process = None
         if process is None:
             try:
@@ -189,8 +191,8 @@ class Server:
     ) -> _Process:
         """Raises ProcessLookupError."""
         pidfd = peer.watch(connected, credentials.pid)
-        # Without a pidfd, another process may have the same number. Those in namespaces that are
-        # not visible all have 0.
+        # Without a pidfd, a new process may get the same pid. Processes in pid namespaces that are
+        # not visible from here all have pid 0. Both are identified once per connection.
         known = pidfd is not None and credentials.pid
         process = _Process(credentials if known else object(), user, pidfd)
         self._processes[process.key] = process
@@ -203,7 +205,7 @@ class Server:
     def _take_unserved(
         self, process: _Process, number: int
     ) -> list[tuple[socket.socket, str | None]]:
-        """Its next connections. With the last, the process is forgotten."""
+        """Removes and returns the next unserved connections; with the last one, the process."""
         taken = [process.unserved.popleft() for _ in range(number)]
         self._room += number
         self._unserved[process.user] -= number
@@ -217,8 +219,8 @@ class Server:
 
     def _identified(self, process: _Process, who: Peer | None) -> None:
         if not process.unserved:
-            return                      # it has ended, or the daemon stops
-        if who is None:                 # a fault of ours, which is in the journal
+            return                      # the process has ended, or the daemon stops
+        if who is None:                 # identify() raised an exception, which has been logged
             self._decline_all(process)
             return
         for path in who.strange:
@@ -231,7 +233,7 @@ class Server:
                 who.account, partial(peer.whole_name, who.pid, who.name), called, PATIENCE)
 
     def _called(self, process: _Process, who: Peer, called: str | None) -> None:
-        """`called`: its whole name, if the program lets it be seen."""
+        """Serves the process's connections. `called`: its full name; None: it could not be read."""
         process.who = replace(who, name=called or who.name)
         for _ in range(len(process.unserved)):
             self._offer(process, process.who)
@@ -242,12 +244,12 @@ class Server:
     def _serve(self, process: _Process, who: Peer) -> None:
         """Serves the next connection of a process, in its user's turn."""
         if not process.unserved:
-            return                      # it has ended, or the daemon stops
+            return                      # the process has ended, or the daemon stops
         (connected, name), = self._take_unserved(process, 1)
         admitted = self._places.take(who.account)
         if not admitted:
             self.complain(who, "too many", "refused: there are too many connections already")
-            if self._refused >= REFUSED_AT_MOST:    # too many are still told so
+            if self._refused >= REFUSED_AT_MOST:    # close without sending the refusal
                 self._decline(connected, name)
                 return
             self._refused += 1
@@ -262,7 +264,7 @@ class Server:
         self._connections.add(connection)
 
     def _puzzles(self, path: str, who: Peer) -> None:
-        """Says once of each kind of path that it is not understood; numbers are no other kind."""
+        """Logs an unknown cgroup path once per kind; paths that differ in numbers are one kind."""
         kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
         if kind in self._strange or len(self._strange) >= STRANGE_MOST:
             return
@@ -293,7 +295,7 @@ class Server:
         packets.close(connected, self._loop, emptied)
 
     def _hold_off(self, error: OSError) -> None:
-        """New clients wait in the kernel's queue for a moment."""
+        """Stops accepting for ACCEPT_PAUSE; new connections wait in the kernel's queue."""
         if not self._warned:
             logger.warning(
                 "no new client can be accepted for now: %s; raise LimitNOFILE= if this lasts",

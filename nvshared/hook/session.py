@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection's conversation: records in, events to the scheduler; orders in, records out.
+"""One connection's state: turns records into events for the scheduler, and orders into records.
 
     hook                         session                      scheduler
-    NAME, GANG           ──────► what the program calls itself, and with whom it runs
+    NAME, GANG           ──────► the program's title, and the name of its gang
     HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
            LIMITS ◄───────────── the first Limits ◄────────── Limits
     MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
            RUN, STOP, EVICT … ◄─ orders ◄──────────────────── Run, Stop, Evict …
 
-A connection that an earlier daemon has left begins with our INTRODUCE. Until the HELLO with its
-number, all that comes answers that daemon and is ignored.
+On a connection of an earlier daemon, the session first sends INTRODUCE. Records before the HELLO
+with the number of the INTRODUCE were meant for the earlier daemon and are ignored.
 
-There is no socket here: the server hands in packets and takes packets away. A client that
-answers what nobody asked, or claims to have more on the card than the card has, ends its own
-connection and nothing else.
+A session has no socket: the connection passes packets in and sends the packets that it gets. A
+client that replies to an order that it was not sent, or claims more bytes on the card than the card
+has, loses only its own connection.
 
-Other figures (allocated, about to pin, promised) are believed up to the size of the card. A
-client that says 2^56 would have everybody refused, on other cards too, for as long as it lives.
-Its connection does not end for that, as an honest one may come to say so: what its program asks
-for is not its business; a lost card grants anything, for the driver to refuse; and several
-threads may each be about to pin most of a card, which all counts in `to_pin`. What is cut off
-changes nothing, since beside the whole card nobody else has any of it either. That a program
-holds less than it says cannot be told from its words.
+Other figures (allocated, about to pin, promised) are cut to the size of the card. Otherwise a
+client that reports 2^56 would have the requests of all other clients refused, on other cards too,
+as long as it lives. Such a client is not disconnected, because an honest client may report too
+large figures as well: the program chooses the sizes of its requests; a lost card grants every
+request, for the driver to refuse; and several threads may each be about to pin most of a card,
+which adds up in `to_pin`. The cut loses nothing, because next to a claim of the whole card no other
+client gets memory either. A client that holds less than it claims is detected elsewhere, with
+figures of NVML and the kernel (sharing/evidence.py).
 """
 
 import logging
@@ -47,26 +48,26 @@ ANSWERS = {
 }
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 56                    # that anybody can move; and more need not be asked for
+MOST_BYTES = 1 << 56                    # larger moves are protocol errors; requests are cut to it
 
 
 class Wire(Protocol):
-    """The connection, as far as a session needs it."""
+    """The part of the connection that a session uses."""
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Sends or queues, and closes the descriptor. Must not raise.
+        """Sends or queues a packet, and closes the descriptor. Must not raise.
 
-        A broken connection ends later, by itself.
+        A broken connection ends later.
         """
 
     def drop(self, why: str) -> None:
-        """Ends the connection, as the client breaks its rules."""
+        """Ends the connection soon, for a protocol violation."""
 
     def finish(self) -> None:
-        """Nothing more will be sent: close as soon as the other side has read everything."""
+        """Closes the connection once the client has read everything; no more will be sent."""
 
     def resume(self) -> None:
-        """What was looked up is there: go_on(), then hand in packets again."""
+        """The lookup is finished: calls go_on(), then passes packets in again."""
 
 
 class Session:
@@ -75,30 +76,32 @@ class Session:
     def __init__(
         self, manager: Manager, peer: Peer, wire: Wire, refusal: Refusal | None = None
     ) -> None:
-        """`refusal`: decided when it connected, and told when it has said HELLO."""
+        """`refusal`: decided when the client connected; it is sent in reply to HELLO."""
         self.peer = peer
         self.client: Client | None = None
-        self.finished = False           # refused: nothing it says counts any more
-        self.deferred: ReportRecord | None = None   # waits for what is looked up about the process
-        self.looks = False              # and that is not there yet: no packet may be handed in
+        self.finished = False           # refused or ended: further records are ignored
+        self.deferred: ReportRecord | None = None   # waits for a lookup about the process
+        self.looks = False              # the lookup is in progress: no packet may be passed in
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
-        self._borrowed = self._dirty = 0    # of its host memory lies on the GPU with this UUID,
-        self._lender = b""              # as it said last
-        self._introduction = 0          # number of an INTRODUCE without its HELLO
+        # From the last BORROWED: swapped bytes on the lender's card, how many of them have no other
+        # copy, and the UUID of the lender.
+        self._borrowed = self._dirty = 0
+        self._lender = b""
+        self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire.send)
         self._storing = StoringHook(manager.disk, wire.send, wire.drop)
-        self._moved: Client | None = None   # as it was on the card that it has left
+        self._moved: Client | None = None   # the client on its old card, until HELLO after a move
 
     def take_over(self, number: int) -> None:
-        """The connection is an earlier daemon's: asks for a HELLO with this number, not 0."""
+        """Sends INTRODUCE to a client that knows an earlier daemon or card; `number` is not 0."""
         self._introduction = number
         self._manager.awaits(self)
         self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
     def received(self, packet: bytes) -> None:
-        """Raises ProtocolError; whoever catches it ends the connection."""
+        """Handles a packet. Raises ProtocolError, on which the caller ends the connection."""
         record = protocol.decode_report(packet)
         if self.finished:
             return
@@ -122,7 +125,7 @@ class Session:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
             self._introduction = 0
-        # What its limits leave, a HELLO or a COMMIT must not be answered without.
+        # HELLO and COMMIT are answered only once the limits of the client's cgroups are known.
         if record.type is Type.COMMIT or (record.type is Type.HELLO and self._refusal is None):
             more = record.memory.host + record.memory.beyond if self.client is None else 0
             if self._manager.look(self.peer, more, self._looked):
@@ -136,7 +139,7 @@ class Session:
             self._wire.resume()
 
     def go_on(self) -> None:
-        """With the record that waited. Raises ProtocolError."""
+        """Handles the deferred record. Raises ProtocolError."""
         assert self.deferred is not None
         record, self.deferred = self.deferred, None
         self._heed(record)
@@ -170,12 +173,12 @@ class Session:
             client.id, memory, self._storing.heard, failed=bool(error)))
 
     def _answer_store(self, order: actions.Store, failed: bool) -> None:
-        """For a hook that cannot be given the order, or need not."""
+        """Reports a STORE as answered that was not sent to the hook."""
         if (client := self.client) is not None:
             client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed))
 
     def _join_gang(self, text: str) -> None:
-        """It is in a gang of this name; with a colon and the number of processes behind it."""
+        """Sets the gang from a GANG text: NAME or NAME:PROCESSES."""
         if self.client is not None:
             raise ProtocolError("a GANG came after HELLO")
         whole = printable(text).strip()
@@ -185,7 +188,7 @@ class Session:
             self.peer = replace(self.peer, gang=name, gang_size=int(size[:4]) if known else 0)
 
     def ended(self) -> None:
-        """The connection is gone. Harmless when repeated."""
+        """Removes the client, as its connection has ended. No-op when repeated."""
         self.finished = True
         self._manager.met(self)
         self._parked.lost()
@@ -232,7 +235,7 @@ class Session:
         return self._parked.wanted
 
     def _answer(self, order: actions.MoveOrder) -> None:
-        """For the hook of a parked client, of which nothing is on the card."""
+        """Acknowledges an order in place of a parked client's hook; no memory is on the card."""
         assert self.client is not None
         memory = self._parked.seen(self._parked.memory)
         self.client.gpu.tell(ANSWERS[type(order)](self.client.id, memory, order.number, 0, 0))
@@ -244,7 +247,7 @@ class Session:
             self._wire.send(packet, page)
 
     def order(self, order: actions.Order) -> None:
-        """Link: carries an order of the scheduler to the hook. The first are its limits."""
+        """Link: sends an order of the scheduler to the hook. The first order is Limits."""
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.why):
                 self._send(None, packet)
@@ -268,7 +271,7 @@ class Session:
             self._manager.moving.wake(self.client)
 
     def _page(self, order: actions.Publish | actions.Watch) -> int | None:
-        """The descriptor of the page. None: its client has left, or there are no descriptors."""
+        """Returns a descriptor of an inflight page. None: its client has left, or OSError."""
         assert self.client is not None
         clients = self.client.gpu.clients
         try:
@@ -385,7 +388,7 @@ def _record(order: actions.Order) -> OrderRecord:
 
 
 def _wait(client: Client) -> OrderRecord:
-    """What it waits for."""
+    """Returns a QUEUED record: what the client waits for, and its position in the queue."""
     place = client.position
     match client.view.state:
         case actions.ClientState.SUSPENDED:
@@ -407,9 +410,9 @@ def _check_stop(client: Client, record: ReportRecord) -> None:
 
 
 def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> events.Event:
-    """The answer to an order that moves memory."""
+    """Returns the event for a MOVED, the reply to an order that moves memory."""
     order = client.unanswered(record.number)
-    if order is None and client.gpu.lost:       # where orders are forgotten
+    if order is None and client.gpu.lost:       # a lost GPU forgets its open orders
         return events.MemoryChanged(client.id, memory)
     if order is None:
         raise ProtocolError(
@@ -429,7 +432,10 @@ def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
 
 
 def _bounded(said: events.Memory, total: int) -> events.Memory:
-    """The figures, as far as they are believed on a card of so many bytes."""
+    """Returns the client's figures, cut to what is possible on a card of `total` bytes.
+
+    Raises ProtocolError for impossible figures.
+    """
     if said.filled > total:
         raise ProtocolError(f"it claims to hold {said.filled} bytes of a card of {total}")
     allocated = min(said.allocated, total - said.pinned)
@@ -451,5 +457,5 @@ def _plausible(size: int) -> int:
 
 
 def _slab(total: int) -> int:
-    """Grain in which to take host memory: large for speed, small on a small card."""
+    """Returns the size of one host allocation: large for speed, small for a small card."""
     return max(2 * MIB, min(128 * MIB, 1 << max(0, (total // 64).bit_length() - 1)))

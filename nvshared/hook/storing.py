@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session's side of the disk: the client's file, and what it says of it.
+"""A session's part of the disk tier: the client's file, and its reports about the file.
 
-The descriptor goes to the hook with the first STORE of a connection, unless the hook has a file
-already, which an earlier daemon gave it. The file is made in a thread; the last STORE given
-meanwhile is sent then.
+The first STORE of a connection carries the file's descriptor, unless the hook already has a file
+from an earlier daemon. The file is made in a thread. Of the STOREs ordered meanwhile, only the last
+is sent, once the file exists.
 """
 
 import os
@@ -20,26 +20,28 @@ ERRORS_MOST = 4095                      # the largest errno
 
 
 class StoringHook:
-    """The hook of one client, as far as it stores blocks."""
+    """The storing state of one client's hook."""
 
     def __init__(
         self, disk: Disk, send: Callable[[bytes, int | None], None], drop: Callable[[str], None],
     ) -> None:
         """`send`: Wire.send. `drop` ends the connection for a reason."""
-        self.bytes = 0                  # in its file, as it said last
-        self.error = 0                  # errno of its last failure, likewise
+        self.bytes = 0                  # in the client's file, by its last STORED
+        self.error = 0                  # errno of its last failed write, by its last STORED
         self._disk, self._send, self._drop = disk, send, drop
         self._file: File | None = None
-        self._sent = False              # the hook has it
-        self._most = 0                  # bytes that it may have stored so far
+        self._sent = False              # the hook has got the file's descriptor
+        self._most = 0                  # the most bytes that any order allowed so far
         self._number = 0                # of the last STORE
-        self._heard = 0                 # and of the last that it has heard
-        self._waits: Store | None = None    # for the file
+        self._heard = 0                 # number of the last STORE that the hook has acknowledged
+        self._waits: Store | None = None    # the order that waits until the file exists
         self._ended = False
 
     def order(self, who: Peer, order: Store, answer: Callable[[Store, bool], None]) -> None:
-        """Sends the order, once there is a file. Or calls `answer`: True if none can be made, False
-        if the order wants none."""
+        """Sends the order once there is a file, or calls `answer` with the order and a flag.
+
+        The flag is True if no file can be made, False if the order needs none.
+        """
         self._number, self._most = order.number, max(self._most, order.size)
         if self._sent or self.bytes:
             self._pass(order)
@@ -73,9 +75,9 @@ class StoringHook:
             Type.STORE, number=order.number, writeback=order.size)), descriptor)
 
     def hear(self, record: ReportRecord, *, known: bool) -> bool:
-        """STORED. True: there is an answer to an order in it, or a failure is new.
+        """Handles STORED. True: it acknowledges another order, or reports another error.
 
-        `known`: it has said HELLO. Raises ProtocolError for more bytes than it may store.
+        `known`: the client has sent HELLO. Raises ProtocolError for more bytes than were allowed.
         """
         if known and record.moved > self._most:
             raise ProtocolError(
@@ -87,16 +89,16 @@ class StoringHook:
         return news and known
 
     def greet(self, most: int) -> None:
-        """It says HELLO, and so has what it had."""
+        """Handles HELLO: the bytes reported before it count as allowed, up to `most`."""
         self.bytes = self._most = min(self.bytes, most)
 
     @property
     def heard(self) -> int:
-        """The number of the last STORE that it has heard."""
+        """The number of the last STORE that the hook has acknowledged."""
         return self._heard
 
     def ended(self) -> None:
-        """The connection has."""
+        """Releases the file, as the connection has ended."""
         self._ended = True
         if self._file is not None:
             self._disk.leave(self._file)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
-scheduler/balance.py decides, by figures that this collects from the cards' snapshots. Clients whose
-card was chosen by another program (pods, jobs, containers) stay on it, as do gangs. One client
-moves at a time, and none while an administrator moves one. The price of a client's next move grows
-with each move, and with each refusal that the driver may not repeat; what the driver refuses for
-good, `Client.unparkable` says.
+scheduler/balance.py decides, with figures that this module collects from the cards' snapshots.
+Clients whose card was chosen by another program (pods, jobs, containers) stay on it, as do gangs.
+One client moves at a time, and none while an administrator moves one. Each attempt raises the price
+of the client's next move. `Client.unparkable` excludes clients that the driver can never move.
 """
 
 import asyncio
@@ -21,26 +20,26 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import Moving, check_target, refusal
 from nvshared.units import SECOND
 
-LOOK = 0.5                              # seconds
-STEADY = 2 * SECOND                     # loads are averages over about so long
-LEAST = SECOND // 2                     # the price of a move, however fast moves were until now
+LOOK = 0.5                              # seconds between two decisions
+STEADY = 2 * SECOND                     # time constant of the average load of a card
+LEAST = SECOND // 2                     # minimum price of a move
 
 logger = logging.getLogger(__name__)
 
 
 class Balancing:
-    """Over all cards."""
+    """Balances waiting clients over all cards."""
 
     def __init__(self, gpus: Sequence[GPU], moving: Moving) -> None:
         self.on = False
         self._gpus = gpus
         self._moving = moving
-        self._lost: dict[int, float] = {}       # see choose(),
-        self._looked: int | None = None         # as it was at this moment; None: not yet
-        self._loads: dict[str, float] = {}      # since the last move
+        self._lost: dict[int, float] = {}       # by client; see choose()
+        self._looked: int | None = None         # time of the last look(); None: none yet
+        self._loads: dict[str, float] = {}      # average load by card since the last move
 
     async def watch(self) -> None:
-        """Looks and moves, for ever."""
+        """Periodically chooses a client and moves it; never returns."""
         while True:
             await asyncio.sleep(LOOK)
             choice = self.look()
@@ -48,7 +47,7 @@ class Balancing:
                 await self._move(choice)
 
     def look(self) -> Choice | None:
-        """Which client is to move now."""
+        """Returns the client to move now and its target card; None: no move is worth its price."""
         cards = [gpu for gpu in self._gpus if not gpu.lost]
         now = self._gpus[0].now
         passed, self._looked = now - (now if self._looked is None else self._looked), now
@@ -84,7 +83,7 @@ class Balancing:
         self._lost, self._loads = {}, {}
 
     def _place(self, gpu: GPU, part: float) -> Place:
-        """`part`: of the average that this moment counts for."""
+        """`part`: weight of the current load in the average, from 0 to 1."""
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
@@ -106,7 +105,7 @@ class Balancing:
 
 
 def _contending(gpu: GPU) -> list[Client]:
-    """Clients that use the card or wait for it."""
+    """Returns the clients that hold the card or wait for it, without suspended ones."""
     snapshot = gpu.snapshot()
     views = {id: view for id, view in snapshot.clients.items() if not view.terms.suspended}
     return [client for id, client in gpu.clients.items()
@@ -114,7 +113,7 @@ def _contending(gpu: GPU) -> list[Client]:
 
 
 def _load(gpu: GPU) -> float:
-    """Of this moment; see choose(). A client that can never run as things stand is no load."""
+    """Returns the card's current load, see choose(), without clients that do not fit on it."""
     contending = [client.view for client in _contending(gpu)]
     load = float(sum(view.terms.weight for view in contending if view.fits))
     used = gpu.sample.utilisation

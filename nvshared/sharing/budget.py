@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells each card when a budget that it shares with others has changed: of host memory, or a disk.
+"""Notifies each card when a shared budget of host memory or of the disk has changed.
 
-The schedulers of all cards share one HostBudget (scheduler/domains.py), so each decides at once
-what it may promise and take. What a card leaves to others changes with its events. The others
-hear of it a moment later, if it changed by more than a small part of the budget, because each
-then tells its clients how far they could grow.
+The schedulers of all cards share one HostBudget (scheduler/domains.py), so each decides without a
+round trip how much it may promise and use. An event of one card may change how much the others can
+promise. The others are notified within TELL_WITHIN, but only of changes above 1/WORTH_TELLING of
+the budget, because each notified card sends new limits to its clients.
 
-After a restart of the daemon the needs of cards are not known before all have gathered. Until
-then each card keeps to an even part, and questions that this part cannot answer wait. The size
-may be another by then (safebudget.py): listeners of `gathered` set it before any client is
-refused.
+After a restart of the daemon the needs of cards are unknown until all have gathered their clients.
+Until then each card keeps to an equal part, and COMMIT requests that exceed this part wait.
+Listeners of `gathered` may set a larger size (safebudget.py) before any client is refused.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from nvshared.signal import Signal
 from nvshared.units import MILLISECOND
 
 TELL_WITHIN = 20 * MILLISECOND
-WORTH_TELLING = 64                      # a smaller part of the budget is no news
+WORTH_TELLING = 64                      # changes below 1/64 of the budget are not reported
 
 
 class Budget:
@@ -33,14 +32,14 @@ class Budget:
         changed: Callable[[int], events.Event] = events.BudgetChanged,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
-        """`changed`: the event of a new size; `promisable`: what a card can promise of it."""
+        """`changed`: makes the event of a new size; `promisable`: bytes that a card can promise."""
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
         self._changed, self._promisable = changed, promisable
         self._clock = clock
         self._timer = timer
-        self._told: dict[GPU, int] = {}     # bytes that each could promise when it was told last
-        self._ending = False            # the end of gathering is about to be told
+        self._told: dict[GPU, int] = {}     # bytes each card could promise at its last notification
+        self._ending = False            # all cards have gathered, and _end() is scheduled
         self._due = False
 
     def add(self, gpu: GPU) -> None:
@@ -52,7 +51,7 @@ class Budget:
 
     @property
     def gathering(self) -> bool:
-        """Whether `gathered` is yet to come."""
+        """Whether some card still gathers its clients; `gathered` has not been emitted."""
         return self.shared.gathering
 
     def resize(self, size: int) -> None:
@@ -65,7 +64,7 @@ class Budget:
         if self.shared.gathering:
             if not self._ending and not self._gathers():
                 self._ending = True
-                self._timer(now, self._end)     # when this card has done what it is at
+                self._timer(now, self._end)     # after this card has handled its event
         elif not self._due and any(map(self._differs, self._told)):
             self._due = True
             self._timer(now + TELL_WITHIN, self._tell_changed)

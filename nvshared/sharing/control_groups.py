@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds promises to programs in control groups by the memory that the groups' limits leave.
+"""Bounds promises to programs in control groups by the memory limits of these groups.
 
-What a program has swapped out counts against the limits of its own control groups (a container,
-a pod, a unit, a user), and the kernel kills it, or others in there, where one is exceeded. So
-each group that has a limit is a domain for the schedulers (scheduler/domains.py). Its capacity is
-what the limit leaves, with what our programs in it have taken already; they are believed as far
-as machine/host.py says. A part stays free for what the programs take themselves meanwhile.
+The swapped bytes of a program count against the limits of its control groups (a container, a pod, a
+unit, a user). If a limit is exceeded, the kernel kills a process of the group. So each group with a
+limit is a domain of the schedulers (scheduler/domains.py). The capacity of the domain is the free
+memory of the group plus the host memory that clients in the group hold already, less a reserve for
+the programs' own allocations. A client's claim to hold memory counts up to its process's private
+memory (machine/host.py).
 
-Limits that we are under ourselves, as when all is in one container, are limits of the host's
-budget already (machine/host.py). Promises keep to that, which counts what stays on the cards; only
-what is taken keeps to the limit as well.
+Limits of the daemon's own groups, as in one container for everything, are part of the host budget
+already (machine/host.py). For such a group the domain bounds only memory in use, not promises.
 
-Limits change, and so does what else is used. Those of a process are looked up anew before a
-question of it for memory is answered, and all of them soon after anything else has happened on a
-card, unless that was a moment ago. While programs hold host memory in a group with a limit, it is
-done every second besides, so that it can be given back in time. The kernel is asked in threads: a
-user can make its answers slow, by groups of its own and by what they hold.
+Limits and usage change at any time. The groups of a process are read again before its HELLO or
+COMMIT is answered. All groups are read again after other events of a card, at most every RECENT,
+and every second while clients hold host memory in a group with a limit, so that memory can be given
+back before the limit is reached. The files are read in threads, because a user can make the kernel
+slow with many nested groups.
 """
 
 import logging
@@ -36,14 +36,14 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-PATIENCE = 200 * MILLISECOND            # of a question; then the figures before it count
-EVERYTHING = "all control groups"       # key of the lane where these are looked at
-FRESH = 10 * MILLISECOND                # for a question,
-RECENT = 100 * MILLISECOND              # and for anything else
+PATIENCE = 200 * MILLISECOND            # to read one process's groups; then earlier figures count
+EVERYTHING = "all control groups"       # key of the lane in which all groups are read
+FRESH = 10 * MILLISECOND                # minimum age before one process's groups are read again
+RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups
 EVERY = SECOND
-SELDOM = 20                             # times as long as a look takes, before the next
-RESERVE_PART = 16                       # of a limit, left to what is in there besides,
-RESERVE_MOST = GIB                      # at most
+SELDOM = 20                             # a read that took t is repeated after 20 t at the earliest
+RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group,
+RESERVE_MOST = GIB                      # but at most this
 
 
 BLIND = (
@@ -60,49 +60,49 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """As of when we looked."""
+    """The groups and the memory of a process, as last read."""
 
     groups: tuple[Group, ...]
-    private: int                        # bytes of memory of its own
-    until: int                          # when that may be another
+    private: int                        # bytes of its private memory
+    until: int                          # the figures count as fresh until this time
 
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The kernel's answer."""
+    """The result of one read of /proc and the cgroup file system."""
 
     processes: dict[int, _Process]
-    groups: Set[Group]                  # that they are in, and of these
-    limits: dict[Group, Limit]          # those that have a limit
-    took: int                           # microseconds
+    groups: Set[Group]                  # all groups of these processes
+    limits: dict[Group, Limit]          # of the groups that have a limit
+    took: int                           # duration of the read in microseconds
 
 
 class ControlGroups:
     """The control groups of clients, and the memory that their limits leave."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
-        """`run`: Lanes.run, where the kernel is asked."""
+        """`run`: Lanes.run; its threads read the files of the kernel."""
         self._clock = clock
         self._timer = timer
         self._run = run
         own = host.kernel_text(host.CGROUP)
         self._ours = frozenset(cgroup.chain(own))
         if cgroup.hides(own):
-            # Whose processes we see we may get clients of.
+            # If processes outside the namespace are visible, they may become clients: warn.
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)
         if not host.process(1, "cgroup"):
             logger.warning(HIDDEN)
         self._processes: dict[int, _Process] = {}
-        self._coming: Counter[int] = Counter()  # host memory of clients that are yet to join
-        self._limited: frozenset[Group] = frozenset()       # with a limit, when last looked
-        self._placed: frozenset[Group] = frozenset()        # as it was when clients were placed
-        self._looks = False             # at all of them, at present
-        self._next = 0                  # not before that, again
+        self._coming: Counter[int] = Counter()  # by pid: host bytes of clients about to join
+        self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
+        self._placed: frozenset[Group] = frozenset()        # _limited when clients were last placed
+        self._looks = False             # a read of all groups is in progress
+        self._next = 0                  # earliest time of the next read of all groups
         self._due = False
 
     def follow(self, manager: Manager) -> None:
-        """Bounds all clients of all cards, which are yet to come."""
+        """Bounds all clients of all cards that the manager adds from now on."""
         manager.look = partial(self._look_at, manager)
         manager.gpu_new.connect(partial(self._add, manager))
 
@@ -122,7 +122,10 @@ class ControlGroups:
             self._look(manager)
 
     def _look_at(self, manager: Manager, who: Peer, more: int, then: Callable[[], None]) -> bool:
-        """Manager.look: at what bounds one process, which may have been moved to other groups."""
+        """Manager.look: reads the groups of one process, which may have changed, then calls `then`.
+
+        False: the figures are fresh, and `then` is not called.
+        """
         process = self._processes.get(who.pid)
         if process is not None and self._clock() < process.until:
             return False
@@ -135,7 +138,7 @@ class ControlGroups:
         self, manager: Manager, pid: int, more: int, then: Callable[[], None],
         found: _Figures | None,
     ) -> None:
-        if found is None:               # the next look at all groups finds it
+        if found is None:               # the next read of all groups includes this process
             self._processes.setdefault(pid, _Process((), 0, self._clock()))
         else:
             self._coming[pid] += more
@@ -145,12 +148,12 @@ class ControlGroups:
         then()
 
     def _look(self, manager: Manager) -> None:
-        """At everything."""
+        """Starts a read of the groups of all known processes, unless one is in progress."""
         if self._looks:
             return
         self._looks = True
         pids = {client.peer.pid for client in manager.clients}
-        lately = self._clock() - SECOND     # later processes may be yet to say HELLO
+        lately = self._clock() - SECOND     # a process read since then may not have sent HELLO yet
         self._processes = {
             pid: one for pid, one in self._processes.items() if pid in pids or one.until > lately}
         for pid in self._coming.keys() - self._processes.keys():
@@ -160,7 +163,7 @@ class ControlGroups:
 
     def _looked(self, manager: Manager, found: _Figures | None) -> None:
         self._looks = False
-        if found is None:               # a fault of ours, which is in the journal
+        if found is None:               # the read raised an exception, which has been logged
             return
         changed = self._take(manager, found)
         if self._limited != self._placed:
@@ -175,13 +178,13 @@ class ControlGroups:
                 gpu.tell(Tick())
 
     def _take(self, manager: Manager, found: _Figures) -> bool:
-        """Resizes the domains of these groups. True: a limit leaves another amount than before."""
+        """Resizes the domains of these groups. True: the capacity of a domain has changed."""
         self._processes.update(found.processes)
         self._limited = (self._limited - found.groups) | found.limits.keys()
         said = Counter(self._coming)
         for client in manager.clients if found.limits else ():
             said[client.peer.pid] += client.memory.host + client.memory.beyond
-        held: Counter[Group] = Counter()    # what of that is in each of these groups
+        held: Counter[Group] = Counter()    # host bytes of clients, by group with a limit
         for pid, size in (+said).items():
             process = self._processes.get(pid)
             for group in found.limits.keys() & set(process.groups if process else ()):
@@ -211,7 +214,10 @@ class ControlGroups:
 
 
 def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
-    """Asks the kernel about processes, and about their groups if these are known. May block."""
+    """Reads the limits and the private memory of processes, by pid. May block.
+
+    Reads the groups of a process only if `known` has none for it.
+    """
     began = clock()
     places = {
         pid: groups or cgroup.chain(host.process(pid, "cgroup")) for pid, groups in known.items()}
@@ -219,7 +225,7 @@ def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
     limits = {group: limit for group in groups if (limit := group.limit()) is not None}
     privates = {pid: host.private(pid) for pid in known}
     took = clock() - began
-    # The path of a group deep within others keeps the kernel busy, and others from asking.
+    # Paths of deeply nested groups take the kernel long and delay other readers.
     until = clock() + max(FRESH, SELDOM * took)
     processes = {pid: _Process(places[pid], privates[pid], until) for pid in known}
     return _Figures(processes, groups, limits, took)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk for swapped memory: its budget, whether it is in order, and its clients' files.
+"""The disk tier: its budget, tests of its directory, and the clients' files.
 
 The schedulers decide which blocks are stored (scheduler/storage.py). This module hands out files,
 and sets the budget to 0 while the directory cannot be used. It tests the directory when the setting
 changes, when a client reports a failed write, and each minute while a test fails. A client's report
 alone never sets the budget to 0, so no client can disable the disk for others.
 
-A client may write to its file at any moment, and more than its orders allow. So all files are
-looked at each second. A client that has written much more loses its connection and what is in the
-file. The file is looked at until the process has ended, whether it is connected or not.
+A client can write to its file at any time, and more than its orders allow. So the size of each file
+is checked each second until the client's process has ended, even after it has disconnected. If a
+file is larger than `File.largest`, it is truncated to 0 and its client is disconnected.
 """
 
 import logging
@@ -32,9 +32,9 @@ from nvshared.units import GIB, SECOND
 AGAIN = 60 * SECOND                     # between two tests of a directory that cannot be used
 APART = SECOND                          # between checks of the files; from a failed write to a test
 PATIENCE = 10 * SECOND                  # after which a disk that does not answer has a fault
-SLACK = 2 * GIB                         # of a file beyond what it may hold: it grows in steps, and
-SLACK_PART = 8                          # this part of it, as freed blocks leave holes
-LEFT_MOST = 16                          # files of an account whose connections have ended
+SLACK = 2 * GIB                         # tolerated above `File.most`, as files grow in steps,
+SLACK_PART = 8                          # plus 1/8 of `most`, as freed blocks leave holes
+LEFT_MOST = 16                          # files of an account's disconnected clients; then no more
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +45,13 @@ class File:
 
     descriptor: int
     peer: Peer
-    drop: Callable[[str], None]         # ends its connection, for this reason
-    most: int = 0                       # bytes that it may have held so far
+    drop: Callable[[str], None]         # ends the client's connection; takes the reason
+    most: int = 0                       # the most bytes that any order allowed so far
     connected: bool = True
 
     @property
     def largest(self) -> int:
-        """Bytes beyond which the file is truncated to 0."""
+        """The size in bytes above which the file is truncated to 0."""
         return self.most + self.most // SLACK_PART + SLACK
 
 
@@ -59,8 +59,8 @@ class Disk:
     """The files and the budget of all cards. Without the setting `disk` it does nothing."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
-        """`run`: Lanes.run; the disk may hang."""
-        self.fault = ""                 # why it is not used, though it is set
+        """`run`: Lanes.run, because system calls on the disk may hang."""
+        self.fault = ""                 # why the configured directory is unusable; "": no fault
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
         self.budget = Budget(
             DiskBudget(0), clock, timer, events.DiskChanged,
@@ -68,8 +68,8 @@ class Disk:
         self._clock, self._timer, self._run = clock, timer, run
         self._setting: tuple[Path, int] | None = None
         self._files: set[File] = set()
-        self._looks = False             # at the directory, now or soon
-        self._watches = False
+        self._looks = False             # a test of the directory runs or is scheduled
+        self._watches = False           # a check of the files runs or is scheduled
 
     @property
     def shared(self) -> DiskBudget:
@@ -79,7 +79,7 @@ class Disk:
 
     @property
     def setting(self) -> tuple[Path, int] | None:
-        """The directory, and how many bytes it may hold."""
+        """The directory and its budget in bytes; None: the disk is not used."""
         return self._setting
 
     def use(self, setting: tuple[Path, int] | None) -> None:
@@ -92,7 +92,7 @@ class Disk:
         self._look()
 
     def failed(self, who: Peer, error: int) -> None:
-        """A client reports that a write to its file failed."""
+        """Handles a client's report that a write to its file failed with this errno."""
         self.client_failed.emit(who, f"its memory could not go to the disk: {os.strerror(error)}")
         if not self._looks:
             self._looks = True
@@ -100,7 +100,7 @@ class Disk:
 
     def open(self, who: Peer, drop: Callable[[str], None], answer: Callable[[File | None], None]
              ) -> None:
-        """Makes a file for a client. None: it cannot be made."""
+        """Makes a file for a client and passes it to `answer`; None if it cannot be made."""
         left = Counter(file.peer.account for file in self._files if not file.connected)
         if self._setting is None or left[who.account] >= LEFT_MOST:
             answer(None)
@@ -120,15 +120,15 @@ class Disk:
         self._run(self, partial(_opened, self._setting[0]), opened, PATIENCE)
 
     def leave(self, file: File) -> None:
-        """The connection of the file's client has ended; the process may still use the file."""
+        """Notes that the client has disconnected; its process may still use the file."""
         file.connected = False
 
     def close(self) -> None:
-        """The daemon ends, which closes its descriptors. Clients keep their files."""
+        """Stops checking files, as the daemon ends. Clients keep their files."""
         self._files.clear()
 
     def _watch(self) -> None:
-        # In one lane, and again only once it has answered: a disk that hangs takes one thread.
+        # One lane, and the next check only after this one: a disk that hangs blocks one thread.
         self._run((self, "files"), partial(_measured, [*self._files]), self._measured, None)
 
     def _measured(self, sizes: list[tuple[File, int | None]] | None) -> None:
@@ -174,7 +174,7 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measured(files: list[File]) -> list[tuple[File, int | None]]:
-    """The size of each file in bytes; None: its process has ended, and the file was closed.
+    """Returns the size of each file in bytes; None: its process has ended, the file is closed.
 
     Truncates files beyond `largest` to 0. May block while the file system frees disk blocks.
     """

@@ -9,10 +9,10 @@ BOUNDS = (MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, S
 
 
 class Durations:
-    """Counts durations in microseconds by class."""
+    """Counts durations in microseconds by the first of BOUNDS that is not smaller."""
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)   # up to each bound, and beyond the last
+        self.counts = [0] * (len(BOUNDS) + 1)   # one per bound, and one above the last bound
         self.sum = 0
 
     @property

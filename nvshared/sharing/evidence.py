@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of NVML and the kernel about the processes of a card's clients.
 
-The driver lists the processes that have anything on the card. Its list means something to us
-only if it knows processes by the numbers that we know them by, which in a container it may not.
-So who is not on the list has nothing on the card once the list has named one of our clients.
-Of a process that it names without a figure, nobody can tell.
+NVML lists the processes that have memory on the card. In a container, NVML's pids may be of another
+pid namespace than the daemon's. Once the list has contained the pid of a client, both are known to
+be the same, and a process that is not listed has no memory on the card. For a process that is
+listed without a figure, the memory on the card is unknown.
 
-Clients of one process share what it has: who came first has it first.
+Clients of one process share its figures: the oldest client's claims are covered first.
 """
 
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ class Witness:
         self._certain = False
 
     def hear(self, processes: Iterable[Process], pids: Iterable[int]) -> None:
-        """Takes a list from NVML, and the processes of the card's clients."""
+        """Stores NVML's list of processes; `pids` are those of the card's clients."""
         self._processes = {process.pid: process for process in processes}
         self._certain = self._certain or any(pid in self._processes for pid in pids)
 
     def evidence(self, claims: Iterable[tuple[int, int, Memory]]) -> dict[int, Evidence]:
-        """Evidence by client, from clients with their processes and figures, oldest first."""
+        """Returns evidence by client; `claims`: client, pid and reported memory, oldest first."""
         said: dict[int, tuple[int, int]] = {}
         found = {}
         for client, pid, memory in claims:
@@ -40,7 +40,7 @@ class Witness:
         return found
 
     def _less(self, pid: int, card: int, host: int) -> Evidence:
-        """The memory of a process, less bytes that other clients of it claim."""
+        """Returns the memory of a process, less `card` and `host` bytes of its older clients."""
         process = self._processes.get(pid)
         if process is None:
             return Evidence(0, 0) if self._certain else Evidence()

@@ -1,40 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs: clients on several cards that run together or not at all.
 
-The kernels of one may wait for those of another: an all-reduce spins on each card until it runs on
-all. If each card went by its own queue, two such programs would each hold one card and wait for
-ever for the other, with work in flight that nothing can end.
+Kernels of one member may wait for kernels of another: an all-reduce spins on each card until it
+runs on all. If each card scheduled its own queue, two such programs would each hold one card and
+wait for the other for ever, with work in flight that nothing can end.
 
-So a gang's gates open when all its memory is there, on all cards, and not before. Cards are claimed
-in the order of their indices, each in its own queue, and a claim is kept; nobody waits for a claim
-in a circle. Until the last card is to be had nobody is stopped for a claim, and nothing is unused.
-When a scheduler stops one member, all are stopped. What that means on one card is told in
-scheduler/gang.py.
+So the gates of a gang open only when the memory of all members is resident on all cards. Cards are
+claimed in the order of their indices, each in its own queue, and a claim is kept, so claims cannot
+deadlock. Until the last card is available, no client is stopped for a claim and no card idles for
+it. When a scheduler stops one member, all are stopped. scheduler/gang.py has the part of one card.
 
 **A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
-together; or those of one user in a pod: as far as they are on several cards and have anything
-there that could leave. A client that has not wanted its card for DORMANT, while others of the gang
-wanted theirs, does not count until it wants it again. It comes in then while the others run, before
-all gangs that do not run yet, as their work may wait for it.
+together; or those of one user in a pod: if they are on several cards and have memory there that can
+be evicted. A client that has not wanted its card for DORMANT, while other members wanted theirs,
+does not count until it wants the card again. It is then loaded while the other members run, before
+gangs that do not run yet, because the members' work may wait for it.
 
-**Members of one process tree** start one by one. Until as many as are expected have said HELLO none
-gets a turn, but not for longer than GATHER.
+**Processes of `--gang`** start one by one. No member gets a turn until the expected number of
+processes has sent HELLO, or GATHER has passed.
 
-**The end of a turn.** Members that have submitted unequally far cannot all drain: one waits in a
-kernel for what another has not submitted. So while somebody waits for one of its cards, a gang is
-held back on all. Whoever has drained holds its memory, and after CATCH_UP goes on, one launch at a
-time, until the others have drained. It may be ahead itself then, by one launch. Then it is the
-others' turn to catch up, with longer pauses each time, in which the word that a member has drained
-reaches those that step before they submit the next. Where that is no help either, as a thread waits
-for another that stands at a gate, the hook opens its gate again after two seconds. Then all go on,
-and are asked again later.
+**The end of a turn.** Members that have submitted unequally far cannot all drain: a kernel of one
+waits for a launch that another has not submitted. So while another client waits for one of its
+cards, the gang is paced on all of them. A member that has drained keeps its memory resident, and
+after CATCH_UP submits one launch at a time, until the others have drained. By then it may be ahead
+by one launch itself, and the others catch up in the same way. Pauses between launches grow each
+round, so that the report of a drain reaches stepping members before their next launch. If a thread
+waits for another thread at a closed gate, stepping does not help: the hook opens its gate again
+after two seconds. Then all members go on, and are stopped again later.
 
-**Whatever goes wrong** with a gang holds nobody up: one that does not answer, as it was stopped,
-makes the others programs like all others; so does one whose GPU is lost. One that is suspended,
-has had its share of the time or does not fit keeps its gang out; one that runs goes on where the
-card has shrunk under it. Some may fit on their card one by one, and not together, so that all can
-never run at once. If nobody said that they are a gang, as those of a pod, they are programs like
-all others then. One that is let in and does not get all its cards within a while gives them back.
+**Failures** of a gang delay no other client. If a member does not respond to STOP, all members are
+scheduled as single clients. A member on a lost GPU no longer counts. A member that is suspended,
+has used its share of the time or does not fit keeps its gang from starting; a running member goes
+on although its card has shrunk. Members may fit on their card singly but not together. If their
+gang was not requested with `--gang`, they are scheduled as single clients. A gang that has claimed
+all its cards but is not resident on all within its `patience` gives up the cards.
 """
 
 import logging
@@ -54,21 +53,21 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 DORMANT = 5 * SECOND
 GATHER = 30 * SECOND
-EXCEEDING = 5 * SECOND                  # before anything follows from it
+EXCEEDING = 5 * SECOND                  # members must not fit together for so long to be reported
 CATCH_UP = 10 * MILLISECOND
 PAUSE_MOST = 16 * MILLISECOND
-GRANT_LEAST = 5 * SECOND                # to come in, and longer each time in vain
-GRANT_MOST = 320 * SECOND
-GANG_SHOWN = 8                          # characters of a name that the library made up
+GRANT_LEAST = 5 * SECOND                # patience with loading; doubles with each failure,
+GRANT_MOST = 320 * SECOND               # up to this
+GANG_SHOWN = 8                          # characters of a gang's name that are displayed
 
 logger = logging.getLogger(__name__)
 
 
 class State(Enum):
-    """Of a gang's turn."""
+    """The state of a gang's turn."""
 
     OUT = "out"
-    ENTERING = "entering"                   # all cards are claimed, and members come in
+    ENTERING = "entering"                   # all cards are claimed, and members are loaded
     IN = "in"
     ENDING = "ending"
 
@@ -78,43 +77,43 @@ class Gang:
     """Clients that run together, and their common state."""
 
     number: int
-    name: str                           # for people
+    name: str                           # as displayed
     size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT
-    since: int = 0                      # of the state, or of the last change asked for
-    gathered: bool = False              # all have come, or the wait for them is over
+    since: int = 0                      # time of the state's beginning or of its latest round
+    gathered: bool = False              # all processes have joined, or GATHER has passed
     busy: int | None = None             # since when any of its members wants a card
     awaited: int | None = None          # since when members wait for missing processes
     rounds: int = 0                     # of catching up
-    patience: int = GRANT_LEAST
+    patience: int = GRANT_LEAST         # time within which all members must be loaded
     resuming: bool = False              # a member could not drain, and all go on
     exceeds: int | None = None          # since when the members on one card do not fit together
-    exceeded: bool = False              # that lasted, and was reported
-    told: dict[Client, Ganged] = field(default_factory=dict)   # without the clients' numbers
-    cards: Counter[GPU] = field(default_factory=Counter)        # number of clients on each card,
-    seats: Counter[tuple[GPU, int]] = field(default_factory=Counter)    # and of each process there
+    exceeded: bool = False              # they did not fit for EXCEEDING; reported
+    told: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, less client ids
+    cards: Counter[GPU] = field(default_factory=Counter)        # number of clients by card,
+    seats: Counter[tuple[GPU, int]] = field(default_factory=Counter)    # by card and process
 
     def __str__(self) -> str:
         return f"gang {self.name}"
 
     @property
     def come(self) -> int:
-        """The number of processes that have come."""
+        """The number of processes that have joined."""
         return len({_process(one) for one in self.clients})
 
     @property
     def may_form(self) -> bool:
         """Whether the gang may ever have several clients that run together.
 
-        The library makes one client for each card. A process with several on one card is not ours,
-        and is in no gang.
+        The library makes one client per card. A process with several clients on one card does not
+        use the library, and is in no gang.
         """
         several = len(self.clients) > 1 or self.size > 1
         return several and len(self.seats) == len(self.clients)
 
     def count(self, client: Client, more: int) -> None:
-        """Counts a client that comes (1) or leaves (-1)."""
+        """Counts a client that joins (`more` is 1) or disconnects (-1)."""
         self.cards[client.gpu] += more
         self.seats[client.gpu, _process(client)] += more
         self.cards, self.seats = +self.cards, +self.seats   # without those at zero
@@ -136,7 +135,7 @@ class Gangs:
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
         self._of: dict[Client, object] = {}     # the key of each client's gang
-        # Gangs that may form, by card, and those of them that are yet to be reviewed.
+        # Gangs for which may_form holds, by card; and those that must be reviewed.
         self._forming: defaultdict[GPU, dict[Gang, None]] = defaultdict(dict)
         self._stale: dict[Gang, None] = {}
         self._numbers = count(1)
@@ -144,7 +143,7 @@ class Gangs:
         self._deadline: int | None = None
 
     def join(self, client: Client) -> None:
-        """A client has come."""
+        """Adds a client to its gang, if it has one."""
         key, name, size = _whose(client)
         if key is None:
             return
@@ -156,7 +155,7 @@ class Gangs:
         self.review()
 
     def leave(self, client: Client) -> None:
-        """Removes a client that has left."""
+        """Removes a client that has disconnected."""
         key = self._of.pop(client, None)
         if key is not None:
             gang = self._gangs[key]
@@ -169,7 +168,7 @@ class Gangs:
         self.review()
 
     def _form(self, gang: Gang, gpu: GPU) -> None:
-        """A client of the gang on this card is new, or has left."""
+        """Updates the indices after a client on this card has joined or left the gang."""
         for card in {gpu, *gang.cards}:
             if gang.may_form and card in gang.cards:
                 self._forming[card][gang] = None
@@ -183,17 +182,17 @@ class Gangs:
             self._put(gang, gang.clients, Standing.FREE)
 
     def members(self, client: Client) -> tuple[Client, ...]:
-        """All clients of its gang, itself among them; none, if it can be in no gang."""
+        """Returns all clients of the client's gang, including itself; empty: it is in no gang."""
         key = self._of.get(client)
         return () if key is None else tuple(self._gangs[key].clients)
 
     def drain(self, on: bool) -> None:
-        """Whether the daemon is to end. Clients go on without it, so no gang is held back then."""
+        """Sets whether the daemon drains. Gangs dissolve then, as clients will run without it."""
         self._draining = on
         self._review_all()
 
     def happened(self, gpu: GPU) -> None:
-        """Something has, on a card."""
+        """Reviews the gangs of a card after an event of its scheduler."""
         self._stale |= self._forming[gpu]
         self.review()
 
@@ -203,7 +202,7 @@ class Gangs:
         self.review()
 
     def review(self) -> None:
-        """Reviews the gangs that may stand otherwise than before."""
+        """Reviews the stale gangs, until none is left. No-op when called from within itself."""
         if self._reviewing:
             return
         self._reviewing = True
@@ -220,7 +219,7 @@ class Gangs:
         every: Members = {client: member for client, member in seen if member is not None}
         told = {client: event.standing for client, event in gang.told.items()}
         if any(m.standing is not told.get(c, Standing.FREE) for c, m in every.items()):
-            return                      # a scheduler that is at work has yet to hear of it
+            return                      # a scheduler has not processed its last Ganged event yet
         if not self._gathered(gang, every, now):
             self._put(gang, [one for one in every if every[one].phase is not Phase.RUNNING])
             return
@@ -240,7 +239,7 @@ class Gangs:
         if gang.state is State.OUT and any(
             m.phase in OPEN and not m.parked for m in members.values()
         ):
-            gang.turn(State.IN, now)    # it formed while members ran
+            gang.turn(State.IN, now)    # the gang formed while members were running
         match gang.state:
             case State.OUT:
                 self._claim(gang, members, now)
@@ -270,7 +269,7 @@ class Gangs:
         return self._due(max(member.since, gang.busy) + DORMANT, now)
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
-        """Notes members that do not fit beside the others. False: no two are to run together."""
+        """Marks members that do not fit together as crowded. False: the gang is to be dissolved."""
         exceeding = _exceeding(members)
         if exceeding is None:
             gang.exceeds = None
@@ -308,7 +307,7 @@ class Gangs:
             self._put(gang, members, Standing.GRANTED)
 
     def _come(self, gang: Gang, members: Members, now: int) -> None:
-        """Opens the gates of a gang that has all its cards, once it is whole on each."""
+        """Opens the gates of a gang once all members are resident on the cards it has claimed."""
         late = self._due(gang.since + gang.patience, now)
         if late or not all(_able(m) and m.not_before <= now for m in members.values()):
             gang.patience = min(2 * gang.patience, GRANT_MOST) if late else gang.patience
@@ -324,16 +323,16 @@ class Gangs:
     def _run(self, gang: Gang, members: Members, now: int) -> None:
         """Stops a gang that runs, when one of its members is stopped."""
         held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.pin_reason}
-        # Work in flight on one card may wait for another's: no member may get far ahead.
+        # Work in flight on one card may wait for work on another: no member may get far ahead.
         paced = any(m.contended for m in members.values())
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
-                gang.told.pop(client, None)     # it drained after it was told to go on
+                gang.told.pop(client, None)     # it drained after OPEN was sent: send OPEN again
             self._put(
                 gang, members, Standing.OPEN, stop_after=_latest(members), paced=paced)
             gang.resuming = bool(held_up)
             return
-        # A member that runs and is whole goes on, as a client alone does, though the card shrank.
+        # A running, fully resident member goes on although the card shrank, like a single client.
         held_up = held_up or {c for c, m in members.items() if m.held_up or (
             m.crowded and m.wants and m.phase not in OPEN)}
         idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
@@ -365,7 +364,7 @@ class Gangs:
                 self._put(gang, gang.clients)
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
-        """Has all members drain. Members that have drained step for those that cannot."""
+        """Drains all members. Drained members submit single launches while others cannot drain."""
         active = {c: m for c, m in members.items() if m.phase in OPEN and not m.pin_reason}
         parked = [c for c, m in active.items() if m.parked]
         draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
@@ -392,7 +391,7 @@ class Gangs:
         self, gang: Gang, members: Iterable[Client], standing: Standing = Standing.APART,
         *, pause: int = 0, stop_after: int = 0, paced: bool = False,
     ) -> None:
-        """Gives members a standing, and tells their schedulers if it is another."""
+        """Sets the standing of members, and sends it to their schedulers if it has changed."""
         news: dict[GPU, list[int]] = {}
         event = Ganged((), gang.number, standing, pause, stop_after, paced)
         for client in sorted(members, key=_place):
@@ -409,7 +408,7 @@ class Gangs:
             gpu.tell(replace(event, clients=tuple(ids)))
 
     def _due(self, moment: int, now: int) -> bool:
-        """Whether the moment has come. If not, all gangs are reviewed at it."""
+        """Whether the time `moment` has come. If not, a review of all gangs is scheduled for it."""
         if moment <= now:
             return True
         if self._deadline is None or moment < self._deadline:
@@ -426,17 +425,17 @@ OPEN = (Phase.RUNNING, Phase.DRAINING)
 
 
 def _is_in(member: Member) -> bool:
-    """Its gate could open at once."""
+    """Whether the member is fully loaded, so that its gate could open at once."""
     return member.phase is Phase.LOADING and member.whole
 
 
 def _able(member: Member) -> bool:
-    """Nothing but others' turns keeps it from running."""
+    """Whether only the turns of other clients keep the member from running."""
     return not (member.crowded or member.held_up)
 
 
 def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
-    """Members of a card that fit there one by one, not together; the bytes they need and have."""
+    """Returns members that fit on their card only singly, the bytes needed, and those available."""
     for _, mine in _by_card(members):
         needed = sum(members[one].takes for one in mine)
         room = members[mine[0]].alone
@@ -446,7 +445,7 @@ def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
 
 
 def _latest(members: Members) -> int:
-    """The moment at which members that could not drain may be stopped again."""
+    """The time from which members that could not drain may be stopped again."""
     return max(member.stop_after for member in members.values())
 
 
@@ -470,7 +469,7 @@ def _whose(client: Client) -> tuple[object, str, int]:
     """The gang's key, its name and the number of processes expected; key None: no gang."""
     peer = client.peer
     if peer.gang:
-        # Others may have the same name, by accident or not, and are not let in.
+        # Owner and tenant are part of the key: other users' gangs may have the same name.
         return (peer.owner, peer.tenant, peer.gang), peer.gang[:GANG_SHOWN], peer.gang_size
     if peer.tenant.kind is Kind.POD:
         return (peer.owner, peer.tenant), str(peer.tenant), 0

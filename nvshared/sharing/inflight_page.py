@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of shared memory in which one client publishes whether it has work in flight.
 
-The client may write there, and the clients that watch it may read. No client can make the page
-longer or shorter, which would break a reader, nor open it anew to write. The library alone knows
-its contents (libhook/src/gate/inflight.c).
+The client can write the page, and clients that watch it can read it. No client can resize the page,
+which would make a reader fault, nor reopen it for writing. Only the library interprets its contents
+(libhook/src/gate/inflight.c).
 """
 
 import fcntl
@@ -14,17 +14,23 @@ SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class InflightPage:
-    """A page, made at its first use."""
+    """A shared page, created at its first use."""
 
     def __init__(self) -> None:
         self._descriptor = -1
 
     def writable(self) -> int:
-        """A descriptor for its client, to be closed. Raises OSError."""
+        """Returns a writable descriptor for the page's client; the caller closes it.
+
+        Raises OSError.
+        """
         return os.dup(self._page())
 
     def readable(self) -> int:
-        """A descriptor for another, to be closed. Raises OSError."""
+        """Returns a read-only descriptor for a watching client; the caller closes it.
+
+        Raises OSError.
+        """
         return os.open(f"/proc/self/fd/{self._page()}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:

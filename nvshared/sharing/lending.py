@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards lend memory to which, and that each hears of what concerns it.
+"""Sets which cards lend memory to which, and notifies a card when its loans change elsewhere.
 
-The schedulers decide (scheduler/loans.py), and one hears only of its own clients. So when a card
-has lent more than it can lend, the cards whose clients hold that are to look again; when a loan has
-come back, its lender is.
+The schedulers decide (scheduler/loans.py), but each gets only the events of its own clients. So
+when a card has lent more than it can, the cards of the borrowing clients must plan again; when a
+loan is returned, the lender must.
 """
 
 from nvshared.clock import Timer
@@ -12,25 +12,25 @@ from nvshared.sharing.gpu import GPU
 
 
 class Lending:
-    """Between all cards. `mode`: the setting `neighbour`."""
+    """Loans between all cards. `mode`: the setting `neighbour`."""
 
     def __init__(self, mode: str, timer: Timer) -> None:
         self._mode = mode
         self._timer = timer
-        self._concerned: dict[GPU, None] = {}   # which are about to hear of it
-        self._seen: dict[GPU, tuple[int, int]] = {}     # what each had lent, and of that too much
+        self._concerned: dict[GPU, None] = {}   # cards that are about to be notified
+        self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and the excess
 
     def add(self, gpu: GPU) -> None:
-        """A card."""
+        """Adds a card."""
         self._seen[gpu] = (0, 0)
         self.use(self._mode)
         gpu.happened.connect(self._heard)
 
     def use(self, mode: str) -> None:
         """auto: cards linked by NVLink lend to each other while they have no processes but clients;
-        on: all that reach each other; off.
+        on: all cards that reach each other by peer access; off: none.
 
-        What has been lent and is not allowed any more is taken back.
+        Loans that the new mode does not allow are taken back.
         """
         self._mode = mode
         for gpu in self._seen:
@@ -46,7 +46,7 @@ class Lending:
                 gpu.tell(Tick())
         for gpu in self._seen:
             if gpu.may_lend:
-                gpu.look(lambda: None)  # the sampler goes on with it
+                gpu.look(lambda: None)  # the sampler then keeps sampling this card
 
     def _heard(self, now: int, _event: Event) -> None:
         due = bool(self._concerned)
@@ -58,7 +58,7 @@ class Lending:
                 borrowers = [g for g in self._seen if gpu.neighbour.loans.keys() & g.clients.keys()]
                 self._concerned |= dict.fromkeys(borrowers)
         if self._concerned and not due:
-            self._timer(now, self._tell)        # when this card has done what it is at
+            self._timer(now, self._tell)        # after this card has handled its event
 
     def _tell(self) -> None:
         concerned, self._concerned = self._concerned, {}

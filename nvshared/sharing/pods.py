@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of this machine's pods. Their tenants go by UIDs, which the kernel knows.
 
-nvshare-kubelet tells the names, of all pods at once, as often as one of them changes. What is set
-for a pod is kept by its UID: another pod may come later by the same name.
+nvshare-kubelet sends the names of all pods whenever one of them changes. Terms of a pod are stored
+under its UID, because a later pod may have the same name.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class Pod(NamedTuple):
 
     namespace: str
     name: str
-    containers: Mapping[str, str]       # by their ids
+    containers: Mapping[str, str]       # names by container id
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -38,14 +38,14 @@ class Pods:
         return sorted(changed)
 
     def pod(self, tenant: str) -> Pod | None:
-        """The names of a tenant that is a pod, once they are known."""
+        """Returns the names of the pod that the tenant is; None: no pod, or names are unknown."""
         return self._pods.get(tenant)
 
     def shown(self, tenant: str) -> str:
-        """The name for people: pod:NAMESPACE/NAME, or the tenant as it is."""
+        """Returns the displayed name: pod:NAMESPACE/NAME for a known pod, else the tenant."""
         pod = self._pods.get(tenant)
         return tenant if pod is None else f"{Kind.POD}:{pod}"
 
     def meant(self, name: str) -> str:
-        """The tenant shown by this name, or the name itself."""
+        """Returns the tenant with this displayed name, else the name itself."""
         return self._tenants.get(name, name)

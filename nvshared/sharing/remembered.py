@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for single programs, and how long they held the card, outlives the daemon.
+"""Keeps the terms of single programs and their turn times across restarts of the daemon.
 
     /var/lib/nvshare/programs.json
     {"version": 1, "boot": "…", "programs": [{"pid": 4711, "started": 123456, "gpu": "GPU-…",
      "administrator": {"compute_limit": 50, …}, "owner": {…}}],
      "times": [{"pid": 4711, "started": 123456, "gpu": "GPU-…", "held": 730000, "waited": 0}]}
 
-A program is known again by its process id together with the moment it was started,
-in ticks since boot, so that no other process gets what was set for it. Users may
-set terms for their own programs as often as they like; so the file is written a
-moment after, once for all changes until then, and not forced to disk: when the
-machine goes down, the programs do, too. Times are written when the daemon is stopped; one that is
-killed loses them.
+A program is identified by its pid and its start time in ticks since boot, so that no other process
+gets its terms. Users may change terms of their programs any number of times, so the file is written
+once per WRITTEN_WITHIN. The write is not forced to disk, because programs do not survive a crash of
+the machine either. Times are written when the daemon is stopped; a killed daemon loses them.
 """
 
 from collections.abc import Mapping
@@ -36,31 +34,31 @@ FILE_NAME = "programs.json"
 WRITTEN_WITHIN = 100 * MILLISECOND
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
-Key = tuple[int, int, str]              # process, when it was started, UUID of its card
+Key = tuple[int, int, str]              # pid, start time in ticks since boot, UUID of the card
 
 
 class RememberedTerms:
     """The terms of living programs, where they differ from the default."""
 
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
-        """`run`: Lanes.run; the disk may be slow, as when a user fills it."""
+        """`run`: Lanes.run, because the disk may be slow."""
         self.path = folder / FILE_NAME
         self._clock = clock
         self._timer = timer
         self._run = run
         self._due = False
         self._gpus: list[GPU] = []
-        self._times: dict[Key, tuple[int, int]] = {}    # held and waited, under earlier daemons
+        self._times: dict[Key, tuple[int, int]] = {}    # us held and waited under earlier daemons
         self._kept = self._load()
 
     def follow(self, gpu: GPU) -> None:
-        """Keeps what is set for the clients of a GPU, and sets it again when they come back."""
+        """Keeps the terms of the clients of a GPU, and restores them when the clients rejoin."""
         self._gpus.append(gpu)
         gpu.client_new.connect(self._recall)
         gpu.terms_changed.connect(self._note)
 
     def close(self) -> None:
-        """Writes what is not written yet, and the times of the clients that there are."""
+        """Writes unwritten terms, and the times of all connected clients."""
         for client in (client for gpu in self._gpus for client in gpu.clients.values()):
             if key := _key(client):
                 self._times[key] = (client.held, client.waited)
@@ -99,7 +97,7 @@ class RememberedTerms:
     def _store(
         self, kept: Mapping[Key, ClientTerms], times: Mapping[Key, tuple[int, int]]
     ) -> set[Key]:
-        """Writes what holds for living programs. Returns which of these are dead."""
+        """Writes the terms and times of living programs. Returns the keys of dead ones."""
         dead = {key for key in (*kept, *times) if host.started(key[0]) != key[1]}
         programs = [
             {"pid": pid, "started": start, "gpu": gpu, **asdict(one)}
@@ -111,13 +109,13 @@ class RememberedTerms:
             for (pid, start, gpu), (held, waited) in times.items()
             if (pid, start, gpu) not in dead
         ]
-        with suppress(NotKept):         # the journal says so
+        with suppress(NotKept):         # keep() has logged the failure
             keep(self.path, {
                 "version": VERSION, "boot": _boot(), "programs": programs, "times": known})
         return dead
 
     def _load(self) -> dict[Key, ClientTerms]:
-        """What was kept since this boot."""
+        """Loads the terms that were written since this boot, and sets `_times`."""
         return load(self.path, self._read, "no program has limits of its own") or {}
 
     def _read(self, plain: dict[str, Any]) -> dict[Key, ClientTerms]:
@@ -155,7 +153,7 @@ def _client_terms(plain: dict[str, Any]) -> ClientTerms:
 
 
 def _terms(plain: dict[str, Any]) -> Terms:
-    """Raises ValueError or TypeError for what nobody can have set."""
+    """Reads terms. Raises ValueError or TypeError if they are out of range."""
     terms = Terms(**plain)
     numbers = (terms.memory_limit, terms.weight, terms.compute_limit)
     possible = (

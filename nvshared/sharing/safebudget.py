@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host budget where it is not configured.
+"""The host budget if none is configured.
 
-It is looked up at start. After a restart of the daemon it is looked up again, when all programs
-have said what they hold.
+The budget is computed at start from the free host memory. After a restart of the daemon it is
+computed again, when all clients have reported in their HELLO how much host memory they hold.
 
-What programs swapped out before we started is not free at our start, though it is ours to give:
-they go on, and say with their HELLO how much they hold. So when all have said so, we look
-again and add that to what is free (machine/host.py says how far they are believed). Both are
-looked up in the same moment: memory taken or freed since our start, by them or by others, is
-neither counted twice nor missed. We also look again when a program comes late, as it was
-draining or moving memory, but only for a while: otherwise a client could time the recount just
-after a large process exits that is about to start again.
+Host memory that clients of an earlier daemon hold is not free at start, but belongs to the budget.
+So the recount adds it to the free memory (machine/host.py bounds these claims). Both figures are
+read together, so that memory allocated or freed since the start is neither counted twice nor
+missed. A client that joins late, because it was draining or moving memory, causes another recount,
+but only within LATE: otherwise a client could time a recount just after a large process exits that
+is about to start again.
 
-The budget never shrinks by that, since our clients were promised what it was. Where nobody
-holds anything it stays as it was.
+A recount never shrinks the budget, because clients have promises based on the earlier size. If no
+client holds host memory, there is no recount.
 """
 
 import logging
@@ -30,29 +29,30 @@ from nvshared.units import GIB, SECOND
 logger = logging.getLogger(__name__)
 
 LATE = 60 * SECOND                      # after the start; later clients cause no recount
-APART = SECOND                          # a look takes a tenth of that with a thousand processes
+APART = SECOND                          # between recounts; one takes 0.1 s with 1,000 processes
 
 
 class SafeBudget:
-    """How many bytes are safe to take."""
+    """The number of bytes of host memory that clients can use safely."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
-        """`run`: Lanes.run; the kernel is slow to tell of processes that end."""
+        """`run`: Lanes.run, because reading /proc of a process that ends may be slow."""
         self.bytes = host.safe_budget()
         self._clock = clock
         self._timer = timer
         self._run = run
         self._until = clock() + LATE
-        self._next = clock()            # no look before that
+        self._next = clock()            # earliest time of the next recount
         self._due = False
 
     def follow(self, manager: Manager) -> None:
-        """Recounts when clients of an earlier daemon have said what they hold."""
-        manager.gathered.connect(partial(self._look, manager, here))   # before anybody is refused
+        """Recounts when clients of an earlier daemon have reported what they hold."""
+        # In this thread, so that the recount is done before any client is refused.
+        manager.gathered.connect(partial(self._look, manager, here))
         manager.client_new.connect(partial(self._came, manager))
 
     def _came(self, manager: Manager, client: Client) -> None:
-        """Recounts for a client of an earlier daemon that comes late."""
+        """Recounts for a client of an earlier daemon that joins late."""
         late = not manager.gathering and self._clock() < self._until
         if late and _held(client) and not self._due:
             self._due = True

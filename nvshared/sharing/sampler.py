@@ -30,14 +30,14 @@ from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
 
-SOON = 50 * MILLISECOND                 # after a client has come or gone
+SOON = 50 * MILLISECOND                 # from a client's join or disconnect to the next sample
 FRESH = SECOND                          # a sample younger than that is as good as a new one
-PATIENCE = SECOND                       # for a sample; then readers stop waiting
+PATIENCE = SECOND                       # readers wait so long for a sample
 LENDS = 100 * MILLISECOND               # between samples of a card that lends
-GROWN = 10 * SECOND                     # after which a new client has created its context
-FAILURES_SHOWN = 10                     # one line of log for so many failed queries
+GROWN = 10 * SECOND                     # a new client has created its context by then
+FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
 FAILURES = 3                            # in a row, after which the card has a fault
-SILENCE = 10 * SECOND                   # of a query, after which the card has a fault, too
+SILENCE = 10 * SECOND                   # the card has a fault if a query takes longer
 
 Ask = Callable[[str], Sample]           # by UUID; blocks; raises NvshareError
 Answer = Callable[[Sample | NvshareError], None]
@@ -81,7 +81,7 @@ class Worker:
 
 
 def _forget(gpu: GPU) -> None:
-    """NVML does not answer: old figures must not be shown as current ones."""
+    """Clears the figures, as NVML does not answer: old figures must not be shown as current."""
     gpu.sample = Sample()
 
 
@@ -92,17 +92,17 @@ def _grown(client: Client) -> None:
 
 @dataclass(slots=True)
 class _Watch:
-    """One card."""
+    """The sampling state of one card."""
 
     gpu: GPU
-    asked: bool = False
-    asked_at: int = -FRESH              # last
-    lookers: list[Callable[[], None]] = field(default_factory=list)
-    failures: int = 0
-    disarm: Callable[[], None] | None = None
-    overdue: Callable[[], None] = field(default=lambda: None)   # disarms what happens then
-    occupied: dict[int, int] = field(default_factory=dict)      # when it was asked,
-    still: bool = False                 # and nothing was in motion
+    asked: bool = False                 # a query is in flight
+    asked_at: int = -FRESH              # time of the last query
+    lookers: list[Callable[[], None]] = field(default_factory=list)     # called after the sample
+    failures: int = 0                   # failed queries in a row
+    disarm: Callable[[], None] | None = None    # cancels the next scheduled query
+    overdue: Callable[[], None] = field(default=lambda: None)   # cancels PATIENCE, SILENCE timers
+    occupied: dict[int, int] = field(default_factory=dict)      # gpu.occupied at the query's start
+    still: bool = False                 # no order was open at the query's start
 
 
 async def look(gpus: Iterable[GPU]) -> None:
@@ -123,7 +123,7 @@ class Sampler:
     def __init__(
         self, question: Callable[[str, Answer], None], clock: Clock, timer: Timer, interval: int
     ) -> None:
-        """`question`: Worker.question; `interval`: microseconds from an answer to the next."""
+        """`question`: Worker.question; `interval`: microseconds from a sample to the next query."""
         self.interval = interval
         self._question = question
         self._clock = clock
@@ -213,7 +213,7 @@ class Sampler:
             watch.failures = 0
         gpu.set_fault("NVML", trouble if watch.failures >= FAILURES else "")
         if isinstance(result, NvshareError):
-            gpu.sample = Sample()       # what is not known is not shown, however short the time
+            gpu.sample = Sample()       # no old figures are shown, not even for a short time
         else:
             gpu.sample = result
             still = watch.still and not gpu.scheduler.orders_unanswered()
