@@ -19,7 +19,7 @@ How a test uses it:
     def test_no_file_uses_a_higher_folder() -> None:
         assert not ROOMS.upward()
 
-    def test_no_files_are_in_a_circle() -> None:
+    def test_no_source_files_use_each_other_in_a_circle() -> None:
         assert not ROOMS.circles()
 
 An exception is a file, then all that it uses is excused, or one use as upward() names it:

@@ -75,7 +75,7 @@ def test_circles_reports_a_circle_within_a_folder(tmp_path: Path) -> None:
     assert rooms.circles() == [["below/b", "below/c"]]
 
 
-def test_a_file_needs_a_room_and_an_object(tmp_path: Path) -> None:
+def test_source_file_without_a_listed_folder_or_object_is_reported(tmp_path: Path) -> None:
     rooms = made(tmp_path)
     stray = tmp_path / "source" / "stray.c"
     stray.touch()

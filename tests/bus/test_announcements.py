@@ -117,7 +117,7 @@ async def test_change_of_an_automatic_quantum_is_announced(
     assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
 
 
-async def test_change_of_holders_is_announced_as_a_property(
+async def test_change_of_holders_sends_a_propertieschanged_signal(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()

@@ -244,7 +244,7 @@ def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
     ]
 
 
-async def test_checks_that_wait_are_few_for_each_connection_and_user(
+async def test_pending_polkit_checks_are_limited_per_connection_and_user(
     manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     users: dict[str, int] = {}

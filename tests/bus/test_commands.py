@@ -156,7 +156,7 @@ async def test_clients_command_lists_the_clients_of_a_gpu(manager: Manager, ctl:
     assert [client["pid"] for client in found["clients"]] == [11]
 
 
-async def test_the_example_of_process_ids_prints_these_alone(
+async def test_help_example_for_process_ids_prints_only_process_ids(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
     (command,) = [line for line, what in CLIENTS.examples if what == "their process ids"]
@@ -480,7 +480,7 @@ async def test_command_with_unwritable_stdout_fails_with_the_reason(
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "status --help"])
-async def test_nowhere_to_write_help_to(arguments: str) -> None:
+async def test_help_on_an_unwritable_stdout_fails_with_one_line(arguments: str) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run("bash", "-c", f"{quoted} {arguments} >/dev/full")
     assert ended.code == ExitCode.FAILURE
@@ -506,7 +506,9 @@ async def test_command_with_unwritable_stderr_keeps_its_exit_code(
     assert (ended.code, ended.out, ended.err) == (code, "", "")
 
 
-async def test_internal_fault_of_nvsharectl_is_said_with_how_to_debug(private: PrivateBus) -> None:
+async def test_internal_error_of_nvsharectl_is_reported_with_the_debug_command(
+    private: PrivateBus
+) -> None:
     damage = "import nvshared.cli.status as status; status.Daemon = None; "
     broken = PROGRAM.replace("sys.exit", damage + "sys.exit")
     ended = await run(sys.executable, "-c", broken, "status", NVSHARE_DEBUG="0")

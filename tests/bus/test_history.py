@@ -89,7 +89,7 @@ def used(answer: Message) -> dict[str, int]:
     return {row[1]: row[3] // SECOND for row in answer.body[3]}
 
 
-async def test_users_see_their_own_alone(asker: Peeper) -> None:
+async def test_history_call_shows_users_only_their_own_usage(asker: Peeper) -> None:
     answer = await ask(asker)
     since, until, step, rows, missing = answer.body
     assert (since, until, step, missing) == ((THEN - 600) * SECOND, NOW * SECOND, 0, "")

@@ -40,7 +40,7 @@ def plain(text: str) -> str:
     return text
 
 
-async def test_the_client_in_the_manual_works(
+async def test_example_client_of_the_manual_page_runs(
     manager: Manager, publication: Publication, private: PrivateBus
 ) -> None:
     program = (MAN / "client.py").read_text()

@@ -109,7 +109,7 @@ async def test_term_command_that_fails_on_one_gpu_names_the_other(
     assert (await ctl(*arguments, "--gpu", "1")).err == "nvsharectl: it has just ended\n"
 
 
-async def test_command_unanswered_when_the_bus_ends_says_that_it_may_hold(
+async def test_command_unanswered_when_the_bus_ends_says_its_setting_may_apply(
     manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bus ends while the second of two is asked for."""

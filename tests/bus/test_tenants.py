@@ -41,7 +41,7 @@ def ruled(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> Manager:
     return manager
 
 
-async def test_terms_are_set_listed_and_taken_back(ruled: Manager, other: Peeper) -> None:
+async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Peeper) -> None:
     a_client(ruled, ruled.gpus[0])
     ruled.gpus[1].lose("it fell off the bus")
     terms = {"memory-limit": Variant("t", 40 * GIB), "compute-limit": Variant("i", 50)}
@@ -172,7 +172,7 @@ async def test_limit_warns_of_a_user_without_an_account(ruled: Manager, ctl: Run
         "the memory limit cannot be '40'; give a unit, such as 40GiB or 40MiB, or none")
 
 
-async def test_limit_names_the_tighter_limit_of_a_tenant_around(
+async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
     manager: Manager, ctl: Run
 ) -> None:
     unit, user = Tenant(Kind.UNIT, "train.service"), Tenant(Kind.USER, "root")
@@ -191,7 +191,7 @@ async def test_limit_names_the_tighter_limit_of_a_tenant_around(
     assert tighter[0] in ended.out.splitlines()
 
 
-async def test_value_none_takes_terms_of_a_program_back(manager: Manager, ctl: Run) -> None:
+async def test_value_none_removes_terms_of_a_program(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("weight", "11", "7")
     await ctl("limit", "11", "--compute", "5")

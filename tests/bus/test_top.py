@@ -75,7 +75,7 @@ async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: P
     assert GIVEN_BACK in shown
 
 
-async def test_top_details_of_an_ended_program_say_so(
+async def test_top_details_say_that_the_program_has_ended(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
     client = a_client(manager, manager.gpus[0])
@@ -142,7 +142,7 @@ async def test_top_quits_while_the_daemon_does_not_answer(
     assert GIVEN_BACK in shown
 
 
-async def test_figures_count_as_old_while_the_daemon_is_silent(private: PrivateBus) -> None:
+async def test_top_says_that_a_silent_daemon_does_not_answer(private: PrivateBus) -> None:
     async with peeper(private.address) as silent:
         silent.bus.add_message_handler(
             lambda message: message.message_type is MessageType.METHOD_CALL)

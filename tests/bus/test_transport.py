@@ -114,7 +114,7 @@ async def test_transport_yields_to_the_loop_between_messages(bus: Bus) -> None:
     await bus.called(100)
 
 
-async def test_types_that_senders_make_up_are_forgotten(bus: Bus) -> None:
+async def test_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
     for number in range(SIGNATURES + 50):
         made_up = f"({number:012b})".translate({ord("0"): "u", ord("1"): "i"})
         await bus.say(a_call("v", Variant(made_up, [0] * 12)))
@@ -125,7 +125,7 @@ async def test_types_that_senders_make_up_are_forgotten(bus: Bus) -> None:
     assert len(SignatureTree._cache) <= SIGNATURES
 
 
-async def test_message_once_handled_is_freed_without_the_collector(bus: Bus) -> None:
+async def test_handled_message_is_freed_without_garbage_collection(bus: Bus) -> None:
     gc.disable()
     try:
         await bus.say(a_call("s", "x" * 100))
@@ -143,7 +143,7 @@ async def test_message_once_handled_is_freed_without_the_collector(bus: Bus) -> 
     a_call().replace(b"SetTQ", b"Set\xffQ"), a_call().replace(b"\3\1s", b"\3\1o"),
     a_call().replace(b"\3\1s", b"\x4d\1s"), a_call("u", 7).replace(b"\1u\0", b"\1(\0"),
 ])
-async def test_a_message_with_a_damaged_header_is_passed_over(bus: Bus, damaged: bytes) -> None:
+async def test_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: bytes) -> None:
     await bus.say(damaged)
     await bus.say(a_call("u", 7))
     (read,) = await bus.called()

@@ -26,7 +26,7 @@ async def properties(other: Peeper, path: str, interface: str) -> dict[str, obje
     return {name: variant.value for name, variant in shown.items()}
 
 
-async def test_how_long_a_program_waits_and_about_how_much_longer(
+async def test_client_properties_show_time_waited_and_expected_wait(
     manager: Manager, other: Peeper, ctl: Run
 ) -> None:
     client = a_client(manager, manager.gpus[0])

@@ -28,7 +28,9 @@ def after_its_peak(trace: Sequence[Line]) -> Sequence[Line]:
 
 
 @pytest.mark.parametrize("framework", ["torch", "cupy"])
-def test_caches_do_not_cross_the_bus(framework: str, record: Record) -> None:
+def test_trimming_framework_caches_halves_bytes_loaded_per_turn(
+    framework: str, record: Record
+) -> None:
     command = program("caches", framework, "--steps", STEPS[framework])
     alone = run([command])
     figures, outputs, late = {}, {}, {}

@@ -73,7 +73,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_programs_in_roots_of_their_own_share_the_card(
+def test_programs_in_separate_root_file_systems_share_the_card(
     root: Path, record: Callable[[str, dict[str, Any]], None]
 ) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:

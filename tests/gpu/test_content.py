@@ -10,7 +10,7 @@ from tests.gpu.test_sharing import BUDGET, Record, digests
 GIB = 1 << 30
 
 
-def test_two_models_leave_the_card_without_a_copy(record: Record) -> None:
+def test_unchanged_models_are_evicted_without_a_copy(record: Record) -> None:
     commands = [program("torch_infer", "--seed", str(seed)) for seed in (1, 2)]
     alone = [run([[*command, "--seconds", "0"]])[0] for command in commands]
     with sharing("--tq", "1", "--capacity", "20GiB", *BUDGET) as daemon:

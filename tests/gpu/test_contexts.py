@@ -43,14 +43,14 @@ def said(body: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_contexts_end_as_the_drivers_do(name: str) -> None:
+def test_end_of_contexts_has_the_same_results_as_without_the_library(name: str) -> None:
     body = PROGRAMS[name]
     with sharing() as daemon:
         assert said(body, **daemon.environment) == said(body)
 
 
 @pytest.mark.parametrize("how", HANDED_OVER)
-def test_work_is_waited_for_in_every_context(how: str) -> None:
+def test_eviction_waits_for_work_in_every_context(how: str) -> None:
     """Each fills memory with what it launched there, once it has been told that it may leave."""
     body = HANDED_OVER[how].replace("Timer(1,", f"Timer({UNTIL_OTHERS_WANT},")
     with (

@@ -122,7 +122,7 @@ def test_call_returns_the_drivers_result_while_work_depends_on_the_thread(
 
 
 @pytest.mark.parametrize("capturing", [False, True], ids=["plain", "capturing"])
-def test_call_answers_as_the_driver_while_a_rival_waits_for_the_card(
+def test_call_returns_the_drivers_result_while_a_rival_waits_for_the_card(
         capturing: bool, record: Record) -> None:
     driver = answers(capturing, 0, WORK[:1])
     with sharing("--tq", "500ms", "--capacity", "1GiB") as daemon, \

@@ -46,7 +46,9 @@ def build(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the program uses the card", "after"])
-def test_a_plugin_that_binds_past_the_library(tmp_path: Path, early: bool, record: Record) -> None:
+def test_plugin_opened_with_deepbind_takes_turns_with_a_rival(
+    tmp_path: Path, early: bool, record: Record
+) -> None:
     opening = OPEN.replace("PLUGIN", str(build(tmp_path))).replace("WHEN", "NOW")
     body = opening + PRELUDE + WORK if early else PRELUDE + opening + WORK
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:
@@ -68,7 +70,7 @@ def said(body: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_copies_between_cards_that_are_no_peers() -> None:
+def test_copies_between_cards_without_peer_access_are_right() -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     body = TWO + COPIES.replace("away()\n", "")

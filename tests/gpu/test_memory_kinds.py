@@ -13,7 +13,9 @@ def test_pytorch_with_expandable_segments_computes_the_same_beside_a_rival(recor
     )
 
 
-def test_jax_that_takes_three_quarters_of_the_card(record: Record) -> None:
+def test_jax_preallocating_most_of_the_card_computes_the_same_beside_a_rival(
+    record: Record
+) -> None:
     """JAX maps its memory itself, and at its start all that it will ever use."""
     compare(
         record, "JAX preallocating", program("jax_train", "--gib", "5", "--steps", "500"), 12,
@@ -29,7 +31,7 @@ def test_jax_with_cuda_async_allocator_computes_the_same_beside_a_rival(record: 
     )
 
 
-def test_a_tensor_shared_by_two_processes(record: Record) -> None:
+def test_tensor_shared_by_two_processes_is_right_beside_a_rival(record: Record) -> None:
     compare(
         record, "torch.multiprocessing",
         program("torch_share", "--gib", "3", "--private-gib", "6", "--steps", "60"), 10,
@@ -50,7 +52,7 @@ def test_managed_memory_program_computes_the_same_beside_a_rival(record: Record)
     )
 
 
-def test_a_program_larger_than_the_card(record: Record) -> None:
+def test_program_larger_than_the_card_runs_only_with_single_oversub(record: Record) -> None:
     """24 GiB on a card of 20, of which four are managed memory on the host."""
     large = program("cupy_steps", "--gib", "24", "--steps", "40")
     alone = run([large])
@@ -68,7 +70,7 @@ def test_a_program_larger_than_the_card(record: Record) -> None:
     assert max(resident) <= 20 * 2**30
 
 
-def test_a_program_larger_than_the_card_beside_another(record: Record) -> None:
+def test_program_larger_than_the_card_computes_the_same_beside_a_rival(record: Record) -> None:
     compare(
         record, "larger than the card, and a competitor",
         program("cupy_steps", "--gib", "24", "--steps", "120"), 12,

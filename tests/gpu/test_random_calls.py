@@ -23,7 +23,7 @@ def runner(tmp_path: Path) -> Runner:
 
 
 @pytest.mark.parametrize("seed", [20_000, 30_000, 40_000])
-def test_every_answer_is_the_drivers(runner: Runner, seed: int) -> None:
+def test_random_calls_return_the_same_as_the_driver(runner: Runner, seed: int) -> None:
     alone = runner.alone(seed, SEQUENCES)
     assert alone.code == 0, alone.errors
     under, commander = runner.ordered(seed, SEQUENCES)

@@ -86,7 +86,7 @@ def together_starts(trace: Sequence[Line]) -> list[int]:
 
 @pytest.mark.parametrize("body", [pools.COUNTED, pools.NOT_USED_YET, pools.ITS_OWN],
                          ids=["exportable", "of a card not used yet", "the card's own"])
-def test_pools_count_for_the_card_that_they_are_of(body: str) -> None:
+def test_pool_memory_counts_on_the_card_of_its_pool(body: str) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     with sharing() as daemon:

@@ -265,7 +265,7 @@ def test_clients_hand_over_during_an_attack(
 @pytest.mark.parametrize(
     "what", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]
 )
-def test_others_hand_over_while_questions_about_an_attacker_are_never_answered(
+def test_clients_hand_over_while_lookups_about_an_attacker_hang(
     site: Site, start: Callable[..., Daemon], what: str
 ) -> None:
     box = site.folder / "box"

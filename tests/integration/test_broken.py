@@ -182,7 +182,7 @@ def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> No
     program.ends_well()
 
 
-def test_calls_after_a_failure_without_the_library_fail_likewise(site: Site) -> None:
+def test_calls_after_a_context_failure_without_the_library_fail_the_same(site: Site) -> None:
     body = FAILED.replace("\naway()\n", "\n").replace("print(json.dumps(results), flush=True)", "")
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
@@ -202,7 +202,7 @@ time.sleep(DELAY)
 @pytest.mark.parametrize("delay", [
     0.3, *(pytest.param(one, marks=pytest.mark.long) for one in (0.1, 0.2, 0.4, 0.5, 0.6)),
 ])
-def test_context_that_fails_during_a_load_leaves_the_figures_right(
+def test_context_failure_during_a_load_keeps_memory_figures_right(
     site: Site, delay: float, eventually: Eventually
 ) -> None:
     """One LOAD fails then while copies of the next are on their way."""

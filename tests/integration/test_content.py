@@ -51,7 +51,7 @@ def moved(site: Site) -> list[int]:
 
 
 @pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
-def test_eviction_copies_changed_memory_alone(site: Site, setting: str) -> None:
+def test_eviction_copies_only_changed_memory(site: Site, setting: str) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}
     program = Program(site, BODY)

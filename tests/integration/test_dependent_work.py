@@ -190,7 +190,7 @@ def test_export_does_not_wait_for_a_drain_of_work_that_depends_on_its_thread(
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-def test_export_does_not_stand_at_the_gate_when_a_stop_arrives_before_its_answer(
+def test_export_does_not_wait_at_the_gate_when_stop_arrives_before_the_reply(
         site: Site, export: str) -> None:
     """The drain reads the answer to the export's question, so the export goes on while the gate is
     shut and the work in flight waits for its thread."""
@@ -277,7 +277,7 @@ print(json.dumps(list(get(address, 4))), flush=True)
 '''
 
 
-def test_memory_exported_while_work_was_in_flight_is_shared_when_another_asks(site: Site) -> None:
+def test_memory_exported_with_work_in_flight_can_be_imported_by_another_process(site: Site) -> None:
     site.start()
     owner = Program(site, DEPENDENT + '''
 handle = (ctypes.c_char * 64)()

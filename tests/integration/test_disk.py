@@ -79,7 +79,7 @@ def threads_of(pid: int, *names: str) -> list[int]:
     ]
 
 
-def test_stored_memory_leaves_no_host_memory_and_returns_the_same(
+def test_memory_stored_on_disk_uses_no_host_memory_and_loads_unchanged(
     site: Site, ordered: Ordered
 ) -> None:
     program = start(site, ordered, "assert get(address, size) == data")
@@ -133,7 +133,9 @@ def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
     end(program, ordered)
 
 
-def test_file_holds_no_more_than_the_order_says(site: Site, ordered: Ordered) -> None:
+def test_disk_file_does_not_exceed_the_limit_of_the_store_order(
+    site: Site, ordered: Ordered
+) -> None:
     program = start(site, ordered, "assert get(address, size) == data")
     swap(ordered)
     file = open_file(site.folder)
@@ -152,7 +154,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_descriptor_is_in_no_table_that_the_program_or_its_children_have(
+def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(
     site: Site, ordered: Ordered
 ) -> None:
     program = start(site, ordered, '''
@@ -179,7 +181,9 @@ assert get(address, size) == data
     end(program, ordered)
 
 
-def test_restarted_daemon_hears_of_bytes_in_the_file(site: Site, ordered: Ordered) -> None:
+def test_client_reports_its_stored_bytes_to_a_restarted_daemon(
+    site: Site, ordered: Ordered
+) -> None:
     program = start(site, ordered, "assert get(address, size) == data")
     swap(ordered)
     store(ordered, open_file(site.folder))
@@ -242,7 +246,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("damage", ["corrupted", "cut"])
-def test_bytes_that_the_disk_lost_are_an_error_and_never_wrong(
+def test_read_of_bytes_lost_by_the_disk_returns_an_error_and_no_wrong_data(
     site: Site, ordered: Ordered, damage: str
 ) -> None:
     program = start(site, ordered, READS_LOST)
@@ -334,7 +338,7 @@ def test_read_that_hangs_ends_when_the_disk_goes_on(site: Site, ordered: Ordered
     end(program, ordered)
 
 
-def test_requests_that_the_disk_shortens_are_continued(site: Site, ordered: Ordered) -> None:
+def test_short_disk_reads_and_writes_are_continued(site: Site, ordered: Ordered) -> None:
     program = start_faulty(site, ordered, "assert get(address, size) == data")
     with disk(site, "short"):
         swap(ordered)
@@ -343,7 +347,7 @@ def test_requests_that_the_disk_shortens_are_continued(site: Site, ordered: Orde
     end(program, ordered)
 
 
-def test_parked_program_introduces_itself_with_the_bytes_in_its_file(
+def test_parked_client_reports_its_stored_bytes_after_reconnecting(
     site: Site, ordered: Ordered
 ) -> None:
     program = start(site, ordered, "assert get(address, size) == data")
@@ -358,7 +362,7 @@ def test_parked_program_introduces_itself_with_the_bytes_in_its_file(
     end(program, ordered)
 
 
-def test_freed_memory_leaves_the_file(site: Site, ordered: Ordered) -> None:
+def test_free_of_stored_memory_shrinks_the_disk_file(site: Site, ordered: Ordered) -> None:
     program = start(site, ordered, '''
 call("cuMemFree_v2", address)
 print(json.dumps("freed"), flush=True)
@@ -377,7 +381,7 @@ sys.stdin.readline()
     program.ends_well()
 
 
-def test_idle_program_of_a_daemon_with_a_disk_goes_there_and_returns(site: Site) -> None:
+def test_daemon_with_a_disk_stores_an_idle_program_and_loads_it_unchanged(site: Site) -> None:
     folder = site.folder / "swap"
     folder.mkdir()
     if problem := fault(folder, GIB):

@@ -111,7 +111,9 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
     await_no_files(daemon.pid, folder)
 
 
-def test_idle_program_is_stored_and_returns_the_same(site: Site, folder: Path) -> None:
+def test_idle_programs_memory_is_stored_on_disk_and_loads_unchanged(
+    site: Site, folder: Path
+) -> None:
     _, trace = start(site, folder, "--park-after", "200ms", "--capacity", "128MiB")
     idle = program(site, 1, None)
     others = [program(site, seed, None) for seed in (2, 3)]
@@ -119,7 +121,7 @@ def test_idle_program_is_stored_and_returns_the_same(site: Site, folder: Path) -
     finish([*others, idle])
 
 
-def test_directory_that_disappears_ends_no_program(site: Site, folder: Path) -> None:
+def test_programs_finish_after_the_disk_directory_is_removed(site: Site, folder: Path) -> None:
     _, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     next(stored(trace))

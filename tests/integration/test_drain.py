@@ -192,7 +192,7 @@ assert get(address, 64 * MIB) == data
 '''
 
 
-def test_drain_under_way_keeps_no_copies_of_another_card(site: Site) -> None:
+def test_borrowed_memory_is_released_before_a_drain_ends(site: Site) -> None:
     """Programs of that card may wait for them. They are of no use before the drain's end."""
     daemon = Daemon(site)
     program = Program(site, LENT.removeprefix(PRELUDE))

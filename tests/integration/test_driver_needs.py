@@ -80,6 +80,6 @@ print(json.dumps("refused"))
     program.ends_well()
 
 
-def test_without_a_daemon_the_driver_is_asked_once(site: Site) -> None:
+def test_driver_call_out_of_memory_without_a_daemon_is_not_retried(site: Site) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuCtxSetLimit:1:2"
     Program(site, 'call("cuCtxSetLimit", c_int(0), 4096, result=2)').ends_well()

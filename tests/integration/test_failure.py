@@ -107,7 +107,7 @@ def test_connection_without_hello_is_closed(site: Site) -> None:
     assert "did not say what it wants" in site.log.read_text()
 
 
-def test_client_may_be_silent_after_hello(site: Site) -> None:
+def test_client_silent_after_hello_is_not_disconnected(site: Site) -> None:
     site.start("--hello-timeout", "200ms")
     hook, late = site.hook(), None
     if hook.hello() is None:            # too slow to say HELLO in time
@@ -148,7 +148,7 @@ def bombard(site: Site, first: bool, packets: list[bytes]) -> None:
     hook.close()
 
 
-def test_garbage_closes_its_own_connection_alone(site: Site) -> None:
+def test_malformed_records_close_only_their_own_connection(site: Site) -> None:
     daemon = site.start()
     other = site.hook()
     other.hello()
@@ -253,7 +253,7 @@ def test_client_that_does_not_stop_is_reported(
     other.wait_for("running")
 
 
-def test_a_socket_is_not_inherited_and_a_stopped_daemon_leaves_its_clients_alone(
+def test_stopped_daemon_closes_its_connections_and_removes_its_socket(
     site: Site,
 ) -> None:
     daemon = site.start()

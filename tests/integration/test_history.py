@@ -71,7 +71,7 @@ def said(site: Site) -> Counter[str]:
     return Counter(line["report"] for line in site.trace() if "report" in line)
 
 
-def test_history_is_right_through_a_restart_of_the_daemon(site: Site) -> None:
+def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> None:
     start(site)
     one = wanting(site, LARGE)
     pump([one], lambda: one.running)

@@ -182,7 +182,7 @@ def paths() -> Iterator[list[bytes]]:
         yield folders
 
 
-def test_tenant_of_a_user_stays_the_users_whatever_cgroups_it_makes(
+def test_user_cannot_change_its_tenant_by_making_cgroups(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -209,7 +209,7 @@ def test_tenant_of_a_user_stays_the_users_whatever_cgroups_it_makes(
     assert "which tells no" not in journal      # nor may a user have the journal filled
 
 
-def test_tenant_of_a_user_stays_the_users_in_cgroup_version_1(
+def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
     site: Site, old_groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -289,7 +289,7 @@ input()
 '''
 
 
-def test_job_is_taken_from_slurmstepd_and_not_from_its_programs(
+def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
@@ -374,7 +374,7 @@ hook.hello()
 '''
 
 
-def test_account_is_empty_for_root_of_the_host_alone(
+def test_account_is_empty_only_for_root_of_the_host(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))

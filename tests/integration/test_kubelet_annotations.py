@@ -92,7 +92,7 @@ def lab(node: Node, api: ApiServer, eventually: Eventually) -> Lab:
     return Lab(node, api, eventually)
 
 
-def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
+def test_pod_annotations_become_terms_at_the_start_and_at_each_change(lab: Lab) -> None:
     lab.has(lab.api.tenant("old"), weight=300)
     lab.api.annotate("new", gpu_memory_limit="4096", gpu_core_limit="60")
     new = lab.api.tenant("new")
@@ -108,7 +108,7 @@ def test_annotations_are_terms_from_the_start_and_live(lab: Lab) -> None:
     assert lab.api.events == []
 
 
-def test_pods_are_called_by_their_names_whatever_restarts(lab: Lab) -> None:
+def test_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> None:
     for name in ("second", "third"):    # more than are in one answer
         lab.api.annotate(name)
     old, third = lab.api.tenant("old"), lab.api.tenant("third")
@@ -181,7 +181,7 @@ def test_pod_with_forged_static_annotations_is_not_the_static_pod(lab: Lab) -> N
     assert lab.shown(static) == "pod:lab/static"
 
 
-def test_a_thread_that_ends_takes_the_process_along(node: Node, api: ApiServer) -> None:
+def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: ApiServer) -> None:
     """So that systemd starts another one, and somebody reads why."""
     broken = "import nvshared.kubelet.annotations as a; a.Terms._learn = lambda *_: 1 / 0; "
     program, flag, text, *options = node.command("--kubeconfig", str(api.kubeconfig))
@@ -223,7 +223,7 @@ def test_invalid_annotation_is_refused_and_the_earlier_value_stays(
     lab.says("old", "False", "")
 
 
-def test_a_pods_status_is_right_again_after_a_restart(lab: Lab) -> None:
+def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
     lab.api.annotate("old", gpu_core_limit="x", speed="9")
     wrong = ("nvshare.com/gpu-core-limit cannot be 'x'; ", "nvshare.com/speed cannot be '9'; ")
     lab.says("old", "True", *wrong)
@@ -243,7 +243,7 @@ def test_annotations_need_exactly_the_rights_of_the_account(
     eventually(lambda: lab.api.used == lab.api.rights)
 
 
-def test_foreign_annotations_limit_memory_where_they_are_read(lab: Lab) -> None:
+def test_foreign_annotations_limit_memory_only_with_their_option(lab: Lab) -> None:
     limits = f"{CONTAINER}train.gpu-memory.limit", f"{CONTAINER}side.gpu-memory.limit"
     requests = f"{CONTAINER}train.gpu-memory.request", f"{CONTAINER}side.gpu-memory.request"
     lab.api.write("pod", {FRACTION: "0.25", "nvshare.com/weight": "7"})
@@ -274,7 +274,7 @@ def test_foreign_annotations_limit_memory_where_they_are_read(lab: Lab) -> None:
      "nvidia.com/container.it.gpu-memory.limit cannot be 'much'; give a size of at least 1Mi"),
     (f"{CONTAINER}it.gpu-memory.request", "4", "give a size of at least 1Mi, such as 4Gi"),
 ])
-def test_invalid_foreign_annotation_leaves_the_pod_other_terms(
+def test_invalid_foreign_annotation_is_reported_and_other_terms_apply(
     lab: Lab, key: str, text: str, said: str
 ) -> None:
     lab.restart("--foreign-annotations")

@@ -154,7 +154,7 @@ def test_each_card_is_a_device_of_the_nodes_slice(lab: ClaimLab) -> None:
         lab.first: "Healthy", lab.second: "Healthy"})
 
 
-def test_a_claim_becomes_terms_and_a_cdi_device_any_number_of_times(lab: ClaimLab) -> None:
+def test_prepare_of_a_claim_makes_terms_and_a_cdi_device_and_is_repeatable(lab: ClaimLab) -> None:
     lab.claim(memory="12Gi", compute="50", parameters={"weight": 200, "priority": "background"})
     answer = lab.prepare()
     (device,) = answer.devices
@@ -178,7 +178,7 @@ def test_a_claim_becomes_terms_and_a_cdi_device_any_number_of_times(lab: ClaimLa
     lab.unprepare("never-there")
 
 
-def test_claims_of_a_pod_are_added_up(lab: ClaimLab) -> None:
+def test_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
     lab.claim("a", compute="50", memory="64Mi")
     lab.claim("b", compute="20", memory="64Mi")
     lab.claim("c", device=lab.second, compute="70")
@@ -208,7 +208,7 @@ def test_invalid_claim_parameters_are_refused_with_the_reason(lab: ClaimLab) -> 
         assert why in lab.refused()
 
 
-def test_driver_refuses_garbage_from_kubelet_and_the_api_server(lab: ClaimLab) -> None:
+def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: ClaimLab) -> None:
     (path,) = (lab.node.kubelet.folder / "plugins_registry").iterdir()
     for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b""):
         with socket.socket(socket.AF_UNIX) as client:
@@ -354,7 +354,7 @@ def test_claims_stay_prepared_while_the_api_server_is_down(lab: ClaimLab) -> Non
     assert lab.prepare().devices
 
 
-def test_annotations_hold_within_a_claim(lab: ClaimLab) -> None:
+def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", gpu_memory_limit="32Mi", gpu_core_limit="60", weight="900")
     lab.has(old, memory_limit=32 * MIB, compute_limit=60, weight=900)
@@ -449,7 +449,9 @@ def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None
     lab.are_tainted(True, True)
 
 
-def test_shares_come_by_cdi_devices_where_they_are_read(node: Node, runtime: Runtime) -> None:
+def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(
+    node: Node, runtime: Runtime
+) -> None:
     """The device plugin's, while the runtime is set up anew."""
     folder = node.kubelet.folder.parent / "cdi"
     runtime.config = {}

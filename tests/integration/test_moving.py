@@ -126,7 +126,7 @@ def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(
     program.end()
 
 
-def test_commands_of_the_page_park_move_and_drain_as_printed(own_site: Site, bus: str) -> None:
+def test_commands_of_moving_md_park_move_and_drain_a_program(own_site: Site, bus: str) -> None:
     own_site.start("--bus", bus)
     program = Program(own_site)
     with Control(bus) as control:
@@ -468,7 +468,7 @@ def test_park_fails_and_the_program_goes_on_when_the_helper_is_removed_after_its
     program.end()
 
 
-def test_refusal_that_may_pass_is_not_remembered(own_site: Site, bus: str) -> None:
+def test_park_refused_by_a_temporary_driver_error_can_be_repeated(own_site: Site, bus: str) -> None:
     """As of a program that a debugger has stopped: the driver's lock is not ready in time."""
     own_site.start("--bus", bus, NVSHARE_SIM_FAIL="cuCheckpointProcessLock:1:600")
     program = Program(own_site)
@@ -571,7 +571,7 @@ def test_program_whose_turn_comes_during_a_move_that_fails_everywhere_is_restore
     program.end()
 
 
-def test_next_order_is_carried_out_when_the_helper_has_been_killed_meanwhile(
+def test_parked_program_is_restored_after_its_helper_was_killed(
     own_site: Site, bus: str,
 ) -> None:
     daemon = own_site.start("--bus", bus)

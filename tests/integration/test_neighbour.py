@@ -183,7 +183,7 @@ def test_kill_with_memory_lent_loses_no_bytes_of_other_programs(site: Site, whom
     finish(programs)
 
 
-def test_daemon_restarted_counts_loans_of_the_one_before(site: Site) -> None:
+def test_restarted_daemon_counts_loans_made_before_the_restart(site: Site) -> None:
     daemon, trace = start(site)
     programs = borrow(site, trace)
     daemon.kill()
@@ -278,7 +278,7 @@ def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
 @pytest.mark.parametrize("failure", [
     "cuDeviceCanAccessPeer:1+:217", "cuMemcpyDtoDAsync:1+", "cuMemcpyDtoDAsync:3",
     "cuMemcpyDtoDAsync:40"])
-def test_failure_of_the_link_leaves_results_right(site: Site, failure: str) -> None:
+def test_driver_errors_between_cards_keep_results_right(site: Site, failure: str) -> None:
     _, trace = start(site)
     finish([program(site, seed, 12, NVSHARE_SIM_FAIL=failure) for seed in (1, 2, 3)])
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
@@ -288,7 +288,7 @@ def test_failure_of_the_link_leaves_results_right(site: Site, failure: str) -> N
         assert not any(map(borrowed, moved))
 
 
-def test_context_that_fails_over_the_link_ends_its_program_alone(site: Site) -> None:
+def test_context_failure_by_nvlink_ends_only_its_own_program(site: Site) -> None:
     _, trace = start(site)
     broken = program(site, 1, 100_000, NVSHARE_SIM_FAIL="nvlink:5:220")
     others = [program(site, seed, None) for seed in (2, 3)]

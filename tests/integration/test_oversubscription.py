@@ -40,7 +40,7 @@ def test_oversubscribed_program_computes_right_and_others_get_turns(site: Site) 
     assert len({line["client"] for line in lines if line.get("report") == "turn-started"}) == 2
 
 
-def test_memory_beyond_the_card_answers_like_memory_on_it(site: Site) -> None:
+def test_oversubscribed_memory_has_the_same_attributes_as_card_memory(site: Site) -> None:
     site.environment = {**site.environment, **ALLOWED}
     site.start("--tq", "1", "--capacity", str(CAPACITY))
     one = program(site, '''

@@ -194,7 +194,7 @@ def test_commands_in_sentences_of_pages_succeed(machine: Machine) -> None:
         machine.run(command)
 
 
-def test_kernel_by_nvsharectl_run_keeps_the_library_beside_its_own_preload(
+def test_jupyter_kernel_with_its_own_ld_preload_also_loads_libnvshare(
     machine: Machine
 ) -> None:
     argv = json.loads("{" + pages.block("docs/lab-server.md", '"argv"') + "}")["argv"]

@@ -88,7 +88,7 @@ assert get(second, size) == data
     program.ends_well()
 
 
-def test_memory_taken_of_two_cards_counts_on_its_own_card(site: Site) -> None:
+def test_memory_allocated_on_two_cards_counts_on_its_own_card(site: Site) -> None:
     """Whichever context is current when it is taken."""
     site.start()
     program = Program(site, TWO + '''

@@ -126,7 +126,7 @@ def test_grant_of_a_delayed_thread_counts_alone(
     hold_between(site, 1, 4, eventually)
 
 
-def test_forty_threads_pin_memory_though_only_sixteen_questions_can_be_open(
+def test_forty_threads_can_pin_with_at_most_sixteen_open_pin_requests(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     hold_between(site, 40, 0, eventually)

@@ -173,7 +173,7 @@ print(json.dumps([figure(USED), figure(RESERVED), free_memory() - free >= 95 * M
     running.ends_well()
 
 
-def test_pool_attributes_and_release_threshold_are_the_drivers(site: Site) -> None:
+def test_pool_attributes_and_release_threshold_equal_the_drivers(site: Site) -> None:
     site.start()
     running = program(site, '''
 a, own = stream(), make_pool(most=64 * MIB)
@@ -310,7 +310,7 @@ assert figure(USED) == 0
     running.ends_well()
 
 
-def test_pool_allocation_in_a_capture_is_the_drivers(site: Site) -> None:
+def test_pool_allocation_in_a_capture_is_left_to_the_driver(site: Site) -> None:
     site.start()
     running = program(site, '''
 import threading
@@ -346,7 +346,7 @@ synchronize(a)
     running.ends_well()
 
 
-def test_pool_memory_survives_contexts_that_come_and_go(site: Site) -> None:
+def test_pool_memory_outlives_the_context_in_which_it_was_allocated(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
 setting(THRESHOLD, FOR_EVER)

@@ -73,7 +73,7 @@ def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
     return sum(line["bytes"] for line in evicted)
 
 
-def test_evicted_memory_finds_preallocated_host_memory(
+def test_eviction_uses_preallocated_host_memory(
     site: Site, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program = begin(site)

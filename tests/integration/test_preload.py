@@ -148,7 +148,7 @@ def test_preload_enable_keeps_owner_and_group_of_the_list(system: System) -> Non
     assert (status.st_uid, status.st_gid) == (1234, 4321)
 
 
-def test_disabling_needs_no_library_and_takes_out_any(system: System) -> None:
+def test_preload_disable_removes_every_libnvshare_entry_without_the_library(system: System) -> None:
     system.list.write_text(f"{OTHERS}/old/libnvshare.so\n{INSIDE}\nlibnvshare.so # ours\n")
     (system.top / INSIDE[1:]).unlink()
     shutil.rmtree(system.top / "bin")
@@ -319,7 +319,7 @@ def test_preload_enable_of_a_library_that_does_not_load_is_refused(
 
 @own_mounts
 @pytest.mark.parametrize("options", ["size=4k", "nr_inodes=2"])
-def test_a_full_disk_keeps_the_old_list(system: System, options: str) -> None:
+def test_preload_enable_on_a_full_disk_keeps_the_old_list(system: System, options: str) -> None:
     script = (
         'mount -t tmpfs -o "$1" full "$2/etc"; shift 2\n'
         'printf "/opt/other.so\\n" >"$1/etc/ld.so.preload" || exit 99\n'
@@ -374,7 +374,9 @@ cat /proc/self/maps | grep -q /opt/libnvshare.so || echo gone
 
 
 @own_mounts
-def test_preload_rescue_command_mends_a_running_shell(private_etc: list[str]) -> None:
+def test_preload_rescue_command_lets_an_open_shell_run_programs_again(
+    private_etc: list[str]
+) -> None:
     """A library that ends every program stands in the list; the open shell mends it."""
     (line,) = [one.strip() for one in RESCUE.splitlines() if one.strip().startswith(": >")]
     source = "__attribute__((constructor)) static void bad(void) { __builtin_trap(); }"

@@ -97,11 +97,13 @@ def compare(runner: Runner, seed: int, sequences: int) -> tuple[Run, int]:
 
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
-def test_random_calls_of_past_failures_have_equal_results(runner: Runner, seed: int) -> None:
+def test_random_calls_of_past_failures_return_the_same_as_unshared(
+    runner: Runner, seed: int
+) -> None:
     compare(runner, seed, 1)
 
 
-def test_every_answer_is_that_of_a_run_without_the_library(runner: Runner) -> None:
+def test_random_calls_return_the_same_as_without_the_library(runner: Runner) -> None:
     called: set[str] = set()
     turns = 0
     for done in range(0, SEQUENCES, AT_ONCE):

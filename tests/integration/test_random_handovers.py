@@ -108,7 +108,7 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
     pytest.param("address", 800, "580", marks=pytest.mark.long),
     pytest.param("address", 800, "535", marks=pytest.mark.long),
 ])
-def test_every_byte_is_right_after_many_turns(
+def test_random_orders_to_many_programs_keep_every_byte(
     sanitizer: str, turns: int, driver: str, all_tiers: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -96,7 +96,7 @@ def test_release_is_void_once_the_program_submits_work(site: Site, daemon: Daemo
     program.ends_well()
 
 
-def test_release_ends_with_its_turn(site: Site, daemon: Daemon) -> None:
+def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: Daemon) -> None:
     """Or a thread that is slow to pass the open gate would lose its next turn to it."""
     program = start(site, daemon, "said(sharing.release())")
     assert program.hears() is True
@@ -171,7 +171,7 @@ said(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     program.ends_well()
 
 
-def test_paused_memory_makes_room_and_comes_back_at_its_address(site: Site) -> None:
+def test_torch_memory_saver_pause_frees_memory_and_resume_keeps_addresses(site: Site) -> None:
     """With torch_memory_saver's interface, as its README shows tags and a backup."""
     site.environment = {**site.environment, "PYTHONPATH": f"{ROOT}:{ADAPTERS}"}
     site.start("--tq", "1000")

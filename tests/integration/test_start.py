@@ -85,7 +85,7 @@ CAN_HIDE = os.geteuid() == 0 and subprocess.run(
 
 
 @pytest.mark.skipif(not CAN_HIDE, reason="/proc cannot be mounted with hidepid here")
-def test_daemon_from_which_proc_hides_processes_logs_what_it_cannot_know(site: Site) -> None:
+def test_daemon_under_hidepid_logs_that_units_jobs_and_pods_are_unknown(site: Site) -> None:
     site.before = ["unshare", "-m", "sh", "-ec", HIDING, "sh", "65533"]
     site.start()
     assert "hidepid" not in site.log.read_text()
@@ -174,7 +174,7 @@ def test_full_disk_ends_the_trace_with_one_log_line(site: Site) -> None:
     assert site.log.read_text().count("No space left on device") == 1
 
 
-def test_daemon_answers_while_the_disk_does_not_take_the_trace(site: Site) -> None:
+def test_daemon_answers_clients_while_writing_the_trace_blocks(site: Site) -> None:
     trace = site.folder / "trace"
     os.mkfifo(trace)
     reader = os.open(trace, os.O_RDWR | os.O_NONBLOCK)
@@ -197,7 +197,7 @@ def test_daemon_answers_while_the_disk_does_not_take_the_trace(site: Site) -> No
     os.close(reader)
 
 
-def test_a_socket_from_systemd_is_used_and_left_alone(site: Site) -> None:
+def test_daemon_uses_and_does_not_remove_a_socket_passed_by_systemd(site: Site) -> None:
     site.socket.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(site.socket))

@@ -67,7 +67,7 @@ def has_mail(hook: Hook, patience: float) -> bool:
 
 
 @pytest.mark.parametrize("stop", [kill, end])
-def test_a_connection_outlives_the_daemon(
+def test_client_connection_survives_a_daemon_restart(
     site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     daemon = manager.start("--tq", "3600")
@@ -106,7 +106,7 @@ def test_answer_to_an_earlier_daemon_is_ignored(site: Site, manager: ServiceMana
     assert "dropped" not in site.log.read_text()
 
 
-def test_clients_whose_hello_or_answer_was_lost_are_taken_over(
+def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
     site: Site, manager: ServiceManager
 ) -> None:
     daemon = manager.start()
@@ -170,7 +170,7 @@ def test_forked_child_does_not_keep_its_parents_client_alive(
 
 
 @pytest.mark.parametrize("state", STATES_TO_TRY)
-def test_programs_in_the_middle_of_a_hand_over_do_not_notice(
+def test_daemon_restart_during_a_hand_over_keeps_connections_and_results(
     site: Site, manager: ServiceManager, state: str
 ) -> None:
     first = site.folder / "first"

@@ -113,7 +113,9 @@ def test_name_of_a_program_survives_a_restart_of_the_daemon(
     finish(programs)
 
 
-def test_programs_of_a_tenant_have_no_more_together_than_its_limit(site: Site, bus: str) -> None:
+def test_programs_of_a_tenant_together_cannot_allocate_beyond_its_limit(
+    site: Site, bus: str
+) -> None:
     site.start("--bus", bus)
     with Control(bus) as control:
         control.set_tenant_terms(OURS, {"memory-limit": 256 * MIB})

@@ -35,7 +35,7 @@ def test_two_clients_that_fit_run_at_once(site: Site) -> None:
     assert not two.paced
 
 
-def test_cards_are_shared_apart_from_each_other(site: Site) -> None:
+def test_clients_of_two_cards_run_at_once(site: Site) -> None:
     site.start()
     one, two = wanting(site, LARGE, 0), wanting(site, LARGE, 1)
     pump([one, two], lambda: one.running and two.running)
@@ -97,7 +97,7 @@ def absent(site: Site, size: int) -> Hook:
 
 
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-def test_drain_before_a_stop_lets_fitting_clients_run_and_names_the_rest(site: Site) -> None:
+def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site) -> None:
     with private_bus() as bus:
         daemon = site.start("--bus", bus.address)
         one = wanting(site, LARGE)

@@ -115,7 +115,7 @@ def test_program_without_the_library_and_a_client_take_turns_and_both_keep_their
     bare.end()
 
 
-def test_program_without_the_library_is_left_alone_without_a_rule(
+def test_unshared_program_without_a_checkpoint_rule_is_not_a_client(
     site: Site, bus: str, eventually: Eventually,
 ) -> None:
     (site.folder / "nvshared.conf").write_text(RULE.replace("checkpoint", "none"))
@@ -137,7 +137,7 @@ def test_program_without_the_library_is_left_alone_without_a_rule(
     ("cuCheckpointProcessGetRestoreThreadId:1:801", "580", "801"),
     ("", "565", "570"),
 ])
-def test_refused_program_goes_on_and_the_reason_is_shown(
+def test_unshared_program_that_cannot_be_checkpointed_goes_on_and_shows_why(
     site: Site, bus: str, eventually: Eventually, failing: str, driver: str, words: str,
 ) -> None:
     site.start("--bus", bus, NVSHARE_SIM_FAIL=failing, NVSHARE_SIM_DRIVER=driver)
@@ -171,7 +171,7 @@ def test_suspended_program_without_the_library_leaves_the_card_until_it_is_resum
     bare.end()
 
 
-def test_suspended_program_goes_on_and_is_let_go_when_its_rule_is_withdrawn_between_daemons(
+def test_suspended_unshared_program_resumes_when_a_restart_finds_no_rule_for_it(
     site: Site, bus: str, eventually: Eventually,
 ) -> None:
     daemon = site.start("--bus", bus)

@@ -101,7 +101,7 @@ def test_program_without_nvshare_required_runs_unshared(site: Site) -> None:
     assert program.said == []
 
 
-def test_waiting_program_is_told_once_that_the_daemon_ended(
+def test_waiting_program_logs_once_that_the_daemon_ended(
     site: Site, eventually: Eventually
 ) -> None:
     daemon = site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
@@ -154,7 +154,7 @@ sys.stdin.readline()
 ''' + ASKS
 
 
-def test_program_in_an_allocation_is_told_that_the_daemon_is_gone(site: Site) -> None:
+def test_program_waiting_in_an_allocation_logs_that_the_daemon_is_gone(site: Site) -> None:
     """As under systemd, which holds the socket of one that cannot start: the program is connected,
     and nobody answers."""
     daemon = Daemon(site)

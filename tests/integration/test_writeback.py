@@ -124,7 +124,7 @@ def test_written_back_memory_that_changed_since_is_copied_again(
     one.ends_well()
 
 
-def test_writeback_off_copies_nothing_ahead(site: Site) -> None:
+def test_writeback_off_copies_nothing_before_the_eviction(site: Site) -> None:
     hook, one = begin(site, LEAVES, "--writeback", "off")
     assert one.hears() == "there"
     hook.want()
@@ -137,7 +137,7 @@ def test_writeback_off_copies_nothing_ahead(site: Site) -> None:
     one.ends_well()
 
 
-def test_unasked_moved_record_ends_the_connection(
+def test_moved_record_without_an_order_ends_the_connection(
     site: Site,
 ) -> None:
     site.start()

@@ -171,7 +171,7 @@ def test_deployment_that_asks_for_two_shares_makes_no_pod(
     assert policies.get("pods")["items"] == []
 
 
-def test_kubelet_alone_makes_mirrors_of_static_pods(policies: Cluster) -> None:
+def test_policy_lets_only_kubelet_create_mirrors_of_static_pods(policies: Cluster) -> None:
     one = pod("static", annotations={MIRROR: "0a" * 16})
     one["spec"]["nodeName"] = NAME
     create = ("create", "--dry-run=server", "--filename=-", "--output=name")

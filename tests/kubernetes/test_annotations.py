@@ -40,7 +40,7 @@ def test_invalid_annotation_is_an_event_and_keeps_the_terms(cluster: Cluster) ->
     cluster.finish("it")
 
 
-def test_a_limit_holds_from_the_first_allocation_on(cluster: Cluster) -> None:
+def test_memory_limit_annotation_applies_to_the_first_allocation(cluster: Cluster) -> None:
     cluster.apply(pod("large", 64, annotations={"nvshare.com/gpu-memory-limit": "32"}))
     cluster.until(lambda: cluster.has_ended("large"), "it has ended")
     assert "out of memory" in cluster.kubectl("logs", "large")

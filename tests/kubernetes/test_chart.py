@@ -63,7 +63,7 @@ def test_pods_go_on_through_upgrade_and_rollback_of_the_chart(
     ["daemon.enabled=true"], ["dra.enabled=true"],
     ["policies.shares=true", "policies.nvidiaGPU=true", "image.repository=registry.example/it"],
 ])
-def test_api_server_takes_the_chart(
+def test_api_server_accepts_the_chart(
     cluster: Cluster, helm: None, manifests: str, values: list[str]
 ) -> None:
     options = [part for one in values for part in ("--set", one)]

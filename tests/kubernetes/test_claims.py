@@ -94,7 +94,7 @@ def events(cluster: Cluster, name: str) -> str:
         "--output=jsonpath={.items[*].message}")
 
 
-def test_the_device_plugin_gives_cdi_devices_where_they_are_read(cluster: Cluster) -> None:
+def test_pod_gets_a_share_by_a_cdi_device_when_the_runtime_supports_cdi(cluster: Cluster) -> None:
     cluster.start_pods(pod("one"))
     process = f"/proc/{first_process(cluster, 'one')}"
     environment = cluster.run("cat", f"{process}/environ").stdout.split("\0")
@@ -118,7 +118,9 @@ class TestClaims:
         assert device["attributes"]["uuid"]["string"].lower() == device["name"]
         cluster.until(lambda: cluster.allocatable() == 0, "no share is offered besides")
 
-    def test_of_50_40_and_40_percent_two_run_and_then_the_third(self, cluster: Cluster) -> None:
+    def test_third_compute_claim_waits_until_enough_of_the_gpu_is_unclaimed(
+        self, cluster: Cluster
+    ) -> None:
         parts = {"a": "50", "b": "40", "c": "40"}
         cluster.apply(*(claim(name, {"compute": part}) for name, part in parts.items()))
         cluster.start_pods(pod("a", claimed="a"), pod("b", claimed="b"))
@@ -143,13 +145,15 @@ class TestClaims:
         assert "out of memory" in cluster.kubectl("logs", "large")
         assert "OOMKilled" not in cluster.kubectl("get", "pod", "large", "--output=yaml")
 
-    def test_weight_and_priority_are_parameters(self, cluster: Cluster) -> None:
+    def test_weight_and_priority_of_a_claim_become_terms_of_the_pod(self, cluster: Cluster) -> None:
         cluster.apply(claim("it", weight=300, priority="background"))
         cluster.start_pods(pod("it", claimed="it"))
         assert cluster.terms("it") == {"weight": 300, "priority": 1}
         cluster.finish("it")
 
-    def test_nonsense_is_refused_with_the_reason(self, cluster: Cluster) -> None:
+    def test_unknown_claim_parameter_keeps_the_pod_pending_with_the_reason(
+        self, cluster: Cluster
+    ) -> None:
         cluster.apply(claim("it", wieght=300), pod("it", claimed="it"))
         cluster.until(
             lambda: "there is no parameter 'wieght'" in events(cluster, "it"), "kubelet says why")

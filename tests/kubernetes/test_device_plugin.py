@@ -24,7 +24,7 @@ def main_process(cluster: Cluster, unit: str) -> str:
     return cluster.output("systemctl", "show", unit, "--property=MainPID", "--value")
 
 
-def test_each_gpu_is_ten_shares(cluster: Cluster) -> None:
+def test_node_offers_ten_shares_per_gpu(cluster: Cluster) -> None:
     status = cluster.get("node", NAME)["status"]
     assert status["capacity"]["nvshare.com/gpu"] == "10"
     assert status["allocatable"]["nvshare.com/gpu"] == "10"
@@ -125,7 +125,7 @@ def test_program_started_without_nvshared_waits_and_logs_the_reason(cluster: Clu
     cluster.finish("late")
 
 
-def test_a_pods_memory_limit_is_met_at_the_allocation(cluster: Cluster) -> None:
+def test_allocation_beyond_the_pods_host_memory_limit_is_out_of_memory(cluster: Cluster) -> None:
     """That of its containers' host memory, where what does not fit on the GPU must go."""
     little, enough = pod("little", MOST_OF_IT), pod("enough", MOST_OF_IT)
     for one, limit in ((little, MOST_OF_IT + 10), (enough, card.MEMORY * 2)):

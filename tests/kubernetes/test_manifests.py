@@ -104,11 +104,13 @@ def pods(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_api_server_takes_an_example(cluster: Cluster, manifests: str, example: str) -> None:
+def test_api_server_accepts_each_example_manifest(
+    cluster: Cluster, manifests: str, example: str
+) -> None:
     cluster.kubectl("create", "--dry-run=server", f"--filename={manifests}/examples/{example}")
 
 
-def test_switch_of_strategy_leaves_no_field_of_the_one_before(
+def test_switch_of_strategy_leaves_no_field_of_the_previous_strategy(
     cluster: Cluster, manifests: str
 ) -> None:
     """Nothing runs: no node has the label."""
@@ -137,7 +139,7 @@ def content(one: dict[str, Any]) -> tuple[tuple[str, str], Any]:
     return (one["kind"], meta["name"]), one
 
 
-def test_a_daemon_set_offers_the_shares_in_place_of_the_unit(
+def test_daemon_set_without_the_kubelet_unit_offers_shares(
     cluster: Cluster, manifests: str, imported: None
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
@@ -235,7 +237,7 @@ def event(component: str, host: str, kind: str, name: str) -> dict[str, Any]:
     }
 
 
-def test_a_daemon_set_serves_claims_in_place_of_the_units_shares(
+def test_daemon_set_without_the_kubelet_unit_serves_claims(
     cluster: Cluster, manifests: str, imported: None, cdi: None
 ) -> None:
     """As itself, not as the node: its account may do what it does."""
@@ -288,7 +290,9 @@ def inside(cluster: Cluster, *command: str) -> Any:
         "nvsharectl", *command, "--json"))
 
 
-def test_an_init_container_brings_the_library_alone(cluster: Cluster, imported: None) -> None:
+def test_init_container_installs_the_library_without_a_device_plugin(
+    cluster: Cluster, imported: None
+) -> None:
     one = pod("it")
     (main,) = one["spec"]["containers"]
     del main["resources"]               # by hand, without a device plugin

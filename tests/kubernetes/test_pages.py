@@ -142,7 +142,7 @@ def test_pod_that_wants_two_shares_of_a_gpu_is_refused_with_the_reason(there: Cl
     there.until(lambda: not there.get("pods")["items"], "it is gone")
 
 
-def test_daemon_set_replaces_the_units_and_another_strategy_the_daemon_set(there: Cluster) -> None:
+def test_commands_switch_from_units_to_daemon_set_to_another_strategy(there: Cluster) -> None:
     follow(there, "kubernetes.md", "As a DaemonSet")
     there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is there")
     there.until(lambda: there.allocatable() == 10, "it offers shares")
@@ -156,7 +156,7 @@ def test_daemon_set_replaces_the_units_and_another_strategy_the_daemon_set(there
 
 
 @pytest.mark.usefixtures("helm")
-def test_chart_does_the_same_and_is_gone_again(there: Cluster) -> None:
+def test_helm_commands_install_upgrade_roll_back_and_uninstall(there: Cluster) -> None:
     install, upgrade, back, uninstall = sections("kubernetes.md")["With Helm"]
     run(there, "kubernetes.md", install)
     there.until(lambda: there.allocatable() == 10, "it offers shares")
@@ -176,7 +176,7 @@ def strategies(cluster: Cluster) -> set[str]:
             if all(each.get("ready") for each in one["status"].get("containerStatuses", [{}]))}
 
 
-def test_claims_are_served_and_all_is_removed(there: Cluster) -> None:
+def test_claim_commands_serve_a_claim_and_removal_commands_leave_no_file(there: Cluster) -> None:
     there.run("systemctl", "enable", "nvshare-kubelet")
     there.heed_cdi_devices(support=True)
     follow(there, "kubernetes.md", "Claims")

@@ -42,7 +42,7 @@ def test_user_without_privileges_may_not_set_the_quantum(running: Container) -> 
     assert card.tq(running) == 17
 
 
-def test_a_user_whom_a_polkit_rule_permits_may(running: Container) -> None:
+def test_user_permitted_by_a_polkit_rule_may_set_the_quantum(running: Container) -> None:
     set_tq(running, 17)
     running.run("groupadd", "gpu")
     running.run("usermod", "--append", "--groups", "gpu", "alice")
@@ -71,7 +71,7 @@ def test_changed_quantum_outlives_restart_and_reboot_until_reset(running: Contai
     assert card.tq(running) == 30
 
 
-def test_a_file_is_read_again(running: Container) -> None:
+def test_reload_applies_added_and_removed_configuration_files(running: Container) -> None:
     running.run("nvsharectl", "reset")
     running.write("/etc/nvshare/nvshared.conf.d/lab.conf", "[gpu]\ntq = 12\n")
     running.run("systemctl", "reload", "nvshared")

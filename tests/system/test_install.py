@@ -110,7 +110,7 @@ def test_enable_now_starts_service_and_socket(bare: Container) -> None:
 
 @pytest.mark.usefixtures("said")
 @pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
-def test_the_doctor_finds_all_in_order(bare: Container, user: str) -> None:
+def test_doctor_finds_no_fault_after_the_installation(bare: Container, user: str) -> None:
     done = bare.run("nvsharectl", "doctor", "--json", user=user, environment=card.ENVIRONMENT)
     found = json.loads(done.stdout)
     assert found["healthy"], done.stdout
@@ -120,7 +120,7 @@ def test_the_doctor_finds_all_in_order(bare: Container, user: str) -> None:
 
 
 @pytest.mark.usefixtures("said")
-def test_a_restart_leaves_no_complaint_in_the_journal(bare: Container) -> None:
+def test_daemon_restart_logs_no_traceback_or_rejected_message(bare: Container) -> None:
     bare.run("systemctl", "restart", "nvshared")
     journal = bare.output("journalctl", "--boot", "--no-pager", "--output=cat")
     assert "Rejected send message" not in journal
@@ -147,7 +147,7 @@ def test_manual_pages_are_installed_without_warnings(bare: Container, page: str)
 
 @pytest.mark.usefixtures("said")
 @pytest.mark.parametrize("path", COMPLETIONS)
-def test_the_tab_key_is_taught(bare: Container, path: str) -> None:
+def test_shell_completion_is_installed(bare: Container, path: str) -> None:
     assert "nvsharectl" in bare.output("cat", path)
 
 

@@ -93,7 +93,7 @@ def test_notebooks_computing_at_once_take_turns_with_right_results(lab: Lab) -> 
     assert all(one["command"].startswith(f"{NOTEBOOK}: ") for one in found.values())
 
 
-def test_each_is_under_the_rules_for_user_group_and_unit(lab: Lab) -> None:
+def test_notebooks_have_the_terms_of_their_user_group_and_unit(lab: Lab) -> None:
     terms: dict[str, dict[str, int]] = {
         f"user:{user}": {"memory-limit": 64 * MIB, "weight": 50} if user in STUDENTS
         else {"memory-limit": 0} for user in PEOPLE}
@@ -105,7 +105,7 @@ def test_each_is_under_the_rules_for_user_group_and_unit(lab: Lab) -> None:
     assert {user: one["tenant"] for user, one in clients(lab).items()} == shown
 
 
-def test_out_of_memory_is_an_exception_in_that_cell_alone(lab: Lab) -> None:
+def test_out_of_memory_raises_only_in_its_own_notebook_cell(lab: Lab) -> None:
     one, *others = PEOPLE
     at_work = {user: lab.ask(user, "run", WORK) for user in others}
     too_much = 'call("cuMemAlloc_v2", byref(c_uint64()), 30 * MIB)'
@@ -142,7 +142,7 @@ def test_waiting_cell_shows_that_the_notebook_waits(lab: Lab) -> None:
     lab.run({holds: f"{FREE}\nfill({MEMORY}, 6)"})
 
 
-def test_a_context_that_crashes_is_lost_alone(lab: Lab) -> None:
+def test_crashed_context_affects_only_its_own_notebook(lab: Lab) -> None:
     one, *others = PEOPLE
     at_work = {user: lab.ask(user, "run", WORK) for user in others}
     astray = 'launch(b"nvshare_fill", reserve(2 * MIB), 8, 1)\ncall("cuCtxSynchronize")'
@@ -154,7 +154,7 @@ def test_a_context_that_crashes_is_lost_alone(lab: Lab) -> None:
     check(lab)
 
 
-def test_a_kernel_that_is_killed_is_gone_and_no_other(lab: Lab) -> None:
+def test_killed_notebook_kernel_leaves_other_notebooks_running(lab: Lab) -> None:
     one, *others = PEOPLE
     before = clients(lab)
     at_work = {user: lab.ask(user, "run", WORK) for user in others}

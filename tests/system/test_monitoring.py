@@ -50,7 +50,7 @@ def test_sandboxed_daemon_exports_process_and_card_metrics(
     program.finish()
 
 
-def test_prometheus_takes_the_files_as_they_are(monitored: Container) -> None:
+def test_prometheus_loads_the_packaged_configuration(monitored: Container) -> None:
     json.loads(monitored.output("cat", f"{FILES}/grafana/nvshare.json"))
     monitored.run("promtool", "check", "config", f"{FILES}/prometheus/prometheus.yml")
     server = monitored.start(

@@ -129,7 +129,9 @@ def tool(machine: Container) -> Iterator[str]:
     machine.run("ldconfig")
 
 
-def test_a_setuid_program_is_not_led_astray(machine: Container, tool: str) -> None:
+def test_setuid_program_ignores_socket_and_debug_settings_of_its_caller(
+    machine: Container, tool: str
+) -> None:
     """Whoever starts it can neither choose its daemon nor have it say more than it does."""
     daemon = machine.run("systemctl", "is-active", "nvshared", check=False).stdout == "active\n"
     program = machine.start(
@@ -167,7 +169,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_a_library_that_does_not_fit_is_refused(machine: Container, name: str) -> None:
+def test_preload_enable_refuses_an_unsuitable_library(machine: Container, name: str) -> None:
     before = machine.output("cat", LIST)
     unfit = "/usr/local/lib/libnvshare.so"
     machine.run("cp", LIBRARY, unfit)

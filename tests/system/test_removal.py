@@ -44,7 +44,7 @@ def machine(bare: Container, built: Packages) -> Container:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_the_line_is_gone_and_the_rest_stays(
+def test_package_removal_removes_only_the_library_from_ld_so_preload(
     machine: Container, built: Packages, name: str
 ) -> None:
     written, left = LISTS[name]

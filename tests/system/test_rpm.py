@@ -103,7 +103,7 @@ def test_rpm_has_the_same_files_as_the_debian_package(rpms: list[Path], built: P
         assert files == files_of_deb(deb)
 
 
-def test_python_need_not_be_compiled_each_time(rpms: list[Path]) -> None:
+def test_rpm_contains_bytecode_of_every_python_file(rpms: list[Path]) -> None:
     files = set(asked("--list", rpms[1]))
     sources = {
         Path(path) for path in files if path.endswith(".py") and "/share/doc/" not in path
@@ -135,7 +135,7 @@ def removed(spec: str, package: str, preload: Path, drained: bool = True) -> int
 
 @pytest.mark.parametrize("package", ["", " -n libnvshare"], ids=["nvshared", "libnvshare"])
 @pytest.mark.parametrize("name", LISTS)
-def test_the_line_is_gone_before_the_library_is(
+def test_rpm_removal_removes_the_library_from_ld_so_preload(
     spec: str, tmp_path: Path, name: str, package: str
 ) -> None:
     written, left = LISTS[name]

@@ -78,7 +78,9 @@ def test_history_shows_users_their_own_usage_and_root_all(
     assert f"{file} is put aside as history.db.aside-1 and a new history begun: we may" in journal
 
 
-def test_without_sharing_the_second_finds_no_memory(running: Container, launch: Launch) -> None:
+def test_second_program_without_sharing_is_out_of_memory(
+    running: Container, launch: Launch
+) -> None:
     first = launch(running, "alice", memory=MOST_OF_IT, cpu_ms=20, shared=False)
     first.await_memory()
     second = running.run(

@@ -286,7 +286,9 @@ def test_job_is_out_of_memory_at_the_limit_with_the_reason(cluster: Container) -
     ("40G", '"40G" is no term with a value, such as memory=40G'),
     ("memory=4G,", '"" is no term with a value, such as memory=40G'),
 ])
-def test_nonsense_is_refused_by_name(cluster: Container, terms: str, sentence: str) -> None:
+def test_job_with_an_invalid_nvshare_option_is_refused_with_the_reason(
+    cluster: Container, terms: str, sentence: str
+) -> None:
     for command in (["sbatch", "--wrap=true"], ["srun", "true"]):
         done = cluster.run(
             command[0], f"--nvshare={terms}", command[1], user="alice", check=False)
@@ -424,7 +426,9 @@ def test_jobs_outlive_the_nodes_daemons(cluster: Container) -> None:
     cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
 
 
-def test_prolog_says_refused_terms_on_stderr_and_job_runs_by_the_rule(cluster: Container) -> None:
+def test_prolog_reports_refused_terms_and_the_job_gets_those_of_the_rule(
+    cluster: Container
+) -> None:
     cluster.write(
         "/etc/nvshare/nvshared.conf.d/jobs.conf", "[tenant job:*]\ncompute-request = 30\n")
     cluster.run("systemctl", "reload", "nvshared")
@@ -567,7 +571,7 @@ def test_plugin_ignores_and_logs_wrong_terms_in_plugstack(cluster: Container) ->
         cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", before)
 
 
-def test_shards_of_several_cards_with_names(cluster: Container) -> None:
+def test_jobs_with_many_shards_are_spread_over_two_named_cards(cluster: Container) -> None:
     cards = {"NVSHARE_SIM_GPUS": "2"}
     card.drop_in(cluster, "cards", "Environment=NVSHARE_SIM_GPUS=2\n")
     cluster.run("mknod", "-m", "666", "/dev/nvidia1", "c", "195", "1")

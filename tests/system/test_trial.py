@@ -99,7 +99,7 @@ def test_trial_gpu_is_shared_by_users_and_containers(machine: Container, launch:
         card.finish(programs)
 
 
-def test_trial_is_over_where_the_package_is_removed(machine: Container, built: Packages) -> None:
+def test_removal_of_the_package_ends_the_trial(machine: Container, built: Packages) -> None:
     machine.run("sh", "-ec", START)
     machine.run("apt-get", "remove", "-y", "nvshared")
     for path in (FOLDER, f"{DROP_INS}/nvshare-trial.conf"):

@@ -124,7 +124,9 @@ def test_programs_go_on_after_the_removal(machine: Container, launch: Launch) ->
     assert "tq = 7" in machine.output("cat", "/etc/nvshare/nvshared.conf")
 
 
-def test_a_purge_leaves_no_trace(machine: Container, before: list[str]) -> None:
+def test_package_purge_leaves_no_file_and_no_failed_unit(
+    machine: Container, before: list[str]
+) -> None:
     machine.run("apt-get", "purge", "-y", "--auto-remove", "nvshared", "libnvshare")
     machine.run(
         "rm", "-rf", "/etc/systemd/system/nvshared.service.d", "/etc/tmpfiles.d/simulator.conf",

@@ -86,7 +86,9 @@ def test_client_with_gaps_is_reported_with_gaps_once(
 
 
 @pytest.mark.parametrize("late", [0, 200 * MS])
-def test_pause_of_a_busy_client_is_reported_soon(program: Callable[[], Program], late: int) -> None:
+def test_pause_of_a_busy_client_is_reported_as_gaps(
+    program: Callable[[], Program], late: int
+) -> None:
     it = program()
     it.run(10 * MS, 0, 3 * SECOND, late)
     assert it.said == "busy"
@@ -97,7 +99,9 @@ def test_pause_of_a_busy_client_is_reported_soon(program: Callable[[], Program],
     assert it.said == "busy"
 
 
-def test_wait_for_a_turn_is_no_gap_and_turns_add_up(program: Callable[[], Program]) -> None:
+def test_wait_for_a_turn_is_no_gap_and_short_turns_count_together(
+    program: Callable[[], Program]
+) -> None:
     it = program()
     for turn in range(5):
         it.run(10 * MS, 0, 400 * MS)

@@ -197,7 +197,7 @@ def test_search_finds_the_same_as_a_scan_of_all_blocks(
     assert program.figure("copied") > 100
 
 
-def test_blocks_that_are_freed_on_the_move_are_found_no_more(
+def test_block_freed_during_its_move_is_not_found_again(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
     meanwhile = c_int.in_dll(program.c, "freed_meanwhile")

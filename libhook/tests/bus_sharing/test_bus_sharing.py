@@ -155,7 +155,7 @@ def test_captured_copies_are_not_reported(fresh: Callable[[], Program]) -> None:
 @given(st.lists(st.tuples(
     st.integers(0, 7), st.sampled_from([IN, OUT]), st.integers(1, 2000), st.booleans(),
     st.integers(0, 30_000), st.booleans()), max_size=60))
-def test_load_of_any_copies_is_reported_as_over_in_the_end(
+def test_random_copies_are_all_reported_as_ended(
         built: Path, script: list[tuple[int, int, int, bool, int, bool]]) -> None:
     program = Program(ctypes.CDLL(str(built)))
     program.c.watch(False)

@@ -137,7 +137,7 @@ def test_pin_request_refused_before_a_free_was_known_is_asked_again(
     second.take()
 
 
-def test_pin_request_skipped_by_a_later_answer_is_asked_again(
+def test_pin_request_skipped_by_the_reply_to_a_later_one_is_sent_again(
     process: Process,
 ) -> None:
     first, second = process.ask(5), process.ask(7)
@@ -188,7 +188,7 @@ def test_grant_to_pin_that_is_not_used_is_given_up_after_a_minute(process: Proce
     assert process.to_pin == 16
 
 
-def test_pin_request_waits_while_all_places_are_taken(process: Process) -> None:
+def test_pin_request_waits_while_all_request_slots_are_taken(process: Process) -> None:
     asking = [process.ask(1) for _ in range(PLACES)]
     for number, one in enumerate(asking, 1):
         process.answer(number, MUCH)
@@ -223,7 +223,7 @@ def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> No
     assert cut.count("x") < 500
 
 
-def test_commit_refusal_logs_only_the_reason_of_its_own_answer(process: Process) -> None:
+def test_commit_refusal_logs_only_the_reason_of_its_own_reply(process: Process) -> None:
     asking = process.ask(5)
     process.answer(1, 5, "it was granted all the same")
     asking.hears(True)

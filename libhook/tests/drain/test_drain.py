@@ -20,7 +20,7 @@ def events(c: ctypes.CDLL) -> list[int]:
     return list((ctypes.c_int * 8).in_dll(c, "events"))[1:4]
 
 
-def test_drain_that_begins_again_has_a_single_event_per_context(c: ctypes.CDLL) -> None:
+def test_repeated_drain_keeps_a_single_event_per_context(c: ctypes.CDLL) -> None:
     for number in (1, 2, 3):
         c.begins(number)
     c.drain_starts()

@@ -82,7 +82,7 @@ def test_preload_with_another_dlsym_works_before_and_after_the_library(
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}", "asked 1"]
 
 
-def test_preload_that_hooks_the_driver_finds_the_library_as_next(
+def test_preload_before_the_library_finds_its_wrapper_by_rtld_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """One before us is called first and finds us as the next."""

@@ -154,7 +154,7 @@ def test_constructors_before_the_librarys_find_every_wrapper(
         assert [line for line in lines if line.startswith(way)] == expected(way)
 
 
-def test_library_opened_later_finds_every_wrapper(
+def test_plugin_opened_by_dlopen_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """As Python's modules are: each in a scope of its own."""
@@ -172,7 +172,7 @@ def test_library_opened_later_finds_every_wrapper(
     assert run(program, library, driver) == expected("plugin")
 
 
-def test_survey_without_the_library_finds_the_drivers_own(
+def test_program_without_the_library_finds_the_drivers_functions(
     driver: Path, tmp_path: Path
 ) -> None:
     """Or it would prove nothing."""

@@ -37,7 +37,7 @@ def build(directory: Path) -> ctypes.CDLL:
     return loaded
 
 
-def test_prefetches_tell_where_each_range_was_last_prefetched_to(tmp_path: Path) -> None:
+def test_prefetches_return_the_last_destination_of_each_range(tmp_path: Path) -> None:
     library = build(tmp_path)
     dice = random.Random(1)
     for _ in range(50):

@@ -78,7 +78,7 @@ def test_no_library_file_uses_a_higher_folder() -> None:
     assert not ROOMS.upward()
 
 
-def test_rooms_below_api_call_the_driver_only_by_ops() -> None:
+def test_folders_below_api_call_the_driver_only_through_ops() -> None:
     """What ops.def lists is what they call; and the sources see no other REAL()."""
     listed = set(re.findall(r"^OP\((\w+)\)", (SOURCE / "driver/ops.def").read_text(), re.MULTILINE))
     called: set[str] = set()
@@ -91,7 +91,7 @@ def test_rooms_below_api_call_the_driver_only_by_ops() -> None:
     assert called == listed
 
 
-def test_few_files_of_a_room_use_each_other() -> None:
+def test_at_most_three_files_use_each_other_in_a_circle() -> None:
     assert max(map(len, ROOMS.circles())) <= 3
 
 

@@ -116,7 +116,7 @@ def test_pace_in_the_next_turn_starts_with_the_measured_length(card: Callable[[]
     assert it.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_pace_lets_work_pass_that_earlier_work_waits_for(card: Callable[[], Card]) -> None:
+def test_pace_admits_work_that_work_in_flight_waits_for(card: Callable[[], Card]) -> None:
     it = card()
     it.learns(100 * MS)                         # two at a time now
     it.run([100 * MS], 10_000 * MS, needs=5)
@@ -139,7 +139,7 @@ def test_pace_of_a_stepping_client_keeps_a_single_kernel_in_flight(
     assert 1_000 // (pause // MS + 6) <= it.figure("submissions") <= 1_000 // (pause // MS + 1)
 
 
-def test_pace_during_a_capture_holds_nothing_back(card: Callable[[], Card]) -> None:
+def test_pace_does_not_limit_calls_during_a_capture(card: Callable[[], Card]) -> None:
     it = card()
     it.learns(100 * MS)
     it.c.capture(True)

@@ -44,7 +44,7 @@ def test_transcript_is_reduced_to_comparable_results() -> None:
 
 
 @pytest.mark.parametrize("recording", RECORDED, ids=lambda path: path.stem)
-def test_random_calls_are_answered_as_by_a_card(
+def test_random_calls_return_the_results_recorded_from_a_card(
     environment: dict[str, str], recording: Path
 ) -> None:
     if not PROGRAM.exists():

@@ -360,7 +360,7 @@ def test_program_with_the_library_is_not_held(
         assert ask("read()") == "{7}"
 
 
-def test_held_lists_no_group_that_a_user_has_made(
+def test_held_command_ignores_control_groups_owned_by_users(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]], inside: list[str],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}

@@ -11,7 +11,7 @@ from libhook.tests.simulator.conftest import LIBHOOK
 @pytest.mark.parametrize("sanitizer", [
     "", *(pytest.param(one, marks=pytest.mark.long) for one in ("thread", "address")),
 ])
-def test_programs_of_the_simulator_end_right(sanitizer: str) -> None:
+def test_make_test_simulator_succeeds(sanitizer: str) -> None:
     result = subprocess.run(
         ["make", "-C", LIBHOOK, "-s", "test-simulator", f"SANITIZE={sanitizer}"],
         capture_output=True,

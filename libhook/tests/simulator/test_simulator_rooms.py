@@ -20,7 +20,7 @@ def test_no_simulator_file_uses_a_higher_folder() -> None:
     assert not ROOMS.upward()
 
 
-def test_no_files_are_in_a_circle() -> None:
+def test_no_source_files_use_each_other_in_a_circle() -> None:
     assert not ROOMS.circles()
 
 

@@ -101,7 +101,7 @@ def test_calls_named_in_sim_fail_return_errors(
         ("NVSHARE_SIM_MEMORY", "1GB"),
     ],
 )
-def test_senseless_setting_of_the_simulator_is_named(
+def test_invalid_setting_of_the_simulator_is_reported_with_its_value(
     python: Python, variable: str, value: str
 ) -> None:
     with pytest.raises(AssertionError, match=rf"(?s){variable}.*{value}"):
