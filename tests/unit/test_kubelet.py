@@ -186,7 +186,7 @@ def test_look_until_answered_retries_while_nvshared_restarts() -> None:
     assert asyncio.run(look_until_answered(lambda: next(answers), 0, 0)) == away
 
 
-def test_elsewhere_reads_gpus_of_other_plugins_from_kubelets_checkpoint(tmp_path: Path) -> None:
+def test_gpus_of_other_device_plugins_are_read_from_the_kubelet_checkpoint(tmp_path: Path) -> None:
     assert elsewhere(tmp_path, "nvshare.com/gpu") == {}
     file = tmp_path / CHECKPOINT
     file.parent.mkdir()
@@ -363,7 +363,9 @@ def test_static_pod_has_the_tenant_of_the_uid_in_the_cgroup_name() -> None:
 @pytest.mark.parametrize("notes", [
     {STATIC: "0a" * 16}, dict.fromkeys((STATIC, MIRROR), "00000000-0000-4000-8000-000000000000"),
 ])
-def test_pod_that_names_a_foreign_uid_keeps_the_own_tenant(notes: dict[str, str]) -> None:
+def test_pod_with_a_foreign_uid_in_its_annotations_keeps_its_own_tenant(
+    notes: dict[str, str]
+) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "its-own", "annotations": notes}
     assert pod({"metadata": meta}).tenant == "pod:its-own"
 

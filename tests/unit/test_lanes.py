@@ -46,7 +46,7 @@ def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
     return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
 
 
-def test_calls_of_a_key_are_answered_in_their_order(loop: Loop, time: Time) -> None:
+def test_lane_calls_with_the_same_key_are_answered_in_order(loop: Loop, time: Time) -> None:
     made = lanes(loop, time)
     for number in range(100):
         made.run(number % 3, partial(int, number), loop.answers.append)

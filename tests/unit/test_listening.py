@@ -95,7 +95,7 @@ def test_listening_refuses_and_keeps_a_file_that_is_not_a_socket(path: Path) -> 
     assert path.read_text() == "precious"
 
 
-def test_listening_names_a_path_that_is_impossible(tmp_path: Path) -> None:
+def test_listening_at_an_impossible_path_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="longer than the 107 bytes"):
         Listening(tmp_path / ("x" * 120))
     (tmp_path / "file").touch()

@@ -219,7 +219,7 @@ async def test_metrics_count_decisions_by_duration(time: Time) -> None:
     assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
 
 
-async def test_metrics_of_time_grow_without_events(
+async def test_metrics_of_held_time_grow_without_events(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = manager(time)

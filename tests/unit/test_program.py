@@ -50,7 +50,7 @@ def test_other_sitecustomize_is_loaded_after_ours(tmp_path: Path) -> None:
     assert states(tmp_path) == ["theirs", "True 1 False", str(theirs)]
 
 
-def test_our_sitecustomize_stays_loaded_where_there_is_no_other(tmp_path: Path) -> None:
+def test_sitecustomize_of_nvshare_stays_loaded_when_no_other_exists(tmp_path: Path) -> None:
     (tmp_path / "usercustomize.py").write_text("")
     assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")
 

@@ -38,13 +38,13 @@ def test_duration_beyond_the_maximum_is_refused_with_the_maximum(text: str) -> N
 
 
 @pytest.mark.parametrize("text", ["86401", "2d", "86400001ms", "100000000", "99999999999999"])
-def test_quantum_fails_beyond_a_day(text: str) -> None:
+def test_quantum_beyond_a_day_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="give a time of at most 1d"):
         quantum(text)
 
 
 @pytest.mark.parametrize("text", ["40", " 1", "0.5", "1048575"])
-def test_size_fails_without_a_unit_and_names_units(text: str) -> None:
+def test_size_without_a_unit_is_refused_with_advice(text: str) -> None:
     for parse in (size, limit, amount):
         with pytest.raises(ValueError, match=f"give a unit, such as {text.strip()}GiB or"):
             parse(text)

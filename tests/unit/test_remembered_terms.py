@@ -94,7 +94,7 @@ def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: 
         next_one.kept.close()
 
 
-def test_many_changes_are_written_once(
+def test_many_changes_of_terms_within_a_second_are_written_once(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
@@ -148,7 +148,7 @@ def test_remembered_terms_are_dropped_after_a_reboot(
 @pytest.mark.parametrize("damage", [
     "", "[]", "{}", '{"version": 2}', '{"version": 1, "boot": 3, "programs": 3}',
 ])
-def test_a_damaged_file_is_reported_and_not_used(
+def test_remembered_terms_in_a_damaged_file_are_logged_and_ignored(
     tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     boot = remembered._boot()

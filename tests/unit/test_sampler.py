@@ -264,7 +264,7 @@ def test_sampler_queries_other_cards_while_a_card_does_not_answer(
 
 
 @pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
-def test_figures_that_cannot_be_read_any_more_are_absent(
+def test_sample_is_empty_once_its_figures_cannot_be_read(
     bench: Bench, answer: Sample | NvshareError
 ) -> None:
     joined(bench.gpu, 1, Noted())
@@ -277,7 +277,7 @@ def test_figures_that_cannot_be_read_any_more_are_absent(
     assert bench.gpu.capacity.outside == outside
 
 
-def test_figures_of_a_card_that_does_not_answer_any_more_are_absent(bench: Bench) -> None:
+def test_sample_is_empty_while_a_card_does_not_answer(bench: Bench) -> None:
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     bench.answer(7 * GIB)

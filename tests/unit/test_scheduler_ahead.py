@@ -731,7 +731,7 @@ def test_evict_that_ended_without_yield_is_a_failure() -> None:
         assert 3 not in dict(evicts(talk.evicted(order, yielded=True)))
 
 
-def test_hand_over_while_a_program_copies_is_not_delayed() -> None:
+def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holder() -> None:
     talk = three()
     under_way = talk.want(2)
     talk.copying(1, inward=True, outward=True)

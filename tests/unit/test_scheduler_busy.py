@@ -126,7 +126,7 @@ def test_turns_of_busy_programs_that_fit_end_when_one_pauses_within_its_turn() -
     assert not pair.takes_turns()
 
 
-def test_busy_turns_after_a_gap_rest_for_twice_as_long() -> None:
+def test_busy_turns_resume_after_a_gap_with_doubling_pauses() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):
@@ -173,7 +173,7 @@ def test_busy_report_after_a_turn_is_ignored() -> None:
     assert pair.takes_turns()
 
 
-def test_busy_turns_end_when_a_member_wants_no_turn() -> None:
+def test_busy_turns_end_when_a_member_stays_idle() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += quantum.BUSY
@@ -230,7 +230,7 @@ def test_busy_turns_end_when_another_client_wants_the_card() -> None:
     assert not pair.takes_turns()             # it is not busy
 
 
-def test_busy_turns_leave_out_an_idle_holder() -> None:
+def test_busy_turns_begin_once_an_idle_holder_is_stopped() -> None:
     pair = Pair(3)
     pair.busy(ONE)
     asked = [a for a in pair.busy(TWO) if isinstance(a, Run)]
@@ -247,7 +247,7 @@ def test_busy_turns_leave_out_an_idle_holder() -> None:
     assert not pair.takes_turns()
 
 
-def test_idle_holder_runs_on_beside_a_client_with_gaps() -> None:
+def test_idle_holder_is_not_stopped_while_another_client_is_not_busy() -> None:
     pair = Pair(4)
     pair.busy(ONE)
     pair.busy(TWO)
@@ -275,7 +275,7 @@ def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     lambda talk: TermsChanged(TWO, Terms(suspended=True)),
 ])
 @pytest.mark.parametrize("before", [False, True])
-def test_busy_turns_do_not_begin_under_other_terms_or_modes(
+def test_busy_turns_do_not_begin_under_excluded_terms_or_modes(
         change: Callable[[Pair], Event], before: bool) -> None:
     pair = Pair()
     if before:

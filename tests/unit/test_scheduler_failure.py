@@ -69,7 +69,7 @@ def test_load_that_lacks_driver_memory_evicts_more_of_other_clients() -> None:
     assert talk.scheduler.snapshot().capacity == 100 * GIB
 
 
-def test_load_that_fails_is_repeated_after_longer_pauses() -> None:
+def test_failed_load_is_repeated_after_growing_pauses() -> None:
     talk = Talk()
     talk.join(1, 40)
     load, = (a for a in talk.want(1) if isinstance(a, Load))
@@ -205,7 +205,7 @@ def test_unresponsive_client_is_reported_for_each_order() -> None:
     assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
 
 
-def test_client_that_leaves_frees_room_and_voids_orders() -> None:
+def test_client_that_disconnects_frees_its_room_for_the_next() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -213,7 +213,7 @@ def test_client_that_leaves_frees_room_and_voids_orders() -> None:
     assert loads(talk.leave(1)) == [(2, 50)]
 
 
-def test_record_of_a_client_that_left_is_ignored() -> None:
+def test_record_of_a_disconnected_client_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 50)
     memory = talk.memory[1]
@@ -274,7 +274,7 @@ def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
     assert talk.view(2).fits
 
 
-def test_evicts_under_way_together_count_as_ignored_once() -> None:
+def test_simultaneous_evicts_count_as_a_single_ignored_evict() -> None:
     talk = Talk(step=5)
     talk.join(1, 60, 60)
     talk.join(2, 70)
@@ -288,7 +288,7 @@ def test_evicts_under_way_together_count_as_ignored_once() -> None:
     assert not [a for a in talk.said if isinstance(a, Pinned)]
 
 
-def test_crowded_client_is_reported_once_in_a_wait() -> None:
+def test_crowded_client_is_reported_once_per_wait() -> None:
     talk = Talk(100)
     talk.run(1, 60)
     talk.obey([*talk.idle(1), *talk.stopped(1, wants=False)])

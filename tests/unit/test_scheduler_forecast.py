@@ -46,7 +46,7 @@ def test_forecast_sums_the_turns_that_come_before() -> None:
     assert talk.view(1).waiting is None
 
 
-def test_forecast_of_clients_that_fit_together_is_the_same() -> None:
+def test_forecast_is_equal_for_waiting_clients_that_fit_together() -> None:
     talk = Talk()
     talk.run(1, 90)
     for client in (2, 3):

@@ -54,7 +54,7 @@ def test_idle_window_is_sent_again_when_halved() -> None:
     assert len(told) <= 6
 
 
-def test_idle_window_follows_the_measured_pace() -> None:
+def test_idle_window_follows_the_measured_speed_of_moves() -> None:
     talk = Talk()
     talk.run(1, 60)
     actions = talk.run(2, 60)           # 20 GiB change places
@@ -68,7 +68,7 @@ def test_idle_window_follows_the_measured_pace() -> None:
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
 
 
-def test_idle_window_of_a_limited_client_alone_is_the_usual() -> None:
+def test_idle_window_of_a_limited_client_alone_has_the_usual_length() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))

@@ -116,7 +116,7 @@ def test_undrainable_client_is_reported_once() -> None:
     assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
 
 
-def test_undrainable_client_is_known_after_a_restart() -> None:
+def test_undrainable_client_is_not_stopped_after_a_restart() -> None:
     talk = Talk(gather=1)
     talk.memory[1] = Memory(pinned=40 * GIB, room=40 * GIB, pin_reason=PinReason.UNSEEN)
     talk.tell(Joined(1, talk.memory[1], running=True, commit=40 * GIB))

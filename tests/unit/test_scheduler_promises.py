@@ -241,7 +241,7 @@ def test_commit_request_is_refused_when_a_client_ignores_the_call_to_return_comm
     assert answer.commit < (110 - 1 - 50) * GIB
 
 
-def test_fresh_grant_is_not_called_back_before_possible_use() -> None:
+def test_fresh_grant_is_not_called_back_before_the_client_can_use_it() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -252,7 +252,7 @@ def test_fresh_grant_is_not_called_back_before_possible_use() -> None:
     assert answer.commit < 60 * GIB
 
 
-def test_grant_that_is_never_used_is_called_back_after_a_while() -> None:
+def test_unused_grant_is_called_back_after_a_second() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -341,7 +341,7 @@ def test_memory_limit_allows_no_memory_beyond_the_card() -> None:
     assert may_hold_beyond(talk, 1, 1)
 
 
-def test_memory_beyond_the_card_counts_from_hello() -> None:
+def test_memory_beyond_the_card_in_hello_reduces_free_host_memory() -> None:
     talk = Talk(capacity=100, host=64)
     memory = Memory(90 * GIB, 90 * GIB, room=90 * GIB, beyond=40 * GIB)
     welcome, *_ = limits(talk.tell(Joined(1, memory)), 1)
@@ -397,7 +397,7 @@ def test_domain_is_shared_and_unused_commit_is_called_back() -> None:
     assert answer(talk, 1, 1).why == "the limit of box"
 
 
-def test_domain_that_is_tightest_of_several_levels_decides() -> None:
+def test_commit_is_bounded_by_the_tightest_of_several_domain_levels() -> None:
     levels = domains(pod=64, one=16, two=60)
     talk = Talk(100, domains=levels)
     talk.join(1, domains=("one", "pod"))
@@ -420,7 +420,7 @@ def test_domain_bounds_clients_of_several_cards_together() -> None:
     assert answer(second, 2, 6, 2).commit >= 6 * GIB
 
 
-def test_domain_whose_limit_changes_bounds_from_then_on() -> None:
+def test_domain_limit_that_changes_is_sent_to_clients_and_bounds_commits() -> None:
     shared = domains(box=16)
     talk = Talk(100, domains=shared)
     talk.join(1, domains=BOX)
@@ -545,7 +545,7 @@ def test_domain_calls_back_commit_of_freed_pinned_memory() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2, 6))
-def test_domain_whose_limit_changes_bounds_random_programs(seed: int) -> None:
+def test_domain_limit_that_changes_holds_in_random_worlds(seed: int) -> None:
     """scheduler_world.py checks after each event that no more is taken than the limit leaves."""
     random = Random(seed)
     world = World(
@@ -788,7 +788,7 @@ def test_claim_takes_no_commit_from_other_accounts(
     assert not any(isinstance(action, Stop) for action in court.honest)
 
 
-def test_account_that_is_alone_gets_all_used_memory() -> None:
+def test_used_commit_of_another_account_is_not_held_back_from_an_account() -> None:
     """What is promised and used is no promise to be held back."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
     court.tell(Joined(1, account=HONEST, evidence=NOTHING))

@@ -102,7 +102,7 @@ def test_evict_orders_no_bytes_already_being_evicted() -> None:
     assert evicts(talk.changed(2)) == []
 
 
-def test_room_under_eviction_counts_until_the_answer() -> None:
+def test_room_under_eviction_counts_until_the_evict_is_acknowledged() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -232,7 +232,7 @@ def test_capacity_that_shrinks_stops_holders_last() -> None:
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_capacity_that_shrinks_leaves_a_holder_alone_its_turn() -> None:
+def test_capacity_that_shrinks_does_not_stop_a_client_alone() -> None:
     talk = Talk()
     talk.run(1, 90)
     actions = talk.tell(CapacityChanged(80 * GIB))
@@ -241,7 +241,7 @@ def test_capacity_that_shrinks_leaves_a_holder_alone_its_turn() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_chosen_client_that_fits_no_more_keeps_its_place() -> None:
+def test_chosen_client_that_no_longer_fits_waits_until_capacity_grows() -> None:
     talk = Talk()
     talk.join(1, 90)
     talk.want(1)

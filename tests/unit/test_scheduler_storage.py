@@ -134,14 +134,14 @@ def test_ten_programs_of_20_gib_are_promised_all_on_80_gib_with_64_gib_and_a_dis
     assert limits(answers, 9)[-1].commit < 20 * GIB
 
 
-def test_budget_of_the_disk_bounds_what_is_stored() -> None:
+def test_disk_budget_bounds_stored_bytes() -> None:
     talk = with_disk(30)
     idle(talk, 1, 20)
     idle(talk, 2, 20)
     assert stores(talk.wait(600)) == [(1, 20.1), (2, 9.9)]
 
 
-def test_limit_of_a_tenant_bounds_what_is_stored() -> None:
+def test_tenant_disk_limit_bounds_stored_bytes() -> None:
     talk = with_disk(100)
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=12 * GIB)))
     for client in (1, 2):
@@ -215,7 +215,7 @@ def test_hello_counts_stored_bytes_only_up_to_the_disk_budget() -> None:
     assert talk.scheduler._card.groups.sums.disk <= 100 * GIB
 
 
-def test_holder_gives_up_its_copies_while_little_of_the_disk_is_free() -> None:
+def test_holder_drops_its_disk_copies_while_little_of_the_disk_is_free() -> None:
     talk = with_disk(32)
     idle(talk, 1, 30)
     talk.wait(600)

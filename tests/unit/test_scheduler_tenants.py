@@ -277,7 +277,7 @@ IDLERS: dict[str, tuple[list[str], dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("case", IDLERS)
-def test_node_that_idled_gets_no_extra_share_afterwards(case: str) -> None:
+def test_client_or_tenant_that_idled_gets_no_extra_share_afterwards(case: str) -> None:
     programs, terms, share = IDLERS[case]
     world = Tenancy(TURNS)
     if "compute_request" in terms:
@@ -485,7 +485,7 @@ def test_background_turn_ended_for_another_client_reports_quantum_as_reason() ->
     assert [end.reason for end in world.ends] == [TurnEnd.QUANTUM]
 
 
-def test_weight_counts_among_tenants_of_equal_priority() -> None:
+def test_background_tenants_share_time_by_weight() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=300)
     world.set_terms("user:bob", priority=Priority.BACKGROUND)
@@ -586,7 +586,7 @@ def test_background_client_watches_all_others_that_hold_the_card() -> None:
     assert flight_orders(talk.leave(1)) == [(2, False), (4, False)]
 
 
-def test_client_that_has_to_wait_for_memory_is_not_watched() -> None:
+def test_background_client_does_not_watch_a_client_that_waits_for_memory() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert flight_orders(talk.come(1, "user:alice")) == []
@@ -713,7 +713,7 @@ def test_limited_client_that_takes_turns_keeps_the_share_of_time_waited(percent:
     assert beside >= 0.9 - percent / 100
 
 
-def test_card_is_not_kept_for_a_limited_client() -> None:
+def test_limited_client_loses_the_card_to_a_waiting_client_between_windows() -> None:
     world, one = limited(10, replace(LIMITS, tq=3600 * SECOND), LARGE)
     world.advance(SECOND)
     other = world.program("user:bob", size=LARGE)
@@ -911,7 +911,7 @@ def test_suspend_at_any_moment_of_a_hand_over_keeps_invariants(moment: int) -> N
     assert hooks[0].resident == hooks[1].resident == 0
 
 
-def test_suspended_client_that_cannot_drain_is_stopped_later() -> None:
+def test_suspended_client_that_drains_late_is_stopped_and_evicted() -> None:
     world = Tenancy()
     stubborn = world.program("user:alice", size=LARGE)
     world.advance(SECOND)

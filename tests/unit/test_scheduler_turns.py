@@ -103,14 +103,14 @@ def test_idle_holder_keeps_its_turn_while_no_client_waits() -> None:
     assert stops(talk.idle(1)) == []
 
 
-def test_idle_report_before_contention_is_ignored() -> None:
+def test_idle_report_before_contention_ends_no_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.idle(1)
     assert stops(talk.run(2, 70)) == []
 
 
-def test_queue_of_equals_is_first_come_first_served() -> None:
+def test_queue_of_equal_clients_is_first_come_first_served() -> None:
     talk = Talk()
     for client in (1, 2, 3):
         talk.run(client, 70)
@@ -151,7 +151,7 @@ def test_oldest_turn_is_ended_first() -> None:
     assert stops(talk.run(4, 30)) == [1]
 
 
-def test_client_behind_a_blocked_head_runs_beside_the_holders() -> None:
+def test_client_behind_a_blocked_head_runs_until_the_holders_turns_end() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 90)
@@ -249,7 +249,7 @@ def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
     assert stops(talk.wait(5)) == [1]
 
 
-def test_run_is_sent_anew_when_contention_ends() -> None:
+def test_run_without_a_quantum_is_sent_when_contention_ends() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
@@ -356,7 +356,7 @@ def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
 
 
-def test_draining_daemon_lets_several_run_in_any_mode() -> None:
+def test_draining_daemon_runs_several_clients_in_any_mode() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 70)
     talk.join(2, 20)

@@ -110,7 +110,7 @@ def hook(manager: Manager) -> Hook:
     return made
 
 
-def test_name_before_hello_is_the_clients_title(manager: Manager) -> None:
+def test_name_before_hello_becomes_the_displayed_name_of_the_client(manager: Manager) -> None:
     made = Hook(manager)
     made.says(ReportRecord(Type.NAME, text=" tr\x1bain\u202e "))
     made.says(HELLO)

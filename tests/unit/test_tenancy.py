@@ -228,7 +228,7 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
     assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
 
 
-def test_a_full_disk_costs_the_memory_of_a_change_and_not_the_change(
+def test_tenant_terms_take_effect_unsaved_when_the_disk_is_full(
     daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.set("user:alice", weight=7)
@@ -370,7 +370,7 @@ def test_compute_request_beyond_the_limit_of_the_enclosing_tenant_is_refused(
     daemon.set("user:bob", compute_limit=60)
 
 
-def test_tenants_have_the_sums_of_their_programs(daemon: Daemon) -> None:
+def test_tenants_show_the_sums_of_their_programs_memory(daemon: Daemon) -> None:
     daemon.set("job:7", weight=3)
     daemon.joins(ALICE, POD)
     daemon.joins(ALICE, POD, gpu=1)

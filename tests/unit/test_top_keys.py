@@ -25,7 +25,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1b[<0;M", []), (b"\x1b[<0;0;0M", []),     # nowhere
     (b"\x1b[<" + b"9" * 5000 + b";1;1Mq", [Key("q")]),
 ])
-def test_keys_are_decoded_whole_and_bytewise(data: bytes, events: list[Event]) -> None:
+def test_keys_are_decoded_the_same_whole_and_byte_by_byte(data: bytes, events: list[Event]) -> None:
     keys = Keys()
     assert keys.feed(data) == events
     assert not keys.unfinished
@@ -34,7 +34,7 @@ def test_keys_are_decoded_whole_and_bytewise(data: bytes, events: list[Event]) -
     assert found == events
 
 
-def test_escape_is_a_key_after_a_pause() -> None:
+def test_escape_byte_is_the_escape_key_after_a_pause() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
     assert (keys.unfinished, keys.pause()) == (True, [Key("escape")])

@@ -28,7 +28,7 @@ def past(*looks: tuple[float, Snapshot]) -> Past:
     return found
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
+def test_rates_are_of_the_last_seconds_only() -> None:
     assert past().rates(0) is None
     assert past((1, at(7))).rates(0) is None
     assert past((1, at(7)), (3, at(11, 6))).rates(0) == Rates(2, 3 * GIB, 0)
@@ -44,7 +44,7 @@ def test_rates_after_a_daemon_restart_start_from_zero() -> None:
     assert restarted.series(0, "in", 300)[-3:] == [None, None, 3 * GIB]
 
 
-def test_a_series_is_the_mean_of_each_part() -> None:
+def test_series_has_the_mean_of_each_part() -> None:
     found = past(*((n, at(n, 2 * n, use=n / 10, waiting=n)) for n in range(11)))
     assert found.series(0, "waiting", 300)[-10:] == list(range(1, 11))
     assert found.series(0, "in", 300)[-10:] == [2 * GIB] * 10

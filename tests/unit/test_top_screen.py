@@ -143,7 +143,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
 @pytest.mark.parametrize("each", [0, 3])
 @pytest.mark.parametrize("height", [12, 24, 37, 56])
 @pytest.mark.parametrize("cards", [1, 3, 16])
-def test_each_gpu_has_a_frame_or_a_line_or_is_counted(
+def test_top_shows_each_gpu_in_a_frame_or_a_line_or_counts_it_as_left_out(
     cards: int, height: int, each: int
 ) -> None:
     shown = lines(seen(scene(cards, [each], [1, 2])), 80, height)
@@ -269,7 +269,7 @@ def test_top_columns_are_constant_for_any_programs() -> None:
         assert names[0] == names[1]
 
 
-def test_mark_of_the_sorted_column_shows_the_direction() -> None:
+def test_top_heading_of_the_sorted_column_shows_the_direction() -> None:
     state = strike(seen(), ">", width=200)[0]
     assert f"{state.sort}▲" in text(state, 200)
     assert f"{state.sort}▼" in text(strike(state, "i", width=200)[0], 200)

@@ -63,7 +63,7 @@ LOCKED, RUNS, AWAY = Answer("locked"), Answer("running"), Answer("checkpointed")
 EVICT, LOAD = Evict(1, 1, 9 * GIB, 0), Load(1, 2, SIZE, 0)
 
 
-async def test_orders_of_a_turn_lock_checkpoint_restore_and_wake_the_process(
+async def test_unshared_process_is_locked_checkpointed_restored_and_woken_by_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, heard = await play(
@@ -84,7 +84,7 @@ async def test_orders_of_a_turn_lock_checkpoint_restore_and_wake_the_process(
     failed("init", 999, "none"), NvshareError("nvshare-checkpoint cannot be used"),
 ])
 @pytest.mark.parametrize("command", ["hold", "park", "restore", "wake"])
-async def test_command_is_repeated_while_the_state_of_the_process_is_unknown(
+async def test_checkpoint_command_is_repeated_while_the_state_of_the_process_is_unknown(
     monkeypatch: pytest.MonkeyPatch, unknown: Says, command: str,
 ) -> None:
     answers: list[tuple[str, Says]] = [
@@ -110,7 +110,7 @@ async def test_unshared_process_that_cannot_be_locked_in_time_keeps_its_turn(
     ([("hold", LOCKED), ("park", failed("checkpoint", 1, "failed")), ("wake", Answer("failed"))],
      "could not"),
 ])
-async def test_refused_process_is_no_client_any_more_and_the_reason_is_kept(
+async def test_unshared_process_that_cannot_be_suspended_is_removed_and_the_reason_kept(
     monkeypatch: pytest.MonkeyPatch, answers: list[tuple[str, Says]], words: str,
 ) -> None:
     gpu, heard = await play(monkeypatch, [Stop(1), EVICT], answers)
@@ -119,7 +119,7 @@ async def test_refused_process_is_no_client_any_more_and_the_reason_is_kept(
     assert words in gpu.unsuspendable[os.getpid()]
 
 
-async def test_restore_without_memory_on_the_card_is_left_for_the_scheduler_to_repeat(
+async def test_failed_restore_for_lack_of_memory_is_reported_to_the_scheduler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, heard = await play(
