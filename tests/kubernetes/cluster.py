@@ -2,6 +2,7 @@
 """Pods that share the simulated card of a node, and what is known of them."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -160,9 +161,14 @@ class Cluster(Node):
                        if one["type"] == CONDITION and one["status"] == "True")
 
     def last_said(self, unit: str, words: str) -> tuple[float, str]:
-        """When a unit wrote a line with these words to its journal last, and the line."""
-        entry = json.loads(self.output(
-            "journalctl", f"--unit={unit}", "--output=json", "--lines=1", f"--grep={words}"))
+        """When a unit wrote a line with these words to its journal last, and the line.
+
+        Waits for the first: the journal has a line later than what it says is to be seen.
+        """
+        command = shlex.join([
+            "journalctl", f"--unit={unit}", "--output=json", "--lines=1", f"--grep={words}"])
+        entry = json.loads(self.until(
+            lambda: self.output("sh", "-c", f"{command} || true"), f"{unit} logs: {words}"))
         return int(entry["__REALTIME_TIMESTAMP"]) / 1e6, entry["MESSAGE"]
 
     def shares(self, name: str) -> bool:

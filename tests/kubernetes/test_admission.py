@@ -79,7 +79,7 @@ def test_invalid_annotation_on_a_running_pod_is_refused_and_the_old_value_holds(
     policies: Cluster
 ) -> None:
     policies.start_pods(pod("it", annotations={LIMIT: "35"}))
-    policies.until(lambda: policies.terms("it") == {"compute-limit": 35}, "it is supported")
+    policies.until(lambda: policies.terms("it") == {"compute-limit": 35}, "it is read")
     with pytest.raises(Failed, match=f"{LIMIT}: give a whole number from 1 to 100"):
         policies.kubectl("annotate", "--overwrite", "pod", "it", f"{LIMIT}=350")
     assert policies.terms("it") == {"compute-limit": 35}

@@ -12,7 +12,7 @@ def test_annotations_of_a_running_pod_become_terms_of_the_tenant(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
-    cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "the first one is supported")
+    cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "the first one is read")
     began = time.time()
     cluster.kubectl(
         "annotate", "pod", "it", "nvshare.com/gpu-core-limit=35",
@@ -29,7 +29,7 @@ def test_annotations_of_a_running_pod_become_terms_of_the_tenant(
 
 def test_invalid_annotation_is_an_event_and_keeps_the_terms(cluster: Cluster) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/gpu-core-limit": "35"}))
-    cluster.until(lambda: cluster.terms("it") == {"compute-limit": 35}, "it is supported")
+    cluster.until(lambda: cluster.terms("it") == {"compute-limit": 35}, "it is read")
     cluster.kubectl("annotate", "--overwrite", "pod", "it", "nvshare.com/gpu-core-limit=x")
     cluster.until(lambda: "cannot be 'x'" in cluster.refusals("it"), "the reason is an event")
     assert cluster.terms("it") == {"compute-limit": 35}
@@ -48,7 +48,7 @@ def test_memory_limit_annotation_applies_to_the_first_allocation(cluster: Cluste
 
 def test_terms_of_a_deleted_pod_are_removed(cluster: Cluster) -> None:
     cluster.start_pods(pod("it", annotations={"nvshare.com/weight": "300"}))
-    cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "it is supported")
+    cluster.until(lambda: cluster.terms("it") == {"weight": 300}, "it is read")
     cluster.kubectl("delete", "pod", "it", "--wait=false")
     cluster.until(lambda: not any(
         name.startswith("pod:") for name in cluster.tenants()), "nothing is left of it")

@@ -41,7 +41,7 @@ def test_pods_go_on_through_upgrade_and_rollback_of_the_chart(
     run_helm(cluster, "install", "it", release, "--create-namespace", "--values", VALUES)
     cluster.until(lambda: cluster.allocatable() == 10, "ten shares are offered")
     cluster.start_pods(pod("steady", annotations={"gpu-memory": "64"}))
-    cluster.until(lambda: cluster.terms("steady") == {"memory-limit": 64 << 20}, "it is supported")
+    cluster.until(lambda: cluster.terms("steady") == {"memory-limit": 64 << 20}, "it is read")
     process = first_process(cluster, "steady")
     run_helm(cluster, "upgrade", "it", release, "--values", VALUES, "--set", "replicas=4")
     cluster.until(lambda: cluster.allocatable() == 4, "four shares are offered")

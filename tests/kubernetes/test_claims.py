@@ -204,7 +204,7 @@ class TestClaims:
         cluster.start_pods(pod("it", claimed="it"))
         limit = "nvshare.com/gpu-memory-limit"
         cluster.kubectl("annotate", "pod", "it", f"{limit}=48")
-        cluster.until(lambda: cluster.terms("it")["memory-limit"] == 48 * MIB, "it is supported")
+        cluster.until(lambda: cluster.terms("it")["memory-limit"] == 48 * MIB, "it is read")
         cluster.kubectl("annotate", "--overwrite", "pod", "it", f"{limit}=65")
         cluster.until(lambda: "64MiB are claimed" in cluster.refusals("it"), "it is refused")
         assert cluster.terms("it") == {"memory-limit": 48 * MIB, "compute-limit": 50}
