@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's output: orders for hooks, and reports for people.
 
-Orders become records (protocol.h). Those to one client must be sent in the order given. Sizes are
-bytes, times microseconds.
+Each order becomes a record (protocol.h). The orders to one client must be sent in the order given.
+Sizes are bytes, times microseconds.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class TurnEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """RUN: the gate may open, or what to do while it is open has changed."""
+    """RUN: opens the gate, or changes how a client runs whose gate is open."""
 
     client: int
     quantum: int = 0                    # us left of the turn; 0: no end is planned
@@ -50,13 +50,13 @@ class Run:
     report_idle: bool = False           # send IDLE after `idle_window` without work
     report_copies: bool = False         # send COPIES when the program copies
     idle_window: int = 0                # 0: as before
-    report_busy: bool = False           # send BUSY: is work in flight at all times?
-    step: bool = False                  # one launch at a time, each `quantum` after the last ended
+    report_busy: bool = False           # send BUSY: whether work is in flight at all times
+    step: bool = False                  # one launch at a time, `quantum` us after the last ended
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """STOP: close the gate, drain, answer."""
+    """STOP: close the gate, drain, and send STOPPED."""
 
     client: int
 
@@ -68,20 +68,20 @@ class MoveOrder:
     client: int
     number: int
     room: int
-    host: int                           # bytes of host memory that it may hold
-    ahead: bool = False                 # speculative: no client waits for it yet
-    loan: int = 0                       # bytes that may lie on another card, in all; not of a Load,
-    lender: str = ""                    # and that card's UUID
+    host: int                           # bytes of host memory that the client may hold
+    ahead: bool = False                 # speculative: no client waits for the move yet
+    loan: int = 0                       # bytes that may lie on another card, in all; unused by Load
+    lender: str = ""                    # UUID of that card
 
 
 @dataclass(frozen=True, slots=True)
 class Evict(MoveOrder):
-    """EVICT: have at most `room`, take at most `host`."""
+    """EVICT: keep at most `room` bytes on the card, and hold at most `host` bytes on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
-    """LOAD: have `room`, load swapped blocks into it, then keep at most `host`."""
+    """LOAD: load swapped blocks into `room` bytes of the card, then keep at most `host` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Writeback(MoveOrder):
 
 @dataclass(frozen=True, slots=True)
 class Preallocate:
-    """PREALLOCATE: take host memory while running, up to `host` in all. It has no answer."""
+    """PREALLOCATE: allocate host memory while running, up to `host` in all. Has no reply."""
 
     client: int
     host: int
@@ -101,7 +101,7 @@ class Preallocate:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """STORE: have up to `size` bytes on the disk in all; it holds until the next one."""
+    """STORE: keep up to `size` bytes on the disk in all. Valid until the next STORE."""
 
     client: int
     number: int
@@ -110,7 +110,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """YIELD: end this speculative EVICT or LOAD where it is."""
+    """YIELD: end this speculative EVICT or LOAD early, and keep what has been moved."""
 
     client: int
     number: int
@@ -135,15 +135,15 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """LIMITS: the first action after a client joined."""
+    """LIMITS: how far a client may grow; bytes. The first action after a client joined."""
 
     client: int
-    number: int                         # of the COMMIT it answers, else 0
-    commit: int
-    most: int
-    total: int
-    beyond: int = 0
-    why: str = ""                       # the limit for which the question is refused
+    number: int                         # of the COMMIT request that this answers, else 0
+    commit: int                         # promised
+    most: int                           # could be promised on request
+    total: int                          # size of the card as the program sees it
+    beyond: int = 0                     # host memory allowed for what does not fit the card
+    why: str = ""                       # the limit because of which the COMMIT is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """Report: a client's gate is closed and it has drained, or it is gone."""
+    """Report: a client has closed its gate and drained, or has disconnected."""
 
     client: int
     reason: TurnEnd
@@ -164,7 +164,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Report: an order was not answered for long. Once for each order."""
+    """Report: a client has not acknowledged an order for long. Sent once for each order."""
 
     client: int
     state: ClientState
@@ -173,11 +173,11 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """Report: a client has waited for long, and would not fit even alone. Once in a wait."""
+    """Report: a client has waited for long and would not fit even alone. Sent once in a wait."""
 
     client: int
     needs: int                          # bytes, pinned ones included
-    room: int                           # bytes that the client could have, alone on the card
+    room: int                           # bytes that the client could fill, alone on the card
 
 
 @dataclass(frozen=True, slots=True)

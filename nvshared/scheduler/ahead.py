@@ -1,49 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative moves: memory that is moved before a client waits for it, and when that makes way.
+"""Speculative moves: memory is moved before a client waits for it, and yields to other moves.
 
 The goals, in order of priority:
 
 1. **Load for the head of the queue** while others run, into free room and room of clients that
    will run after it.
-2. **Prefetch** for the idle client that will probably ask next, if the setting is on: that pays
-   where programs come back regularly, or some much more often than others. A client that has not
-   paused twice is not prefetched. Only clients that will stay idle more than twice as long make
-   room, so clients that are about alike do not exchange places.
-3. **Write back** memory of idle clients that will have to leave the card. Written back, it leaves
-   as fast as it can be unmapped, and the next client has the bus for its own memory. It pays only
-   if a client will come, so it is done only while an idle client has swapped memory; the client
-   that lacks most is taken for the next. What it lacks, less what is free, is written back where
-   it would be evicted: from the client that will run last.
+2. **Prefetch** for the idle client that will probably want the card next, if the setting is on.
+   Prefetching pays where programs use the card at regular intervals, or some programs use it much
+   more often than others. A client that has not paused twice is not prefetched. Room is taken only
+   from clients that will stay idle more than twice as long, so similar clients do not evict each
+   other in turn.
+3. **Write back** memory of idle clients that will probably be evicted. Written-back memory only
+   has to be unmapped at the eviction, so the next client has the bus for its own memory. Writeback
+   pays only if another client will want the card, so it requires an idle client with swapped
+   memory. The client with most swapped memory is assumed to be the next. The bytes that it lacks,
+   less the free bytes, are written back from the clients that would be evicted for it: first the
+   client that will run last.
    Memory that clients without a turn have on a neighbour card is written back, too, also while
    others wait for their turns: hand-overs over NVLink leave the bus unused, and with a copy on the
-   host such memory returns at once (loans.py).
+   host such memory is returned at once (loans.py).
 4. **Preallocate** host memory in running clients (PREALLOCATE) for what will be evicted from them.
-   Their memory changes, so it cannot be written back yet. PREALLOCATE has no answer, and any move
+   Their memory changes, so it cannot be written back yet. PREALLOCATE has no reply, and any move
    ends it.
 
 **Calm.** Prefetch and writeback need a calm: no client is queued, asks for memory, is chosen,
-drains or lacks memory. Prefetch also needs that no client holds the card, as all that could leave
-can be compared then; writeback, that no running program copies to the host. When that ends, the
-move is cut short (YIELD) before anything else is decided, and again behind a STOP that was decided
-meanwhile. Only a prefetch goes on if it loads the very client that now asks.
+drains or lacks memory. Prefetch also needs that no client holds the card, so that all clients that
+could be evicted can be compared. Writeback needs that no running program copies to the host. When
+the calm ends, the move is cut short (YIELD) before anything else is decided, and again behind a
+STOP that was decided meanwhile. A prefetch continues only if it loads the client that now wants the
+card.
 
-**A writeback is wasted** if its client runs before it is evicted. Each time, the client is left
-alone for twice as long, from half a second to a minute, until some of a copy was used. A copy is
-right until its program runs again. So the gates of clients that do nothing are shut (turns.py)
-while memory does not fit together; this shows pauses as well. Of each client two running averages
-are kept: how long its pauses are, and by how much they differ from that. A pause that has lasted
-`since` will probably last max(|average - since|, deviation) more.
+**A writeback is wasted** if its client runs before it is evicted, as the program may change the
+memory. After each wasted writeback the scheduler waits twice as long before it writes that client
+back again, from half a second to a minute, until part of a copy was used. While memory does not fit
+together, the gates of idle clients are shut (turns.py): this keeps their copies current and shows
+the length of their pauses. Two running averages are kept for each client: the length of its pauses,
+and their deviation from that average. A pause that has lasted `since` will probably last
+max(|average - since|, deviation) more.
 
 **Sharing the bus.** Copies of other processes cost a running program nothing while it computes.
 When it copies itself in the same direction, it gets half of the bus. Hooks report when their
 program's copies load the bus (COPIES). Moves for the head of the queue in that direction wait, but
-no longer than until what is to be moved can still be moved at full speed before the turn is
-planned to end. Let the program copy for a part f of the time, and let the moves take m in a turn
-of length q: if m <= (1 - f) q, waiting costs nobody anything, and not waiting would cost the
-program up to f m. What does not fit there costs the same now or after the turn, but after it all
-who wait would pay. Turns may be minutes long, so moves also wait at most half of the time and half
-a second in a row (card.py: BusPatience), whatever a program reports. A hand-over is never delayed:
-while a client drains or a holder lacks something, no move waits.
+only as long as they can still finish at full speed before the planned end of the turn. Let the
+program copy for a part f of the time, and let the moves take m in a turn of length q: if
+m <= (1 - f) q, waiting costs no client anything, and not waiting would cost the program up to f m.
+Moves that do not fit into that time cost the same during the turn or after it, but after the turn
+they would delay all waiting clients. Turns may be minutes long, so moves also wait at most half of
+the time and half a second in a row (card.py: BusPatience), whatever a program reports. A hand-over
+is never delayed: while a client drains or a holder lacks memory, no move waits.
 """
 
 from collections.abc import Iterable
@@ -58,10 +62,10 @@ from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, SECOND
 
 CUSHION_PART = 128                      # of the card: left for holders to grow
-LATER = 2                               # times as long must a client stay idle to make room
-LOOKS = 4                               # while as much is left as now
-LOOKS_LEAST = SECOND // 10
-HOST_PART = 2                           # of the host memory that is left
+LATER = 2                               # only clients idle this many times longer are evicted
+LOOKS = 4                               # plan a prefetch again after 1/4 of the pause that is left,
+LOOKS_LEAST = SECOND // 10              # but not earlier than this
+HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
 BLOCKS = 2                              # preallocated in addition, because blocks may be split
 
 
@@ -103,7 +107,7 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _bring_in(decision, head, head.lacks_room, others, goal):
-            pass                        # evictions may have left host memory for one more
+            pass                        # the ordered evictions may leave host memory for another
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(decision)
@@ -116,10 +120,10 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
 
 
 def pauses_matter(card: Card) -> bool:
-    """Whether pauses must be measured.
+    """Whether the pauses of clients must be measured.
 
-    They must if an idle client has swapped memory and not all clients fit together, or if idle
-    clients may be parked to free their contexts.
+    This is the case if an idle client has swapped memory and not all clients fit together, or if
+    idle clients may be parked to free their contexts.
     """
     swapped, _ = card.groups.most_swapped()
     return card.settings.deep_idle or (swapped > 0 and not _fit_together(card))
@@ -166,7 +170,7 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
         patience = card.patience[way].until(decision.now)
         if patience.waits and (not asked or decision.due(patience.ends)):
             patience = patience.turned()
-        # Not again at the moment at which a wait has ended.
+        # A wait that ended just now does not begin again at the same time (BusPatience.begins).
         if not patience.waits and asked and decision.due(patience.begins):
             patience = patience.turned()
             decision.due(patience.ends)
@@ -174,7 +178,7 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
 
 
 def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
-    """There is something to move ahead, and time enough for it after a wait."""
+    """Whether bytes can be loaded for the head, and a wait leaves enough of the turn for that."""
     card = decision.card
     room = card.beside(card.holders) - head.memory.resident
     ahead = min(quantum.lacks(head), room)
@@ -242,8 +246,8 @@ def _prefetch(decision: Decision) -> None:
 def _short(card: Card) -> int:
     """Bytes that the client with most swapped memory would lack beyond free room.
 
-    By what hooks say, not by what is ordered: the result must not change with the orders of the
-    same moment.
+    Counts the figures that hooks have reported, not unanswered orders: the result must not change
+    with the orders of the same plan.
     """
     lack, _ = card.groups.most_swapped()
     return lack - max(0, card.settings.capacity - card.groups.sums.filled) if lack else 0
@@ -311,14 +315,15 @@ def _copy_borrowed(decision: Decision) -> None:
 def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     """Orders running clients to allocate host memory for the evictions that the next client needs.
 
-    Those are: the memory that the next client lacks, less free room and the room of clients
-    without a turn. The running client with the oldest turn is evicted first.
+    The size of those evictions is the memory that the next client lacks, less free room and the
+    room of clients without a turn. The running client with the oldest turn is evicted first.
     """
     card = decision.card
     comes = head or card.clients.get(card.groups.most_swapped()[1])
     if comes is None or comes.holds:
         return
-    # Of all others' memory the pinned part stays. By the hooks' figures, as in `_short`.
+    # All memory of other clients can be evicted but for the pinned part. The figures are those
+    # that hooks have reported, as in `_short`.
     staying = [comes, *card.holders]
     pinned = card.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
@@ -327,7 +332,7 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
         made = client.preallocated <= client.memory.host + step // 2    # most of what it may make
-        # In a domain that lacks host memory, unused host memory is taken back.
+        # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.lacking for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
             wanted = min(short, client.staying) + BLOCKS * block

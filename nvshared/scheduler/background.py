@@ -6,10 +6,10 @@ libraries signal that through shared memory, because the daemon would be too slo
 (libhook/src/gate/inflight.c). This module decides which clients publish, and which background
 clients watch them: no client can hold back another of the same or a higher priority.
 
-While a background client holds the card, all other clients publish that hold it too, or could
-launch without waiting for memory. Otherwise none does, and a launch costs what it always does. A
-client that has to wait for memory need not publish: the scheduler ends turns for it. A background
-client watches at most MOST clients, holders first.
+While a background client holds the card, each other client publishes that holds the card too, or
+could launch without waiting for memory. At other times no client publishes, so launches have no
+extra cost. A client that has to wait for memory need not publish: the scheduler ends turns for it.
+A background client watches at most MOST clients, holders first.
 """
 
 from nvshared.scheduler.actions import Publish, Watch

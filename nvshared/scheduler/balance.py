@@ -3,22 +3,23 @@
 
 Where clients take turns, a client gets its weight's part of the time: `weight / load`, with the
 load of a card as the sum of the weights of all clients that use the card or wait for it. A client
-may get a larger part on another card. Then a part of its waiting is lost:
+may get a larger part on another card. Then this part of its waiting time is lost:
 
     (part there - part here) / (1 - part here)
 
-A client moves once what it has lost, and what it will lose in the present wait by the forecast,
-exceed the price of its move. So at the latest it moves when waiting has cost as much as moving,
-which takes at most twice what the best decision would (the rule for renting skis). What a client
-has lost is forgotten as soon as no other card is better, and when it has moved.
+A client moves once the time that it has lost, plus the time that it will lose in the current wait
+by the forecast, exceeds the price of its move in microseconds. So a client moves at the latest when
+waiting has cost as much as moving, and its total cost is at most twice that of the best decision
+(the ski-rental rule). The lost time is reset as soon as no other card is better, and when the
+client has moved.
 
-A move that is worth it makes the load of the card that the client comes to smaller than that of the
-card that it left was. So moves end, and no two cards hand a client back and forth. Where the
-figures mislead (the load of a card on which no client waits is the load that NVML sees), each move
-and each refusal raises the client's price: the caller multiplies it.
+After a move that pays, the load of the new card is smaller than the load of the old card was
+before it. So moves end, and no client is moved back and forth between two cards. The figures may
+mislead: the load of a card on which no client waits is the load that NVML sees. So the caller
+multiplies a client's price after each move and each refusal.
 
-Weights of tenants are not looked at: a client whose tenant gets more than the others loses less, as
-it waits less.
+The weights of tenants are ignored: a client whose tenant gets more time than others waits less, so
+it loses less.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,8 +30,8 @@ from typing import NamedTuple
 class Place(NamedTuple):
     """A card."""
 
-    load: float                         # see above
-    largest: int                        # bytes that one client could fill
+    load: float                         # sum of weights, see above
+    largest: int                        # bytes that a single client could fill
 
 
 class Contender(NamedTuple):
@@ -39,18 +40,18 @@ class Contender(NamedTuple):
     client: int
     card: str
     weight: int
-    size: int                           # bytes that it fills when whole
-    wait: float | None                  # us left; inf: for ever; None: it does not wait
-    price: float                        # us that its move takes, or more
-    cards: tuple[str, ...]              # where it may go
+    size: int                           # bytes of the card that the client fills when whole
+    wait: float | None                  # us left of its wait; inf: endless; None: it does not wait
+    price: float                        # us that its move takes, times the caller's factor
+    cards: tuple[str, ...]              # cards that the client may move to
 
 
 class Choice(NamedTuple):
-    """A client is to move."""
+    """A move of a client that pays."""
 
     client: int
-    card: str                           # to this one
-    lost: float                         # us, until now and in the present wait; may be inf
+    card: str                           # the destination
+    lost: float                         # us lost until now and in the current wait; may be inf
     price: float
 
 
@@ -58,10 +59,9 @@ def choose(
     places: Mapping[str, Place], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
-    """Which client is to move, if any: the one that gains most.
+    """Returns the microseconds that each client has lost until now, and the move that gains most.
 
-    `lost`: what clients had lost `passed` microseconds ago. Returned first is what they have lost
-    now.
+    `lost`: the microseconds that each client had lost `passed` microseconds ago.
     """
     now: dict[int, float] = {}
     best: Choice | None = None
@@ -85,7 +85,7 @@ def _gain(choice: Choice) -> float:
 
 
 def _spared(one: Contender, places: Mapping[str, Place], card: str) -> float:
-    """The part of its waiting that it would be spared on a card; 0 or less: none."""
+    """The part of its waiting time that the client would save on a card; 0 or less: none."""
     there = places[card]
     if one.size > there.largest:
         return 0.0

@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Busy turns: clients that fit together and all keep the card busy take short turns.
 
-Two trainings finish sooner one at a time: together they reach 93 % of what one after the other does
-(H200, 20 s), as the card changes between them every few milliseconds and neither finds its caches
-as it left them. Memory stays where it is, so a turn costs only a drain and a RUN, and half a second
-is long against that (quantum.py: BUSY).
+Two trainings finish sooner one at a time. Run together, they reach 93 % of the throughput that they
+have one after the other (H200, 20 s), because the card switches between them every few milliseconds
+and each finds its caches overwritten. No memory is moved, so a turn costs only a drain and a RUN,
+which is little against half a second (quantum.py: BUSY).
 
-**Begin.** A client with gaps, such as a service or a notebook, leaves the card to the others
-meanwhile, and would wait for them in turns. So no such client is ever put into turns. While several
-hold the card, each hook looks whether work is in flight at all times, and says BUSY after a second
-of that, or that there are gaps. When all holders have been busy for PROOF and no other client wants
-the card, turns begin, as in anti-thrash `on`. A client that cannot be stopped, has a compute limit,
-runs in the background or at another priority than the others keeps them from it.
+**Begin.** A client with gaps, such as a service or a notebook, leaves the card to the others in its
+gaps. With turns it would have to wait for them. So no such client is ever put into turns. While
+several clients hold the card, each hook samples whether work is in flight. It sends BUSY after a
+second of work in all samples, or when it finds gaps. When all holders have been busy for PROOF and
+no other client wants the card, turns begin, as in anti-thrash `on`. Turns do not begin while a
+holder cannot be stopped, has a compute limit, runs in the background, or has another priority than
+the others.
 
-**End.** All run together again, at once, when
+**End.** All clients run together again at once when
 
-  - a member has a gap within its own turn. The wait for its turn is none;
-  - a member does not want its next turn after its last, for longer than a thread needs to come
-    back;
-  - a member takes too long to drain. Its kernels are long, and would make its turns so;
-  - another client wants the card. It runs beside them, whichever has the turn;
-  - they do not fit any more, or other terms or another mode hold for them.
+  - a member has a gap within its own turn; the wait for its turn does not count as a gap;
+  - a member does not want another turn within COMES_BACK after the last;
+  - a member takes longer than DRAINS to drain: its long kernels would prolong its turns;
+  - another client wants the card; that client runs beside the members at once;
+  - the members do not fit any more, or their terms or the mode have changed.
 
-The member that had the gap rests: no turns with it for 2 s, then 4, up to 64, and 2 again after
-turns have gone well for a minute. So a program that looks busy and is not costs the others little.
+The member that had the gap is excluded from busy turns for 2 s, then for 4, up to 64, and for 2
+again after busy turns have lasted a minute. So a program that only looks busy costs the others
+little.
 
-**Idle holders**, such as notebooks between two cells, do not count. While two clients are busy, the
-others are told to report idleness. When all that are not busy have been idle for OTHERS_IDLE, their
-gates are shut.
+**Idle holders**, such as notebooks between two cells, do not prevent busy turns. While two clients
+are busy, the other holders are ordered to report idleness. When all of these have been idle for
+OTHERS_IDLE, their gates are shut.
 """
 
 from nvshared.scheduler import quantum
@@ -37,18 +38,18 @@ from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import MILLISECOND, SECOND
 
-PROOF = SECOND                          # after the second in which each hook found it
-COMES_BACK = 20 * MILLISECOND           # a thread that waited for the work in flight
-DRAINS = quantum.BUSY // 2
-MOST = 64                               # clients that run together, to be asked and looked at
-OTHERS_IDLE = 2 * SECOND
-REST_LEAST = 2 * SECOND
-REST_MOST = 64 * SECOND
-WELL = 60 * SECOND
+PROOF = SECOND                          # counted from the latest holder's BUSY
+COMES_BACK = 20 * MILLISECOND           # until a thread that waited for the drained work launches
+DRAINS = quantum.BUSY // 2              # longest drain of a member
+MOST = 64                               # with more running clients, hooks report no BUSY
+OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
+REST_LEAST = 2 * SECOND                 # a member with a gap is excluded for so long,
+REST_MOST = 64 * SECOND                 # doubled each time up to this
+WELL = 60 * SECOND                      # busy turns of this length reset the exclusion
 
 
 def reports_matter(card: Card) -> bool:
-    """Whether holders are to report BUSY. A client that runs alone never is."""
+    """Whether holders are to report BUSY. A client that runs alone never has to."""
     if card.busy.members:
         return True
     several = 1 < card.groups.size(Phase.RUNNING) <= MOST
@@ -56,7 +57,7 @@ def reports_matter(card: Card) -> bool:
 
 
 def awaits_idle(card: Card) -> bool:
-    """Whether clients that are not busy are to report idleness, as others could take turns."""
+    """Whether clients that are not busy are to report idleness, so that busy turns could begin."""
     if card.busy.members or not reports_matter(card):
         return False
     running = card.in_phase(Phase.RUNNING)
@@ -73,7 +74,7 @@ def others_are_idle(card: Card) -> bool:
 
 
 def review(decision: Decision) -> bool:
-    """Lets busy turns begin or end. True: which clients may run has changed."""
+    """Begins or ends busy turns. True: the set of clients that may run has changed."""
     card = decision.card
     if not card.busy.members:
         return _begin(decision)
@@ -91,7 +92,7 @@ def review(decision: Decision) -> bool:
 
 
 def end(card: Card, why: ScheduledClient | None = None) -> None:
-    """All run together again. `why`: the client that had a gap, and rests."""
+    """Ends busy turns. `why`: the member that had a gap and is excluded for a while."""
     if why is not None:
         if card.now - card.busy.since >= WELL:
             why.busy_pause = 0
@@ -107,7 +108,7 @@ def _may_begin(card: Card) -> bool:
 
 
 def _suit(members: list[ScheduledClient]) -> bool:
-    """Whether such clients may be put into turns together."""
+    """Whether terms and state of these clients allow busy turns among them."""
     priority = members[0].priority if members else Priority.BACKGROUND
     return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
         client.priority is not priority or client.rationed or client.memory.pin_reason
@@ -137,7 +138,7 @@ def _begin(decision: Decision) -> bool:
 
 
 def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
-    """Whether the client does not use its turns, or not only its own."""
+    """Whether the client does not use its turns, or drains so slowly that it uses others'."""
     match client.phase:
         case Phase.IDLE:
             return decision.due(client.since + COMES_BACK)

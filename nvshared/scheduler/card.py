@@ -18,7 +18,7 @@ from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 
-# Groups by name, with the condition of membership. Each phase is the name of a group, too.
+# Groups by name, with the condition of membership. Each phase names a group, too.
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": lambda c: c.queued,                   # wants a turn and may have one
     "holding": lambda c: c.holds,
@@ -43,7 +43,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Chosen or running, and short of room or of memory.
     "lacking": lambda c: c.begins_or_runs and (c.lacks_room or not c.whole),
     "occupying": lambda c: c.charged,
-    # Holders that give way to all "urgent" clients.
+    # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
     "borrowing": lambda c: c.lender,                # memory of another card
@@ -53,10 +53,10 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
-MARGINS_MOST = 16                       # clients of an account for which a margin is kept
-BURST = 500 * MILLISECOND               # moves for the head of the queue wait at most so long
+MARGINS_MOST = 16                       # margins of host memory for one account, at most
+BURST = 500 * MILLISECOND               # longest wait of moves for the head of the queue
 WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
-REST = 10 * MILLISECOND                 # least time between two changes, so each has effect
+REST = 10 * MILLISECOND                 # least time between two changes of BusPatience.waits
 
 
 class Account(NamedTuple):
@@ -64,11 +64,11 @@ class Account(NamedTuple):
 
     unshown: int = 0
     pinned_unshown: int = 0
-    clients: int = 0                    # that have anything, or may
+    clients: int = 0                    # clients with a commit, and all clients of no account
 
 
 class Figures(NamedTuple):
-    """Figures of one client, or their sums over all; bytes, if not said otherwise."""
+    """Figures of one client, or their sums over all clients; bytes unless noted."""
 
     charged: int = 0
     host_charged: int = 0
@@ -80,13 +80,13 @@ class Figures(NamedTuple):
     unshown: int = 0                    # 0 for trusted clients
     holders_take: int = 0
     queued_want: int = 0
-    cost: int = 0                       # us, of the group "measured"
+    cost: int = 0                       # us, of clients in the group "measured"
     need: int = 0
     filled: int = 0
     out_of_reach: int = 0
     written_back: int = 0
     disk: int = 0
-    # Read of each client only.
+    # Read for single clients; the sums are unused.
     takes: int = 0
     unpinned_commit: int = 0
     swapped: int = 0                    # of idle clients
@@ -98,12 +98,14 @@ class Counted(NamedTuple):
     groups: tuple[str, ...] = ()
     figures: Figures = Figures()
     account: Account = Account()
-    # Domains of host memory, those of tenants' limits, and of limits of the disk, with its part.
+    # The client's domains (of host memory, of tenants' memory limits, of disk limits), each with
+    # its part in their sums.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 3
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """A client's part now. Runs at each change of a client, so each figure is found once."""
+    """A client's part in groups and sums. Computed at each change of a client, so it must be fast:
+    figures that are used more than once are computed once."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
     unshown, memory, takes, idle = client.unshown, client.memory, client.takes, client.is_idle
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
@@ -135,13 +137,14 @@ NOTHING = Counted()
 class Groups:
     """The clients of a card by group, and sums over them.
 
-    A client notes each change of a figure that counts (ScheduledClient.__setattr__), and is counted
-    anew before anything is read. Members and sums are kept up, as each event reads about sixty
-    of them; the rest is found when it is read, and kept until the next change.
+    Each change of a figure that counts adds the client's id to `touched` (Counting.__setattr__).
+    The client is counted anew before the next read. Members and sums are updated incrementally,
+    because each event reads about sixty of them. Sorted groups and account sums are computed on
+    demand and cached until the next change.
     """
 
     def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
-        """`clients` by id. The caller that adds or removes a client adds its id to `touched`."""
+        """`clients`: by id. A caller that adds or removes a client adds its id to `touched`."""
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
@@ -149,16 +152,16 @@ class Groups:
         self._members: dict[str, set[int]] = {name: set() for name in names}
         self._sums = Figures()
         self._news: dict[str, set[int]] = {}
-        self._sorted: dict[str, list[ScheduledClient]] = {}     # until the next change,
-        self._accounts: dict[str, Account] | None = None        # the same; None: not found yet
+        self._sorted: dict[str, list[ScheduledClient]] = {}     # cache, until members change
+        self._accounts: dict[str, Account] | None = None        # cache; None: to be computed
 
     def settle(self) -> None:
-        """Counts the clients that have changed, in the sums of all domains too."""
+        """Counts the clients that have changed anew, also in the sums of their domains."""
         while self.touched:
             self._count(self.touched.pop())
 
     def group(self, name: str) -> list[ScheduledClient]:
-        """The members, in the order of their joining."""
+        """The members of a group, in the order in which the clients joined the card."""
         if self.touched:
             self.settle()
         found = self._sorted.get(name)
@@ -167,20 +170,20 @@ class Groups:
         return found.copy()
 
     def size(self, name: str) -> int:
-        """The number of members."""
+        """The number of members of a group."""
         if self.touched:
             self.settle()
         return len(self._members[name])
 
     @property
     def sums(self) -> Figures:
-        """Over all clients."""
+        """The sums of the figures over all clients."""
         if self.touched:
             self.settle()
         return self._sums
 
     def accounts(self) -> Mapping[str, Account]:
-        """The sums of each account whose clients have anything, or may."""
+        """The sums by account, of accounts with a figure that is not 0."""
         self.settle()
         if self._accounts is None:
             self._accounts = {}
@@ -192,36 +195,37 @@ class Groups:
         return self._accounts
 
     def margins(self) -> int:
-        """For how many clients a margin of host memory is kept."""
+        """The number of clients for which a margin of host memory is kept."""
         return sum([
             min(one.clients, MARGINS_MOST) if account else one.clients
             for account, one in self.accounts().items()
         ])
 
     def queue(self) -> list[ScheduledClient]:
-        """The clients that wait, by their places."""
+        """The queued clients, in the order of their `place`."""
         return sorted(self.group("queued"), key=attrgetter("place"))
 
     def least_take(self) -> int:
-        """The least that a client that waits would take; 0 if none waits."""
+        """The smallest `takes` of a queued client, in bytes; 0 if no client is queued."""
         self.settle()
         return min([self._counted[id].figures.takes for id in self._members["queued"]], default=0)
 
     def most_swapped(self) -> tuple[int, int]:
-        """The most that an idle client has swapped, and its id; or zeros."""
+        """The idle client with most swapped memory: the bytes and its id; zeros if there is none.
+        """
         self.settle()
         swapped = [(one.figures.swapped, id) for id, one in self._counted.items()]
         return max([one for one in swapped if one[0]], default=(0, 0))
 
     def with_unpinned_commit(self, size: int) -> list[ScheduledClient]:
-        """Clients that were promised more than `size` bytes beside what they pin."""
+        """Clients whose commit exceeds the memory that they pin by more than `size` bytes."""
         self.settle()
         least = max(0, size)
         found = [id for id, one in self._counted.items() if one.figures.unpinned_commit > least]
         return [self._clients[id] for id in sorted(found)]
 
     def news(self, reader: str) -> list[ScheduledClient]:
-        """Clients that have changed since this reader asked last, in the order of their joining."""
+        """Clients that have changed since the last call for this reader, in order of joining."""
         self.settle()
         changed = self._news.get(reader, self._clients.keys())
         self._news[reader] = set()
@@ -258,7 +262,7 @@ class Counters:
     reopened: int = 0
     failures: int = 0
     stuck: int = 0
-    gave_way: int = 0                   # chosen clients for which no room was found
+    gave_way: int = 0                   # chosen clients sent back to the queue, for want of room
     handover: int = 0                   # us from the end of drains to the next turn
 
 
@@ -266,9 +270,9 @@ class Counters:
 class BusPatience:
     """How long moves in one direction may still wait for a program that copies; see ahead.py.
 
-    A token bucket of microseconds. It drains while moves wait and fills while they do not, at the
-    same rate and up to BURST. So of any period moves wait at most half plus BURST, whatever hooks
-    report.
+    This is a token bucket of microseconds. It drains while moves wait and fills while they do not,
+    at the same rate and up to BURST. So in any period moves wait at most half of the time plus
+    BURST, whatever hooks report.
     """
 
     left: int = BURST
@@ -283,7 +287,7 @@ class BusPatience:
         return replace(self, left=min(max(left, 0), BURST), at=now)
 
     def turned(self) -> "BusPatience":
-        """Begins or ends the wait."""
+        """The bucket after a wait has begun or ended."""
         return replace(self, waits=not self.waits, since=self.at)
 
     @property
@@ -299,10 +303,10 @@ class BusPatience:
 
 @dataclass(frozen=True, slots=True)
 class BusyTurns:
-    """Clients that fit together, and take short turns as all are busy; see busy.py."""
+    """Clients that fit together, but take short turns because all are busy; see busy.py."""
 
     members: frozenset[int] = frozenset()   # ids; empty: no busy turns
-    since: int = 0                      # when that changed last
+    since: int = 0                      # when `members` changed last
 
 
 @dataclass(slots=True)
@@ -315,7 +319,7 @@ class Card:
     host: HostPart
     disk: HostPart
     disk_limits: Domains
-    neighbour: Neighbour = field(default_factory=Neighbour)     # itself, as others see it
+    neighbour: Neighbour = field(default_factory=Neighbour)     # this card, as other cards see it
     # Limits of host memory (domains.py), one object for all cards.
     domains: Domains = field(default_factory=Domains)
     tenancies: Domains = field(default_factory=Domains)     # tenants' memory limits on this card
@@ -324,21 +328,22 @@ class Card:
     tenants: Tenants = field(default_factory=Tenants)
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
-    foreseen: list[Node] = field(default_factory=list)      # nodes with turns that are not over
+    foreseen: list[Node] = field(default_factory=list)      # nodes whose `ahead` was set
     contended: bool = False             # a client waits for another's turn to end
-    head: int | None = None             # that client's id, by the last plan
-    shown_quantum: int = field(init=False)      # as it is told where it is auto
-    # Of hand-overs; us. A latency that was measured once may be any, so the start counts as one.
+    head: int | None = None             # id of that client, by the last plan
+    shown_quantum: int = field(init=False)      # us; last figure shown where the quantum is auto
+    # Latency of hand-overs, us. A single measurement may be an outlier, so the start value counts
+    # as one measurement.
     latency: Average = Average(1000, 1000, 1)
-    pace: Average = PACE
-    shortfall: int = 0                  # the driver turned out to have so much less
-    shortfall_until: int = 0
+    pace: Average = PACE                # of hand-overs, us per byte
+    shortfall: int = 0                  # bytes that the driver lacks of the accounted memory,
+    shortfall_until: int = 0            # assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
-    reach: tuple[int, ...] = (0,) * 6   # see promises.py
-    untold: set[int] = field(default_factory=set)   # clients that are yet to hear of that,
-    tell_next: int = 0                  # and when the next of them do
-    domain_reach: dict[str, int] = field(default_factory=dict)  # see promises.py
-    told: Run | None = None             # how clients of no terms or gang run, see turns.py
+    reach: tuple[int, ...] = (0,) * 6   # figures at the last check of all clients, promises.tell
+    untold: set[int] = field(default_factory=set)   # ids of clients whose LIMITS are to be checked,
+    tell_next: int = 0                  # the next few of them at this time
+    domain_reach: dict[str, int] = field(default_factory=dict)  # the same as `reach`, by domain
+    told: Run | None = None             # RUN for clients without terms or gang, see turns.py
     watched: bool = False               # running clients report idleness, see ahead.py
     publishing: set[int] = field(default_factory=set)  # ids of clients, see background.py
     watching: dict[int, set[int]] = field(default_factory=dict)  # background client: ids
@@ -346,7 +351,7 @@ class Card:
     patience: dict[Way, BusPatience] = field(
         default_factory=lambda: {way: BusPatience() for way in Way})
     counters: Counters = Counters()
-    division: Division = field(default_factory=Division)        # of the time, see tenants.py
+    division: Division = field(default_factory=Division)        # of the card's time, tenants.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
     places: Iterator[int] = field(default_factory=lambda: count(1))
@@ -372,7 +377,7 @@ class Card:
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
-        """Removes a client. None: there is none of this id."""
+        """Removes a client and returns it. None: no client has this id."""
         self.groups.touched.add(id)
         client = self.clients.pop(id, None)
         if client is not None:
@@ -388,31 +393,32 @@ class Card:
 
     @property
     def gathered(self) -> int:
-        """When gathering ends.
+        """The time at which gathering ends.
 
-        A client that drains or moves memory says HELLO late. The scheduler waits for it, but not
-        for ever, as its process may be stopped.
+        A client that drains or moves memory sends its HELLO late. The scheduler waits for such
+        clients, but only for a limited time, because their processes may be stopped.
         """
         return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
     @property
     def one_at_a_time(self) -> bool:
-        """Clients take turns even if they fit together."""
+        """Whether clients take turns even if they fit together."""
         return self.settings.anti_thrash is AntiThrash.ON or bool(self.busy.members)
 
     @property
     def capacity(self) -> int:
-        """Room that can be handed out."""
+        """Bytes of the card that can be given to clients as room."""
         return max(0, self.settings.capacity - self.shortfall)
 
     @property
     def free(self) -> int:
-        """Room that no client has; negative after the capacity shrank."""
+        """Room that no client or borrower has; negative after the capacity shrank."""
         return self.capacity - self.groups.sums.charged - self.neighbour.lent
 
     @property
     def host_free(self) -> int:
-        """Host memory that no client has or may take; negative after the budget shrank."""
+        """Bytes of host memory that no client has or may take; negative after the budget shrank.
+        """
         taken = self.groups.sums.host_charged + self.groups.sums.beyond
         return self.host.takeable - taken
 
@@ -423,27 +429,28 @@ class Card:
         return min([free, *(limit.untaken for limit in client.disk_limits)])
 
     def host_free_for(self, client: ScheduledClient) -> int:
-        """The same, bounded by the client's domains."""
+        """Bytes of host memory that the client may still take: `host_free`, bounded by its domains.
+        """
         self.groups.settle()
         return min([self.host_free, *(domain.untaken for domain in client.domains)])
 
     @property
     def pinned(self) -> int:
-        """By all clients."""
+        """Bytes of the card that all clients together have pinned."""
         return self.groups.sums.pinned
 
     @property
     def everyone(self) -> list[ScheduledClient]:
-        """All clients, in the order of their joining."""
+        """All clients, in the order in which they joined."""
         return [self.clients[id] for id in sorted(self.clients)]
 
     def in_phase(self, phase: Phase) -> list[ScheduledClient]:
-        """Clients in this phase, in the order of their joining."""
+        """Clients in this phase, in the order in which they joined."""
         return self.groups.group(phase)
 
     @property
     def moving(self) -> list[ScheduledClient]:
-        """Clients with an EVICT or LOAD on its way."""
+        """Clients with an unanswered EVICT or LOAD."""
         return self.groups.group("moving")
 
     @property
@@ -452,16 +459,16 @@ class Card:
         return sorted(self.groups.group("holding"), key=lambda client: client.its_turn.serial)
 
     def total_for(self, client: ScheduledClient) -> int:
-        """The size of the card that the hook reports to this client's program; bytes."""
+        """The size of the card, in bytes, that the hook reports to this client's program."""
         return min([
             self.settings.total, client.terms.memory_limit or self.settings.total,
             *(one.capacity for one in client.tenancies if one.capacity),
         ])
 
     def borrowable(self, client: ScheduledClient) -> int | None:
-        """Bytes that limits of its tenants leave the client to borrow; negative: it has too many.
+        """Bytes that the client may still borrow under its tenants' limits.
 
-        None: they have no limit.
+        Negative: the limit is exceeded. None: no tenant of the client has a limit.
         """
         limits = {name: self.tenants.terms_for(name).neighbour_limit for name in client.tenants}
         return min([
@@ -472,8 +479,8 @@ class Card:
     def beside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes left if these clients are fully resident and others are evicted as far as possible.
 
-        A passing shortage in the driver does not count: if it lasts, the
-        daemon lowers the capacity.
+        A temporary shortage in the driver (`shortfall`) does not count: if it lasts, the daemon
+        lowers the capacity.
         """
         members = list(group)
         left = self.settings.capacity - self.pinned - sum([client.takes for client in members])
@@ -496,10 +503,10 @@ class Card:
         return bool(self.domains.lacking)
 
     def stuck(self, group: Iterable[ScheduledClient]) -> int:
-        """Bytes of clients outside `group` that are not evictable, for want of host memory."""
+        """Bytes of clients outside `group` that cannot be evicted for want of host memory."""
         kept: Counter[int] = Counter()
         inside = {client.id for client in group}
-        # The inner domains first, which have fewer members.
+        # Inner domains come first: they have fewer members.
         for domain in sorted(self.domains.lacking, key=lambda one: len(one.stakes)):
             capacity = domain.capacity or 0
             elsewhere = sum(s.taken for id, s in domain.stakes.items() if id not in self.clients)
@@ -518,7 +525,7 @@ class Card:
         return self.beside(group) >= 0
 
     def admits(self, group: Iterable[ScheduledClient]) -> bool:
-        """Whether these may hold the card together."""
+        """Whether these clients may hold the card together."""
         members = [client for client in group if not client.is_permanent]
         return (not self.one_at_a_time or crowd(members) <= 1) and self.fits(members)
 
@@ -529,7 +536,7 @@ class Card:
 
 
 def crowd(members: Iterable[ScheduledClient]) -> int:
-    """Number of clients that count in taking turns; a gang counts as one."""
+    """Number of clients that take turns; a gang counts as one client."""
     return len({
         (client.membership.gang, 0) if client.standing else (0, client.id)
         for client in members if not (client.is_permanent or client.unresponsive)})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of one client: its figures, its turn, its orders under way.
 
-Other files change it: turns.py the phase, moves.py orders under way, promises.py the promise.
+Other modules change the state: turns.py the phase, moves.py the orders, promises.py the promise.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,29 +15,29 @@ from nvshared.scheduler.settings import Priority, Terms
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
-RECENT = 4                              # a new measurement is this part of the average, or more
-FAR = 4.0                               # times the average: farther measurements count as that
-# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. Started with the
-# middle, a first turn is half or twice as long as it should be.
+RECENT = 4                              # a new measurement has a weight of at least 1/4
+FAR = 4.0                               # measurements are clamped to this factor of the average
+# Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. With the middle one as
+# the start value, a first turn is at worst half or twice as long as it should be.
 USUAL_SPEED = 25_000
-FAST = 20 * USUAL_SPEED                 # a faster average is unlearned as soon as this one
+FAST = 20 * USUAL_SPEED                 # averages faster than this clamp like this one (`least`)
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
     """A running average of `number` measurements, at most RECENT.
 
-    The first measurement replaces the start value, later ones weigh less, and the last few count in
-    all. An outlier (the host was paging, a load failed and was tried again) counts as not quite so
-    far from the average. A lasting change is learned within a few measurements.
+    The first measurement replaces the start value; later ones have smaller weights, down to
+    1 / RECENT. An outlier (the host was paging, or a load failed and was tried again) is clamped to
+    FAR times the average. A lasting change is learned within a few measurements.
     """
 
     value: float
-    least: float                        # average, for the question how far a measurement is
+    least: float                        # smaller averages count as this when outliers are clamped
     number: int = 0
 
     def after(self, measured: float) -> "Average":
-        """With one measurement more."""
+        """The average with one more measurement."""
         if self.number:
             measured = max(measured, self.value / FAR)
             measured = min(measured, max(self.value, self.least) * FAR)
@@ -50,18 +50,18 @@ PAUSE = Average(0, SECOND)              # us, see ahead.py
 
 
 class Phase(StrEnum):
-    """Where a client stands between two turns."""
+    """The phase of a client between two turns."""
 
-    IDLE = "idle"                       # the gate is closed, and no thread stands there
+    IDLE = "idle"                       # the gate is closed, and no thread waits at the gate
     WAITING = "waiting"                 # in the queue
-    LIMITED = "limited"                 # wants a turn, and is at a compute limit
-    LOADING = "loading"                 # chosen; RUN follows when it is whole
+    LIMITED = "limited"                 # wants a turn, but is at a compute limit
+    LOADING = "loading"                 # chosen; RUN follows when all its memory is resident
     RUNNING = "running"                 # RUN was sent, STOP was not
-    DRAINING = "draining"               # STOP was sent and not answered
+    DRAINING = "draining"               # STOP was sent, STOPPED has not arrived
 
 
 class Way(Enum):
-    """Which way memory goes."""
+    """The direction of a move: off the card or onto the card."""
 
     OUT = "EVICT"
     IN = "LOAD"
@@ -77,43 +77,43 @@ class Goal(Enum):
 
 @dataclass(slots=True)
 class Move:
-    """An order to move memory that has not been answered."""
+    """An order to move memory that the client has not acknowledged."""
 
     order: MoveOrder
-    since: int                          # when the hook could begin to carry it out
-    host: int                           # host memory that counts for the client meanwhile
+    since: int                          # when the hook could begin to carry the order out
+    host: int                           # host memory charged to the client during the move; bytes
     goal: Goal | None = None            # None: a client waits for it
     cut: bool = False                   # YIELD was sent
     reported: bool = False              # as stuck
 
     @property
     def way(self) -> Way:
-        """Which way it loads the bus."""
+        """The direction in which the move loads the bus."""
         return Way.IN if isinstance(self.order, Load) else Way.OUT
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A COMMIT: may the client grow to so many bytes, and pin some more?"""
+    """A COMMIT request of a client: to grow, and to pin memory."""
 
     number: int
-    bytes: int
-    pins: int
-    since: int
+    bytes: int                          # of allocated and pinned memory, in all
+    pins: int                           # bytes to pin in addition
+    since: int                          # when the request arrived
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A grant to pin, until the hook has the answer and counts it itself."""
+    """A grant to pin. It counts here until the hook has received it and reports it in `to_pin`."""
 
     number: int
     bytes: int
-    until: int                          # when it ends, should the hook never say so
+    until: int                          # when the grant expires if the hook never acknowledges it
 
 
 @dataclass(frozen=True, slots=True)
 class Overclaims:
-    """Bytes that a client claims and that do not count, see trust.py."""
+    """Bytes that a client claims but that do not count, see trust.py."""
 
     filled: int = 0
     host: int = 0
@@ -122,30 +122,32 @@ class Overclaims:
 
 @dataclass(slots=True)
 class Turn:
-    """From being chosen to having drained."""
+    """A turn of a client, from its choice to the end of the drain."""
 
-    serial: int                         # later turns have higher ones
-    chosen: int                         # when
-    beside: frozenset[int] = frozenset()  # serials of turns that bound it, as it overtook
+    serial: int                         # increases with each turn on the card
+    chosen: int                         # when the client was chosen
+    beside: frozenset[int] = frozenset()  # serials of turns that this one overtook: it ends with
+                                        # the first of them
     started: int | None = None          # when RUN was sent
-    renewed: int = 0                    # when it went on, as the client would have been the next
-    idle: bool = False                  # IDLE came since the client was told of contention
-    told: Run | None = None             # how to run, last; its quantum is that of the whole turn
+    renewed: int = 0                    # when a new quantum began without a hand-over, because the
+                                        # client would have been the next again
+    idle: bool = False                  # IDLE arrived since the hook was ordered to report it
+    told: Run | None = None             # the last RUN, with the quantum of the whole turn
     copying: frozenset[Way] = frozenset()  # ways in which the program's own copies load the bus
-    busy: int | None = None             # since when work was in flight at all times, by BUSY
-    lacked: int | None = None           # bytes, when chosen; None: no room had to be made
-    swapped: int = 0                    # bytes, when chosen
+    busy: int | None = None             # when BUSY reported work in flight at all times
+    lacked: int | None = None           # bytes to load when chosen; None: it did not wait for room
+    swapped: int = 0                    # swapped bytes when chosen
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
     preempted: bool = False             # may end before its quantum is over
-    stop_after: int = 0                 # a drain did not end: no STOP before this moment
+    stop_after: int = 0                 # a drain did not end: no STOP before this time
     reported: bool = False              # as stuck
     parked: Stopped | None = None       # the client has drained, its gang has not; see gang.py
-    resumed: bool = False               # it went on after it was parked
+    resumed: bool = False               # the turn continued after it was parked
 
     @property
     def counted(self) -> int:
-        """The moment from which the quantum counts, once the turn has begun."""
+        """The time from which the quantum counts, once the turn has begun."""
         return max(self.started or 0, self.renewed)
 
 
@@ -160,17 +162,18 @@ WRITEBACK_AFTER_MOST = 64 * SECOND
 class WritebackState:
     """How much memory of an idle client was written back; see ahead.py."""
 
-    bytes: int = 0                      # that leave without a copy
+    bytes: int = 0                      # can be evicted without a copy
     exhausted: bool = False             # no more can be written back before its next turn
     after: int = WRITEBACK_AFTER        # us of idleness before a writeback
 
     def wasted(self) -> "WritebackState":
-        """After a turn has begun, in which the program makes the copies stale."""
+        """The state after a turn has begun, in which the program makes the copies stale."""
         after = min(2 * self.after, WRITEBACK_AFTER_MOST) if self.bytes else self.after
         return WritebackState(after=after)
 
     def used(self) -> "WritebackState":
-        """Some of its memory was evicted. How much of the copies is left is not known."""
+        """The state after an eviction: how much of the copies is left is unknown, so counted as 0.
+        """
         return replace(self, bytes=0, after=WRITEBACK_AFTER) if self.bytes else self
 
 
@@ -179,10 +182,10 @@ class Pauses:
     """How long a client pauses between two uses of the card; us. See ahead.py."""
 
     usual: Average = PAUSE
-    spread: Average = PAUSE             # how far they are from that
+    spread: Average = PAUSE             # deviation of the pauses from that average
 
     def after(self, pause: int) -> "Pauses":
-        """With one more."""
+        """The averages with one more pause."""
         known, far = self.usual.number, abs(pause - self.usual.value)
         return Pauses(self.usual.after(pause), self.spread.after(far) if known else self.spread)
 
@@ -193,7 +196,7 @@ class Pauses:
         return max(abs(usual - since), spread)
 
 
-# Fields that count in card.py.
+# Fields whose change makes card.Groups count the client anew.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
     "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
@@ -204,7 +207,7 @@ COUNTED = frozenset({
 
 @dataclass(slots=True)
 class Counting:
-    """Marks its client for recounting when a figure changes that counts in card.py."""
+    """Marks the client for recounting (card.Groups) when a field of COUNTED changes."""
 
     id: int                             # of the client
     touched: set[int]                   # ids of clients that changed
@@ -217,93 +220,94 @@ class Counting:
 
 @dataclass(slots=True)
 class Promise(Counting):
-    """How far a client may grow, its question, and the last answers; see promises.py."""
+    """How far a client may grow, its COMMIT request, and the last LIMITS; see promises.py."""
 
-    commit: int = 0                     # promised
-    withdrawn: int = 0                  # promised before, until the hook has surely heard
-    confirmed_by: int = 0               # number of the order whose answer shows that; 0: none
-    question: Question | None = None    # COMMIT unanswered
-    granted: int = 0                    # by the last answer, until the client uses it
-    granted_until: int = 0
-    pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have heard of
-    last_most: int = 0
+    commit: int = 0                     # promised; bytes
+    withdrawn: int = 0                  # earlier commit, counted until the hook has acknowledged
+                                        # the smaller one
+    confirmed_by: int = 0               # number of the order whose reply acknowledges it; 0: none
+    question: Question | None = None    # unanswered COMMIT request
+    granted: int = 0                    # bytes of the last grant, until the client uses them
+    granted_until: int = 0              # when an unused grant can be called back
+    pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
+    last_most: int = 0                  # of the last LIMITS, as is the next
     last_total: int = 0
 
     @property
     def most(self) -> int:
-        """The commit that counts while the hook may not have heard of a smaller one."""
+        """The commit that counts while the hook may not have received a smaller one."""
         return max(self.commit, self.withdrawn, self.granted)
 
 
 @dataclass(slots=True)
 class Failures:
-    """Orders that a client did not carry out, and when it is ordered again; us. See moves.py."""
+    """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
 
-    load_after: int = 0                 # a LOAD failed: no other before this moment,
-    load_pause: int = 0                 # which was so long after it
-    evict_after: int = 0                # the same of an EVICT
-    evictions_ignored: int = 0          # in a row
-    pinned_until: int = 0               # so many that its memory counts as pinned until then
-    trim_after: int = 0                 # it gave back no host memory: not asked before this moment
+    load_after: int = 0                 # after a failed LOAD: no other before this time,
+    load_pause: int = 0                 # which was this long after the failure
+    evict_after: int = 0                # after an EVICT without effect: no other before this time
+    evictions_ignored: int = 0          # EVICTs without effect in a row
+    pinned_until: int = 0               # its memory counts as pinned until then, see moves.IN_VAIN
+    trim_after: int = 0                 # no order to give back host memory before this time
     spare_host_unusable: bool = False   # it could not evict into host memory that seemed free
-    drains: int = 0                     # in a row that did not end
-    store_since: int = 0                # when a block was stored last, or an order given
-    store_after: int = 0                # a STORE failed: no other before this moment,
-    store_pause: int = 0                # which was so long after it
-    copies_after: int = 0               # it gave up copies on the disk: not asked before this
+    drains: int = 0                     # drains in a row that did not end
+    store_since: int = 0                # when a block was last stored, or a STORE was sent
+    store_after: int = 0                # after a failed STORE: no other before this time,
+    store_pause: int = 0                # which was this long after the failure
+    copies_after: int = 0               # no order to give up copies on the disk before this time
 
 
 @dataclass(slots=True)
 class ScheduledClient(Counting):
-    """Bytes and microseconds throughout."""
+    """The state of one client of a card; bytes and microseconds."""
 
     memory: Memory
     room: int                           # as the hook last confirmed it
-    said: Memory = Memory()             # by its last record; `memory` has what counts of it
+    said: Memory = Memory()             # of its last record; `memory` has the figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
     disk_limits: tuple[Domain, ...] = ()    # of its tenants
-    account: str = ""                   # that its claims count for, see trust.py; "": trusted
+    account: str = ""                   # account of its claims, see trust.py; "": trusted
     tenants: tuple[str, ...] = ()       # the outermost first
     evidence: Evidence = Evidence()
     overclaims: Overclaims = Overclaims()
     unshown_before: int = 0             # claimed bytes that the last sample did not show
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
     own: Terms = Terms()                # set for the client
-    terms: Terms = Terms()              # in force: the client is suspended with its tenants, too
+    terms: Terms = Terms()              # in force; suspended also if one of its tenants is
     membership: Ganged = NO_GANG        # the last event of its gang, see gang.py
-    ready: bool = False                 # of a gang: its turn could begin
-    invited: bool = False               # of a gang: it waits because another member does
+    ready: bool = False                 # member of a gang: its turn could begin
+    invited: bool = False               # member of a gang: queued because another member waits
     phase: Phase = Phase.IDLE
-    since: int = 0                      # of this phase,
-    wanted: int = 0                     # and of its waiting, where it waits
-    path: Path = field(init=False)      # in the tree of tenants, the root first,
+    since: int = 0                      # when the phase began
+    wanted: int = 0                     # when its current wait began
+    path: Path = field(init=False)      # in the tree of tenants, the root first
     limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
     place: int = 0                      # in the queue: lower goes first
-    not_before: int = 0                 # gave way: do not choose before this moment
-    turn: Turn | None = None            # LOADING, RUNNING and DRAINING have one
+    not_before: int = 0                 # not chosen before this time, as no room was found
+    turn: Turn | None = None            # while LOADING, RUNNING or DRAINING
     moves: tuple[Move, ...] = ()        # in the order sent
-    progress: int = 0                   # when it last brought anything in
+    progress: int = 0                   # when a LOAD last loaded any bytes
     cut: bool = False                   # a LOAD ended early, and left room empty
     pace: Average = PACE                # of its hand-overs, see quantum.py
-    cost: int | None = None             # us, of the last one; None: no room had to be made
+    cost: int | None = None             # us, of the last hand-over; None: it did not wait for room
 
     failures: Failures = field(default_factory=Failures)
-    crowded: bool = False               # reported, in this wait, as fitting not even alone
+    crowded: bool = False               # reported in this wait as too large even alone
 
-    busy_after: int = 0                 # no busy turns before this moment; see busy.py
-    busy_pause: int = 0                 # how long they were put off last
+    busy_after: int = 0                 # excluded from busy turns until this time; see busy.py
+    busy_pause: int = 0                 # length of the last such exclusion
 
     writeback: WritebackState = WritebackState()
-    preallocated: int = 0               # host memory it may have, by the last PREALLOCATE
-    lender: Neighbour | None = None     # of which it borrows, or may; see loans.py
-    return_after: int = 0               # a return failed; do not order another before this,
-    copy_after: int = 0                 # and the same of a writeback of borrowed memory
-    unproved: int = 0                   # bytes on the disk by its word alone, see trust.py
-    stores: tuple[Store, ...] = ()      # unanswered; the one before them, which holds until then
+    preallocated: int = 0               # host memory that the last PREALLOCATE allows
+    lender: Neighbour | None = None     # the card whose memory it borrows or may; see loans.py
+    return_after: int = 0               # after a failed return of borrowed memory: no other before
+    copy_after: int = 0                 # after a failed writeback of it: no other before this time
+    unproved: int = 0                   # bytes on the disk by its own claim only, see trust.py
+    stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see quantum.py
-    rests: int | None = None            # the window before them, if idleness ended its last turn
+    rests: int | None = None            # the unhalved window, if idleness ended its last turn
 
     promise: Promise = field(init=False)
     history: History = field(init=False)
@@ -313,7 +317,7 @@ class ScheduledClient(Counting):
 
     @property
     def standing(self) -> Standing:
-        """In its gang."""
+        """The client's standing in its gang."""
         return self.membership.standing
 
     @property
@@ -323,29 +327,29 @@ class ScheduledClient(Counting):
 
     @property
     def lacks_room(self) -> int:
-        """Bytes of room that the client needs, and that no order gives it."""
+        """Bytes of room that the client needs beyond the room of all orders to it."""
         return max(0, self.memory.need - self.ordered)
 
     @property
     def takes(self) -> int:
-        """Bytes of the card that the client fills when whole, beside what it pins."""
+        """Bytes of the card that the client fills when whole, without pinned memory."""
         return self.memory.need - self.memory.pinned
 
     @property
     def owes(self) -> bool:
-        """An order to the client is unanswered."""
+        """Whether an order to the client is unanswered."""
         return bool(self.moves) or self.phase is Phase.DRAINING
 
     @property
     def unresponsive(self) -> bool:
-        """The client has not answered for so long that it was reported; no other waits for it."""
+        """Whether the client was reported as stuck. No other client waits for such a client."""
         if self.phase is Phase.DRAINING:
             return self.turn is not None and self.turn.reported
         return bool(self.moves) and self.moves[0].reported
 
     @property
     def charged(self) -> int:
-        """Bytes counted against the capacity: while an order is on its way, the larger room."""
+        """Bytes counted against the capacity: the largest room of those before and after orders."""
         most = max(self.room, self.memory.filled - self.overclaims.filled)
         for move in self.moves:
             most = max(most, move.order.room)
@@ -354,7 +358,7 @@ class ScheduledClient(Counting):
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that a unresponsive client holds; if it runs, those beyond what it needs."""
+        """Bytes that an unresponsive client holds; if it runs, only those beyond its need."""
         if not self.unresponsive:
             return 0
         held = self.charged - min(self.charged, self.pinned)
@@ -367,7 +371,7 @@ class ScheduledClient(Counting):
 
     @property
     def whole(self) -> bool:
-        """All memory is resident and stays so under all orders on their way: the gate may open."""
+        """Whether all memory is resident, and all orders leave room for it: the gate may open."""
         if self.memory.resident < self.memory.allocated or self.room < self.need:
             return False
         return not self.moves or min(move.order.room for move in self.moves) >= self.need
@@ -388,7 +392,7 @@ class ScheduledClient(Counting):
 
     @property
     def host_counted(self) -> int:
-        """The same, less what the client overclaims."""
+        """`host_charged`, less the bytes that the client overclaims."""
         most = max(self.memory.host - self.overclaims.host, self.preallocated)
         for move in self.moves:
             most = max(most, move.host)
@@ -406,16 +410,16 @@ class ScheduledClient(Counting):
 
     @property
     def storable(self) -> int:
-        """Bytes in host memory that could go to the disk; 0 while the client runs.
+        """Bytes in host memory that could be moved to the disk; 0 while the client runs.
 
-        Fewer are there if resident blocks keep host memory."""
+        This is an upper bound: resident blocks may keep part of the host memory."""
         memory = self.memory
         size = min(memory.allocated - memory.resident, memory.host - memory.borrowed)
         return 0 if self.open else max(0, size)
 
     @property
     def loan(self) -> Loan:
-        """What it has borrowed, or may have."""
+        """Bytes of another card that the client has borrowed, or may borrow by orders."""
         held = self.memory.borrowed
         if self.lender is None:
             return Loan()
@@ -423,7 +427,7 @@ class ScheduledClient(Counting):
         return Loan(held, max([held, *orders]), [held, *orders][-1])
 
     def note_loan(self) -> None:
-        """Tells its lender. What it could return, and does not say, counts no more."""
+        """Updates the lender's books. The loan of an unresponsive client no longer counts."""
         if self.lender is not None:
             self.lender.note(self.id, Loan() if self.unresponsive else self.loan)
 
@@ -434,10 +438,10 @@ class ScheduledClient(Counting):
 
     @property
     def host_spare(self) -> int:
-        """Host memory of its own into which more could leave, as no swapped block occupies it.
+        """Bytes of the client's host memory that no swapped block occupies: an estimate.
 
-        There may be more, as blocks that never held anything need none. There may be none, as
-        it may be kept for other blocks than those that leave next.
+        There may be more, because blocks that never held anything need no host memory. There may
+        be none, because the memory may be reserved for other blocks than those evicted next.
         """
         if self.failures.spare_host_unusable:
             return 0
@@ -468,7 +472,7 @@ class ScheduledClient(Counting):
 
     @property
     def pinned_unshown(self) -> int:
-        """The rest of it: pinned by the client's word alone, or yet to be pinned."""
+        """The rest of `pinned_expected`: pinned by the client's claim only, or yet to be pinned."""
         return self.pinned_expected - self.pinned_shown
 
     @property
@@ -521,7 +525,7 @@ class ScheduledClient(Counting):
 
     @property
     def its_turn(self) -> Turn:
-        """That of a client that holds the card."""
+        """The turn of a client that holds the card."""
         assert self.turn is not None
         return self.turn
 
@@ -542,11 +546,11 @@ class ScheduledClient(Counting):
         return self.phase is Phase.IDLE and not self.terms.suspended
 
     def moving(self, way: Way) -> bool:
-        """An unanswered order loads the bus this way."""
+        """Whether an unanswered order loads the bus in this direction."""
         return bool(self.moves) and any(move.way is way for move in self.moves)
 
     def enter(self, phase: Phase, now: int) -> None:
-        """Changes phase, and bills the time spent in the one before."""
+        """Changes the phase, and bills the time spent in the previous phase."""
         runs = (phase is Phase.RUNNING) - (self.phase is Phase.RUNNING)
         drains = (phase is Phase.DRAINING) - (self.phase is Phase.DRAINING)
         for node in self.nodes if runs or drains else ():
@@ -561,7 +565,8 @@ class ScheduledClient(Counting):
         self.since = now
 
     def credit(self, unused: int) -> None:
-        """Takes microseconds of the turn that just ended off the bill: messages' way, or idling."""
+        """Subtracts unused microseconds of the turn that just ended from the bill: the latency of
+        messages, and idle time."""
         for node in self.nodes:
             node.credit(unused)
 
@@ -572,35 +577,35 @@ class ScheduledClient(Counting):
 
     @property
     def priority(self) -> Priority:
-        """By its tenants' terms."""
+        """The client's priority, by its tenants' terms."""
         return self.path[0].priority
 
     @property
     def rationed(self) -> bool:
-        """A compute limit holds for the client or one of its tenants."""
+        """Whether the client or one of its tenants has a compute limit."""
         return bool([node for node in self.limits if node.quota is not None])
 
     @property
     def open(self) -> bool:
-        """RUN was sent, and STOP was not answered."""
+        """Whether the gate may be open: RUN was sent, and STOPPED has not arrived."""
         return self.phase in (Phase.RUNNING, Phase.DRAINING)
 
     def time_held(self, now: int) -> int:
-        """Microseconds with the gate open, in all."""
+        """Total microseconds with the gate open."""
         return self.path[-1].held_at(now)
 
     def time_waited(self, now: int) -> int:
-        """Microseconds of waiting for a turn, in all."""
+        """Total microseconds of waiting for a turn."""
         return self.history.waited + (now - self.since if self.waits else 0)
 
     @property
     def waits(self) -> bool:
-        """The client wants its gate open, and the gate is closed."""
+        """Whether the client wants its gate open while the gate is closed."""
         return self.phase in (Phase.WAITING, Phase.LIMITED, Phase.LOADING)
 
     @property
     def state(self) -> ClientState:
-        """For people."""
+        """The client's state, for people to read."""
         if not self.holds and self.moving(Way.OUT) and self.ordered < self.room:
             return ClientState.EVICTING
         if not self.holds and self.terms.suspended:

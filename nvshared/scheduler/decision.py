@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of planning: its actions, and when to plan again if no event comes.
+"""One round of planning: its actions, and when to plan again if no event arrives.
 
-All orders are written here, so that what is on its way is noted in one place.
+All orders are created here, so that orders under way are recorded in one place.
 """
 
 from nvshared.scheduler import actions
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient
 
-# Two orders to a client at a time: the next is there when one is done.
+# Orders to a client under way at a time, so that the hook begins the next without a round trip.
 DEPTH = 2
-RETURN_BLOCKS = 2                       # of host memory, as blocks do not fill it
+RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it
 
 
 class Decision:
-    """The actions of one event, and the moments that matter to them."""
+    """The actions of one event, and the earliest time at which a new plan may differ."""
 
     def __init__(self, card: Card, now: int) -> None:
         self.card = card
@@ -23,7 +23,7 @@ class Decision:
         self.deadline: int | None = None
 
     def due(self, moment: int) -> bool:
-        """Whether the moment has come. If not, the next plan is made at it, or earlier."""
+        """Whether the time `moment` has been reached. If not, lowers the deadline to it."""
         if moment <= self.now:
             return True
         if self.deadline is None or moment < self.deadline:
@@ -31,7 +31,7 @@ class Decision:
         return False
 
     def report(self, report: actions.Report) -> None:
-        """Tells people."""
+        """Adds a report for people."""
         self.actions.append(report)
 
     def crowded(self, client: ScheduledClient, alone: int) -> None:
@@ -44,18 +44,18 @@ class Decision:
             self.report(actions.Crowded(client.id, client.need, alone + pinned))
 
     def order(self, order: actions.Order) -> None:
-        """Sends an order of which nothing is noted here."""
+        """Adds an order that needs no record of being under way."""
         self.actions.append(order)
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
-        """Asks a running client to drain."""
+        """Orders a running client to drain (STOP)."""
         turn = client.its_turn
         turn.ending, turn.stop_sent, turn.reported = why, self.now, False
         client.enter(Phase.DRAINING, self.now)
         self.actions.append(actions.Stop(client.id))
 
     def end(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
-        """Ends a turn, and reports that if the gate was open."""
+        """Ends a client's turn, and reports the end if the gate was open."""
         turn = client.turn
         client.turn = None
         if turn is not None and turn.started is not None:
@@ -64,7 +64,7 @@ class Decision:
     def evict(
         self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
     ) -> None:
-        """Leaves a client less room, and allows it so much host memory in all."""
+        """Orders a client to shrink to `room` bytes, and to hold up to `host` bytes on the host."""
         number = next(self.card.numbers)
         loan = self._lend(client, max(0, client.ordered - room))
         lender = "" if client.lender is None else client.lender.uuid
@@ -72,7 +72,8 @@ class Decision:
             client.id, number, room, host, goal is not None, loan, lender), goal)
 
     def take_back(self, client: ScheduledClient, loan: int) -> None:
-        """Leaves a client so much of another card's memory; the host takes the rest."""
+        """Orders a client to keep at most `loan` bytes on another card, and move the rest to the
+        host."""
         assert client.lender is not None
         host = client.host_charged + min(
             max(0, self.card.host_free_for(client)), RETURN_BLOCKS * self.card.settings.block)
@@ -83,7 +84,7 @@ class Decision:
     def load(
         self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
     ) -> None:
-        """Gives a client room. The sum never exceeds the capacity: the scheduler's invariant."""
+        """Gives a client room. The sum of room never exceeds the capacity, which is invariant."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.card.free, "room handed out that is not there"
         client.cut = False
@@ -91,12 +92,12 @@ class Decision:
         self._move(client, actions.Load(client.id, number, room, host, goal is not None), goal)
 
     def load_unbounded(self, client: ScheduledClient) -> None:
-        """On a lost card: loads everything, as far as the driver has memory."""
+        """Orders a client of a lost card to load all its memory, as far as the driver has any."""
         number = next(self.card.numbers)
         self._move(client, actions.Load(client.id, number, client.need, client.memory.host))
 
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
-        """Has an idle client copy so much, and allows it so much host memory in all."""
+        """Orders a client to copy `size` bytes to its tier, with up to `host` bytes on the host."""
         number = next(self.card.numbers)
         loan = self._lend(client, size)
         lender = "" if client.lender is None else client.lender.uuid
@@ -105,32 +106,32 @@ class Decision:
         self._move(client, order, Goal.WRITEBACK)
 
     def preallocate(self, client: ScheduledClient, host: int) -> None:
-        """Has a running client take host memory, until it holds `host` bytes."""
+        """Orders a running client to allocate host memory until it holds `host` bytes."""
         client.preallocated = host
         self.order(actions.Preallocate(client.id, host))
 
     def store(self, client: ScheduledClient, size: int) -> None:
-        """Has a client move swapped blocks to the disk until `size` bytes in all lie there."""
+        """Orders a client to move swapped blocks to the disk, up to `size` bytes there in all."""
         order = actions.Store(client.id, next(self.card.numbers), size)
         client.stores = (*client.stores, order)
         self.actions.append(order)
 
     def cut(self, client: ScheduledClient, move: Move) -> None:
-        """Ends a move that is ahead, once."""
+        """Ends a speculative move early (YIELD)."""
         move.cut = True
         self.actions.append(actions.Yield(client.id, move.order.number))
 
     def limits(
         self, client: ScheduledClient, number: int, most: int, beyond: int, why: str = ""
     ) -> None:
-        """Tells a client how far it may grow. `why`: the limit for which it was refused."""
+        """Sends LIMITS. `why`: the limit because of which a COMMIT request was refused."""
         promise = client.promise
         promise.last_most, promise.last_total = most, self.card.total_for(client)
         self.actions.append(actions.Limits(
             client.id, number, promise.commit, most, promise.last_total, beyond, why))
 
     def _lend(self, client: ScheduledClient, moved: int) -> int:
-        """What may lie on another card when so many bytes more are there or on the host."""
+        """Bytes that may lie on another card after `moved` more bytes were evicted or copied."""
         loan = client.loan.ordered
         left = self.card.borrowable(client)
         moved = moved if left is None else min(moved, max(0, left))
@@ -147,6 +148,6 @@ class Decision:
         if not isinstance(order, actions.Load):
             host += max(0, order.host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, host, goal))
-        client.preallocated = 0         # that ends with it, and counts with it
+        client.preallocated = 0         # a move ends the preallocation; the order's host covers it
         client.note_loan()
         self.actions.append(order)

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits that bound several clients together: memory domains and the host's budget.
 
-A domain is a group of clients that share a limit of host memory, such as a container. What its
-clients have swapped out counts against the limit, on whatever cards they are, and the kernel
-kills them when it is exceeded. A client is in any number of domains, such as one for each level
-of control groups. The tightest decides.
+A domain is a group of clients that share a limit of host memory, such as a container. The swapped
+memory of its clients counts against the limit, whatever cards the clients are on. The kernel kills
+them when the limit is exceeded. A client is in any number of domains, such as one for each level
+of control groups. The tightest domain decides.
 
-Promises keep to the domains (promises.py), so all that was promised in a domain fits into its
-host memory until the limit is lowered or other use of it grows. What has no place then stays on
-the card: no other client can be given its room, and clients that need the room do not run.
+Promises keep to the domains (promises.py). So all memory that was promised in a domain fits into
+its host memory until the limit is lowered or other use of host memory grows. Memory that cannot be
+evicted then stays on the card: its room cannot be given to another client, and clients that need
+the room do not run.
 
-A tenant with a memory limit is a domain on each card, in which all counts that its clients were
-promised. A tenant with a limit of host memory is a domain of all cards. Limits of tenants bound
-promises and nothing else: what is held already may leave as before.
+A tenant with a memory limit is a domain on each card, in which the commits of its clients count. A
+tenant with a limit of host memory is a domain of all cards. Limits of tenants bound promises and
+nothing else: memory that a client holds already can be evicted as before.
 
-A tenant with a limit of the disk is a domain of all cards, too, which bounds what its clients store
-there (storage.py).
+A tenant with a limit of the disk is a domain of all cards, too. It bounds the bytes that its
+clients store on the disk (storage.py).
 
-The schedulers of all cards share one `Domains`, one `HostBudget` and one `DiskBudget`. What a
-card's clients count there is as it was at the end of the card's last event (card.py).
+The schedulers of all cards share one `Domains`, one `HostBudget` and one `DiskBudget`. The figures
+of a card's clients there are those at the end of the card's last event (card.py).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,19 +29,19 @@ from typing import NamedTuple
 from nvshared.scheduler.settings import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
-MARGIN_PART = 16                        # of the host memory is the margin, or
-MARGIN_EACH = 4 * BLOCK                 # for each client, as it takes host memory in pieces,
-TRANSIT_PART = 16                       # of the host memory is divided among cards, see `most`
-MARGIN_MOST = 2                         # but no more than this part of it
+MARGIN_PART = 16                        # the margin is 1/16 of the host memory, or
+MARGIN_EACH = 4 * BLOCK                 # this for each client, which allocates it in large pieces,
+TRANSIT_PART = 16                       # 1/16 of host memory is kept for transit, see `most`
+MARGIN_MOST = 2                         # but the margin is at most 1/2 of the host memory
 
 
 class Stake(NamedTuple):
     """One client's part in its domains; bytes of the memory that they bound."""
 
     promised: int = 0                   # needed if the client grew to its commit and was evicted;
-                                        # of a card: its commit
-    unused: int = 0                     # part of its commit
-    needed: int = 0                     # if all that the client has was evicted
+                                        # in a tenant's memory limit: its commit
+    unused: int = 0                     # part of its commit that is not in use
+    needed: int = 0                     # needed if all memory of the client was evicted
     taken: int = 0                      # held, or allowed by an order
 
 
@@ -81,7 +82,7 @@ class Domain:
 
     @property
     def lacking(self) -> int:
-        """Bytes of its clients that could not be evicted, or exceed the capacity already."""
+        """Bytes that the clients could not evict, or that exceed the capacity already."""
         most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
         return 0 if self.capacity is None or self.term else max(0, most - self.capacity)
 
@@ -96,14 +97,14 @@ class Domains:
         self._news: dict[object, dict[Domain, None]] = {}
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
-        """The domains of these names; makes those that do not exist."""
+        """The domains of these names. Creates missing ones."""
         return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
 
     def resize(
         self, name: str, capacity: int | None, words: str = "", *, whole: bool = False,
         term: bool = False,
     ) -> bool:
-        """Changes a domain's capacity. True: it was another before."""
+        """Sets a domain's capacity. True: the capacity has changed."""
         domain, = self.named((name,))
         changed = domain.capacity != capacity
         domain.capacity, domain.words, domain.whole, domain.term = capacity, words, whole, term
@@ -126,7 +127,7 @@ class Domains:
                 kept.pop(gone, None)
 
     def news(self, reader: object) -> list[Domain]:
-        """The domains that have changed since this reader asked last."""
+        """The domains that have changed since the last call for this reader."""
         changed = self._news.get(reader, self._all.values())
         self._news[reader] = {}
         return list(changed)
@@ -149,12 +150,13 @@ class Domains:
 
 
 def margin(host: int, clients: int) -> int:
-    """The part of `host` bytes that is never promised: with card and host full, nothing moves."""
+    """The part of `host` bytes that is never promised, as nothing can move if card and host are
+    full."""
     return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
 
 def least_host(beyond: int, clients: int) -> int:
-    """The host memory that holds `beyond` bytes and its margin; the inverse of `margin`."""
+    """The least host memory that holds `beyond` bytes beside its own margin: inverts `margin`."""
     beyond = max(0, beyond)
     with_part = -(-beyond * MARGIN_PART // (MARGIN_PART - 1))
     with_margin = max(with_part, beyond + MARGIN_EACH * clients)
@@ -165,8 +167,8 @@ def least_host(beyond: int, clients: int) -> int:
 class HostBudget:
     """The host memory for swapped blocks, which the schedulers of all cards share; bytes.
 
-    The sum of what cards need exceeds the size after the size has shrunk, and when clients join:
-    each needs a margin, which cannot be refused.
+    The sum of the cards' needs may exceed the size: after the size has shrunk, and when clients
+    join, because each client needs a margin that cannot be refused.
     """
 
     size: int
@@ -186,7 +188,7 @@ class HostBudget:
 
 @dataclass(eq=False, slots=True)
 class DiskBudget(HostBudget):
-    """The same of the disk: with it, more can be promised than the host holds."""
+    """The disk for swapped blocks: with it, more can be promised than the host holds."""
 
     limits: Domains = field(default_factory=Domains)    # of tenants
 
@@ -197,18 +199,18 @@ class HostPart:
 
     budget: HostBudget
     needs: int = 0                      # promised beyond the card, or taken
-    lost: bool = False                  # the card is
+    lost: bool = False                  # the card is lost
 
     @property
     def promisable(self) -> int:
-        """Bytes that other cards do not need. So no card asks another before it promises."""
+        """Bytes that other cards do not need: this card may promise them without asking."""
         budget = self.budget
         return self.takeable if budget.gathering else budget.unneeded + self.needs
 
     @property
     def most(self) -> int:
-        """The needs that may be met here if the disk meets the rest. Each other card keeps a part,
-        as its blocks go to the disk through host memory."""
+        """Bytes of this card's needs that host memory may cover if the disk covers the rest. Each
+        other card keeps a part, because its blocks pass through host memory to the disk."""
         budget = self.budget
         least = budget.size // (TRANSIT_PART * len(budget.cards))
         return self.promisable - sum(
@@ -216,8 +218,8 @@ class HostPart:
 
     @property
     def takeable(self) -> int:
-        """Bytes that its clients may hold: its needs, and an even part of what no card needs, so
-        that swapped blocks of one card leave host memory for clients that start on another."""
+        """Bytes that the card's clients may hold: its needs, and an equal part of the bytes that no
+        card needs. So swapped blocks of one card leave host memory for new clients of another."""
         budget = self.budget
         if budget.gathering:
             return budget.size // len(budget.cards)

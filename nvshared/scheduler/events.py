@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's input. Each event of a client is one report of its hook.
+"""The scheduler's input. Each event of a client is one record from its hook.
 
-protocol.h says what the reports mean. Sizes are bytes, times microseconds. `client` is a number
-that the daemon gives each connection and never reuses.
+protocol.h defines the records. Sizes are bytes, times microseconds. `client` is a number that the
+daemon gives each connection and never reuses.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ class PinReason(IntEnum):
     UNDRAINED = 1
     UNSEEN = 2
     GIVEN = 3
-    KEPT = 4                            # never a hook's words
+    KEPT = 4                            # set by the scheduler, never reported by a hook
 
     @property
     def words(self) -> str:
-        """For a sentence about the client."""
+        """The reason as a clause about the client, for people."""
         return {
             PinReason.UNDRAINED: "its work does not end, or cannot be waited for",
             PinReason.UNSEEN: "it may submit work that its library does not see",
@@ -36,15 +36,15 @@ class PinReason(IntEnum):
 
 
 class Standing(IntEnum):
-    """Where a member of a gang stands; see gang.py."""
+    """The standing of a client in its gang; see gang.py."""
 
     FREE = 0                            # the client is in no gang
-    APART = 1                           # it is not chosen, and its turn ends
-    CLAIMS = 2                          # it stands in the queue, and says when its turn could begin
-    GRANTED = 3                         # it goes before all others, and its gate stays shut
-    OPEN = 4                            # its gate opens, and is open
-    ENDS = 5                            # its turn ends, when all have drained
-    STEPS = 6                           # it goes on, one launch at a time, as another's work waits
+    APART = 1                           # the member is not chosen, and its turn ends
+    CLAIMS = 2                          # the member is queued, and is ready once it could be chosen
+    GRANTED = 3                         # the member is chosen first, and its gate stays shut
+    OPEN = 4                            # the gate may open
+    ENDS = 5                            # the turn ends when all members have drained
+    STEPS = 6                           # one launch at a time, as another member cannot drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Memory:
     resident: int = 0                   # swappable and on the card
     pinned: int = 0                     # on the card and not swappable
     pending: int = 0                    # pinned memory that a waiting thread will take
-    room: int = 0                       # as last ordered and carried out
+    room: int = 0                       # by the last order that was carried out
     host: int = 0                       # host memory held for swapped blocks
-    beyond: int = 0                     # host memory for good, for what does not fit the card
-    answered: int = 0                   # number of the last COMMIT whose answer the hook has
-    to_pin: int = 0                     # granted up to that one, and not pinned yet
+    beyond: int = 0                     # host memory that never moves, as the card had no room
+    answered: int = 0                   # number of the last COMMIT to which the hook has the reply
+    to_pin: int = 0                     # granted up to that COMMIT, and not pinned yet
     pin_reason: PinReason = PinReason.NONE
-    borrowed: int = 0                   # what of `host` lies on another card; see loans.py
-    dirty: int = 0                      # what of that the host has no copy of
+    borrowed: int = 0                   # part of `host` that is on another card; see loans.py
+    dirty: int = 0                      # part of `borrowed` without a copy on the host
     disk: int = 0                       # swapped and on the disk, not in `host`; see storage.py
 
     @property
@@ -87,7 +87,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """HELLO. `running`: its gate is open, as the daemon was restarted under it."""
+    """HELLO. `running`: the client's gate is open, because it ran while the daemon restarted."""
 
     client: int
     memory: Memory = Memory()
@@ -103,7 +103,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The connection ended, for whatever reason."""
+    """The client's connection has ended, for any reason."""
 
     client: int
 
@@ -126,7 +126,7 @@ class Stopped(Said):
 
     wants: bool                         # a thread stands at the gate
     microseconds: int = 0               # from STOP's arrival to the end of the drain
-    used: int | None = None             # of the turn, in which work was in flight; None: unknown
+    used: int | None = None             # us of the turn with work in flight; None: unknown
 
 
 class Reopened(Said):
@@ -159,7 +159,7 @@ class WrittenBack(Moved):
 
 @dataclass(frozen=True, slots=True)
 class Stored(Said):
-    """STORED: the hook has the STORE of this number, or has `failed` to carry it out."""
+    """STORED: the hook has received the STORE of this number, or has `failed` to carry it out."""
 
     number: int
     failed: bool = False
@@ -173,14 +173,14 @@ class MemoryChanged(Said):
 
 
 class Parked(Said):
-    """Its process is checkpointed, and no thread wants the card, whatever was said before."""
+    """The client's process is checkpointed, so no thread wants the card any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAsked(Said):
-    """COMMIT: may allocated + pinned grow to `bytes`, and pinned by `pins`?
+    """COMMIT: a request to grow allocated + pinned to `bytes`, and pinned by `pins`.
 
-    If `bytes` is 0: may `memory.beyond` be what it is?
+    If `bytes` is 0: a request to hold `memory.beyond` bytes of host memory beyond the card.
     """
 
     number: int
@@ -198,7 +198,7 @@ class Copies(Said):
 
 @dataclass(frozen=True, slots=True)
 class Busy(Said):
-    """BUSY: a running program has work in flight at all times; or it has not, there are `gaps`."""
+    """BUSY: a running program has work in flight at all times, or has `gaps` without work."""
 
     gaps: bool
 
@@ -241,19 +241,19 @@ class TermsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Ganged:
-    """From now on these clients of a gang have this standing."""
+    """These clients of a gang have this standing from now on."""
 
     clients: tuple[int, ...]
     gang: int
     standing: Standing
-    pause: int = 0                      # STEPS: between two launches
-    stop_after: int = 0                 # another member could not drain: no STOP before this moment
+    pause: int = 0                      # STEPS: us between two launches
+    stop_after: int = 0                 # another member could not drain: no STOP before this time
     paced: bool = False                 # OPEN: a client waits for one of the gang's cards
 
 
 @dataclass(frozen=True, slots=True)
 class TenantChanged:
-    """These terms hold for all clients of a tenant from now on; TenantTerms(): none."""
+    """These terms apply to all clients of a tenant from now on; TenantTerms(): no terms."""
 
     tenant: str
     terms: TenantTerms

@@ -1,41 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loans: memory that a card's clients do not need takes what leaves a neighbour card.
+"""Loans: blocks evicted from one card move to memory of a neighbour card that it does not need.
 
-Over NVLink a block goes to another card seven times as fast as to the host. So each EVICT says how
-many bytes the client may hold on which card (`loan`, `lender`). A client borrows of one card at a
-time, and keeps what it has there while its blocks are on its own card.
+Over NVLink a block is copied to another card seven times as fast as to the host. So each EVICT
+names the bytes that the client may hold on another card, and that card (`loan`, `lender`). A client
+borrows of one card at a time, and keeps the borrowed memory while its blocks are on its own card.
 
-**A card lends what no client there was promised**: its capacity less all commits, or less the room
-of its clients, if that is more. A loan counts as room on the lender from the order that allows it
-until the borrower has said that it holds less, so the lender's sum keeps to its capacity whichever
-messages cross. When a client of the lender is promised more, the loans exceed what can be lent, and
-the borrowers' schedulers order the rest back (`plan`). *Clean* memory, of which the host has a
-copy, returns at once; clients without a turn get such copies in quiet moments (ahead.py). *Dirty*
-memory goes home while the borrower's own card has room, over NVLink, and else to the host at the
-speed of one card's bus (32 GiB took 0.63 s between two H100s). So an eighth of the card is never
-lent: a client that grows no faster than that finds room, and only a client that takes most of the
-card at once waits.
+**A card lends only memory that none of its clients was promised**: its capacity less all commits,
+or less the room of its clients, if that is more. A loan counts as room on the lender from the order
+that allows it until the borrower has reported that it holds less. So the sum of room on the lender
+keeps to its capacity whichever messages cross. When a client of the lender is promised more, the
+loans may exceed the lendable bytes, and the borrowers' schedulers order the excess back (`plan`).
+*Clean* memory, of which the host has a copy, is returned at once; in calm periods such copies are
+made for clients without a turn (ahead.py). *Dirty* memory is moved back to the borrower's own card
+over NVLink while that has room, and else to the host at the speed of one card's bus (32 GiB took
+0.63 s between two H100s). An eighth of the card is never lent, so only a client that takes more
+than that at once waits for loans to be returned.
 
 **A process that is no client cannot call a loan back.** So with `neighbour = auto` a card lends
-only while NVML shows no such process on it. A card that could lend is watched for that even without
-clients, and ten times a second while it lends. A process counts when two samples in a row show it,
-as the context of a client is there before its HELLO. Until the loans are back, such a process has
-the eighth of the card that is never lent.
+only while NVML shows no such process on it. NVML is sampled for such processes even on a card
+without clients, and ten times a second while the card lends. A process counts when two samples in a
+row show it, because a client's context exists before its HELLO. Until the loans are returned, such
+a process can use the eighth of the card that is never lent.
 
-**The host can take all loans back.** What a client borrows counts in its host memory
-(`memory.host`), and everything that bounds host memory bounds it. So a loan makes a hand-over
-faster, and nothing larger.
+**The host can take all loans back.** Borrowed memory counts in the client's host memory
+(`memory.host`), and every limit of host memory bounds it. So a loan makes hand-overs faster, but
+allows no larger promises.
 
-**A suspended client borrows nothing**, and what it has borrowed goes to the host: its memory is not
+**A suspended client borrows nothing**, and its borrowed memory is moved to the host: it is not
 loaded soon, and a process whose memory lies on two cards cannot be moved.
 
-**A tenant's limit** (`neighbour-limit`) bounds what its clients on one card have on others.
+**A tenant's limit** (`neighbour-limit`) bounds the bytes that its clients on one card have on
+others.
 
-A borrower that leaves an order unanswered for long does not count any more. What it holds shows as
-memory in use outside of us, if it is still there (capacity.py).
+The loan of a borrower that leaves an order unanswered for long no longer counts. If the borrower
+still holds the memory, it counts as memory in use outside nvshared (capacity.py).
 
-The schedulers of all cards share these objects, as they do the host budget. What a card can lend is
-as of the end of its last event.
+The schedulers of all cards share these objects, as they share the host budget. A card's lendable
+bytes are those at the end of its last event.
 """
 
 from nvshared.scheduler.card import Card
@@ -57,20 +58,20 @@ def lendable(card: Card) -> int | None:
 
 
 def settle(card: Card) -> None:
-    """Notes for the neighbours how things stand after an event."""
+    """Records this card's loans and lendable bytes for its neighbours, after an event."""
     for client in card.groups.group("borrowing"):
         client.note_loan()
-        if client.loan == Loan():       # it may borrow of another card next
+        if client.loan == Loan():       # nothing is borrowed: the next lender may be another card
             client.lender = None
     card.neighbour.lendable = lendable(card)
 
 
 def plan(decision: Decision) -> None:
-    """Takes loans of this card's clients back that exceed what their lenders can lend."""
+    """Orders this card's clients to return loans that exceed their lenders' lendable bytes."""
     card = decision.card
     borrowing = card.groups.group("borrowing")
     for client in borrowing:
-        client.note_loan()              # as it is by the event that is being handled
+        client.note_loan()              # updated by the event that is being handled
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
@@ -86,6 +87,6 @@ def plan(decision: Decision) -> None:
         if (home >= card.settings.block and not client.moves and not client.terms.suspended
                 and not card.groups.size("lacking") and decision.due(client.failures.load_after)):
             decision.load(client, client.ordered + home, client.host_charged)
-        # A step more, so that a client that grows slowly there does not wait each time.
+        # Return a step more, so that a slowly growing client of the lender does not wait each time.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
         decision.take_back(client, loan)

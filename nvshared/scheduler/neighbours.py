@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one card has lent, and of which cards its clients may borrow; see loans.py."""
+"""The memory that one card has lent, and the cards of which its clients may borrow; see loans.py.
+"""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
 class Loan(NamedTuple):
-    """To one client; bytes."""
+    """A loan to one client; bytes."""
 
-    held: int = 0                       # it says that it holds
-    charged: int = 0                    # or may hold, by orders under way
-    ordered: int = 0                    # will be left when they are carried out
+    held: int = 0                       # as the client last reported
+    charged: int = 0                    # held, or allowed by orders under way
+    ordered: int = 0                    # allowed once all orders are carried out
 
 
 @dataclass(eq=False, slots=True)
@@ -19,14 +20,14 @@ class Neighbour:
 
     uuid: str = ""
     others: "tuple[Neighbour, ...]" = ()
-    reachable: "tuple[Neighbour, ...]" = ()     # of which its clients may borrow
-    lendable: int | None = 0            # as of its last event. None: it is not known yet
+    reachable: "tuple[Neighbour, ...]" = ()     # cards of which its clients may borrow
+    lendable: int | None = 0            # as of the card's last event. None: not known yet
     loans: dict[int, Loan] = field(default_factory=dict)    # by client
-    exclusive: bool = False             # it lends only while all processes there are clients
-    alone: bool | None = None           # whether they are, by NVML; None: not known yet
+    exclusive: bool = False             # the card lends only while all its processes are clients
+    alone: bool | None = None           # whether all are clients, by NVML; None: not known yet
 
     def note(self, client: int, loan: Loan) -> None:
-        """A client has this from now on."""
+        """Replaces the loan to a client."""
         if loan == Loan():
             self.loans.pop(client, None)
         else:
@@ -34,30 +35,30 @@ class Neighbour:
 
     @property
     def held(self) -> int:
-        """On the card, by the borrowers' words."""
+        """Bytes of the card that borrowers hold, as they last reported."""
         return sum(loan.held for loan in self.loans.values())
 
     @property
     def lent(self) -> int:
-        """Of the card's room, to clients of others."""
+        """Bytes of the card's room that clients of other cards hold, or may by orders."""
         return sum(loan.charged for loan in self.loans.values())
 
     @property
     def returning(self) -> int:
-        """What of it is on its way back."""
+        """Lent bytes that orders under way will return."""
         return sum(loan.charged - loan.ordered for loan in self.loans.values())
 
     @property
     def available(self) -> int:
-        """What can be lent in addition."""
+        """Bytes that can be lent in addition."""
         return max(0, (self.lendable or 0) - self.lent)
 
     @property
     def excess(self) -> int:
-        """What has been lent, cannot be, and is not on its way back."""
+        """Lent bytes beyond the lendable ones that no order under way returns."""
         return 0 if self.lendable is None else max(0, self.lent - self.returning - self.lendable)
 
     def lender(self) -> "Neighbour | None":
-        """The card that can lend its clients most. None: no other card can lend any."""
+        """The reachable card with most available bytes. None: no card can lend any."""
         able = [one for one in self.reachable if one.available]
         return max(able, key=lambda one: one.available, default=None)
