@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl completion: the Tab key in bash, zsh and fish, from the parser; and nvsharectl help.
+"""nvsharectl completion: completes words at the Tab key in bash, zsh and fish; nvsharectl help.
 
-The script of a shell asks `nvsharectl completion SHELL WORD...` what may stand in place of the
-last word: a line each, or @files, or `@program N` where the words from number N on are those of
-another program.
+The completion script of a shell runs `nvsharectl completion SHELL WORD...`. The command prints the
+candidates for the last word, one a line; or @files, if a path may follow; or `@program N`, if the
+words from number N on are the command line of another program.
 """
 
 import argparse
@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from nvshared.cli.verb import Options, Verb, argument
 
-FILES = frozenset({"PATH", "DIR", "FILE"})      # what stands for a file in help
-KNOWN = {"BUS": ("system", "session")}  # values that can be listed though others may be given
+FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
+KNOWN = {"BUS": ("system", "session")}  # suggested; others are accepted, too
 
-# bash parts words at = and : too, which stand in values; only a blank parts ours. What it takes for
-# a word of its own is all that it replaces.
+# bash splits words at = and :, too, but nvsharectl's values may contain both. So the script joins
+# what no blank separates, and strips from each candidate the part that bash does not replace.
 BASH = r"""_nvsharectl() {
     local word="${COMP_WORDS[COMP_CWORD]}" rest="$COMP_LINE" i value
     local -a line=() from=()
@@ -98,13 +98,13 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def offered(parser: argparse.ArgumentParser, words: Sequence[str], shell: str) -> Iterator[str]:
-    """What the script of a shell is told. The verb is found as the parser finds it."""
+    """Yields the lines that the completion script reads. Finds the verb as argparse finds it."""
     *before, typed = words
     verbs = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     known = [parser, *verbs.choices.values()]
     taking = {name: action for one in known for name, action in one._option_string_actions.items()
               if action.nargs != 0}
-    verb, option = "", None             # and the option whose value comes next
+    verb, option = "", None             # `option`: the next word is its value
     for at, word in enumerate(before, 1):
         runs = _runs(verbs, verb)
         if option is not None:
@@ -142,7 +142,7 @@ def offered(parser: argparse.ArgumentParser, words: Sequence[str], shell: str) -
 def _after(
     parser: argparse.ArgumentParser, verbs: Verbs, verb: str, *, options: bool
 ) -> dict[str, str]:
-    """What may follow a verb, or nvsharectl itself, each with its help."""
+    """Maps each word that may follow `verb` ("": nvsharectl itself) to its help text."""
     found = {} if verb else {one.dest: one.help or "" for one in verbs._choices_actions}
     for action in (verbs.choices[verb] if verb else parser)._actions:
         if options:
@@ -160,7 +160,7 @@ def _runs(verbs: Verbs, verb: str) -> bool:
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:
-    """The choices, or what stands in help as it is typed: auto of SECONDS|auto."""
+    """The argument's choices, or the literal words of its metavar: `auto` of SECONDS|auto."""
     if action.choices is not None:
         return tuple(action.choices)
     meant = str(action.metavar)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl doctor: what is wrong here, and what to do about it."""
+"""nvsharectl doctor: prints what keeps programs from sharing GPUs, with advice."""
 
 import shutil
 import textwrap
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nvshared.doctor import Examination, Finding
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "bold red"}
-TOPICS = 17                             # characters; the longest is nvshared.service
+TOPICS = 17                             # characters of the column; the longest is nvshared.service
 
 
 def _act(options: Options) -> ExitCode:
@@ -47,7 +47,7 @@ def _print(examination: "Examination") -> None:
 
 
 def _lines(finding: "Finding", width: int) -> list[str]:
-    """Folded to `width` characters; 0 for a pipe, where a line is a line."""
+    """The finding as lines, folded to `width` characters; 0: not folded, for a pipe."""
     start = f"{finding.grade:8} {finding.topic:{TOPICS}} "
     rest = " " * len(start)
     advice = [f"→ {finding.advice}"] if finding.advice else []

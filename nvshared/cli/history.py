@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl history: who used the GPUs, and how much, as a table, CSV, JSON or drawn.
 
-Moments are microseconds since 1970, in the local time zone for people. Shares of the cards' time
-are drawn as lines of a terminal or as a stacked area, SVG or PNG; rsvg-convert makes a PNG.
+Times are microseconds since 1970. Tables and plots show them in the local time zone, CSV in UTC.
+--plot draws each name's share of the GPUs' time: as lines of a terminal, or as a stacked area in
+SVG or PNG. rsvg-convert makes the PNG.
 """
 
 import json
@@ -35,7 +36,10 @@ LONGEST_STEP = 366 * STEPS["day"]
 
 
 def moment(text: str) -> int:
-    """Microseconds since 1970; dates are of the local time zone. Raises InvalidArgs."""
+    """Parses a time, such as 7d (ago) or a local date, to microseconds since 1970.
+
+    Raises InvalidArgs.
+    """
     wrong = InvalidArgs(f"{text!r} is no moment since 1970", RIGHT)
     today = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
     days = {"now": datetime.now(), "today": today, "yesterday": today - timedelta(days=1)}
@@ -52,7 +56,7 @@ def moment(text: str) -> int:
 
 
 def step(text: str) -> int:
-    """Microseconds. Raises InvalidArgs."""
+    """Parses the value of --step to microseconds. Raises InvalidArgs."""
     if text in STEPS:
         return STEPS[text]
     try:
@@ -66,13 +70,13 @@ def step(text: str) -> int:
 
 
 def aligned(usec: int, step: int) -> int:
-    """The moment at or before this one at which a step begins in the local time zone."""
+    """Rounds `usec` down to the beginning of a step in the local time zone."""
     offset = datetime.fromtimestamp(usec / SECOND).astimezone().utcoffset() or timedelta()
     return max(0, usec - (usec + int(offset.total_seconds()) * SECOND) % step)
 
 
 def shown(usec: int, *, day_only: bool = False) -> str:
-    """In the local time zone, to the minute."""
+    """A time in the local time zone, to the minute or to the day."""
     then = datetime.fromtimestamp(usec / SECOND)
     return then.strftime("%Y-%m-%d" if day_only else "%Y-%m-%d %H:%M")
 
@@ -81,8 +85,8 @@ BY = ("user", "tenant", "gpu")
 OTHERS = "others"
 MOST_NAMES = 1000
 GIB_HOUR = 1024 * 3600                  # mebibytes times seconds
-TOTAL = "\0"                            # no name
-TERMINAL = "-"                          # where --plot draws, if no file is given
+TOTAL = "\0"                            # the name of the row of sums; no tenant has this name
+TERMINAL = "-"                          # the value of --plot without a file: draw in the terminal
 
 
 def _names(text: str) -> int:
@@ -126,7 +130,7 @@ def _label(name: str, gpus: dict[str, int]) -> str:
 
 
 def _notes(found: "History", *, everyone: bool) -> None:
-    """For a person, beside what may go to a file."""
+    """Prints notes on stderr, since stdout may be redirected to a file."""
     if found.missing:
         print(f"What was used lately is missing: it cannot be written: {found.missing}",
               file=sys.stderr)
@@ -145,7 +149,7 @@ def _print(found: "History", by: str, labels: dict[str, str], cards: int) -> Non
 
 
 def _total(found: "History") -> list["Used"]:
-    """Of all lines, if there are several and each is of the same time."""
+    """A row with the sums of all rows, if there are several and they are not split by --step."""
     if found.step_usec or len(found.rows) < 2:
         return []
     kind = type(found.rows[0])
@@ -270,15 +274,15 @@ WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#bbbbbb")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 72
-NAMES_ABREAST = 4                       # above a plot
-LONGEST = 28                            # characters of a name there
+NAMES_ABREAST = 4                       # in a row of the legend
+LONGEST = 28                            # characters of a name in the legend
 
-Shares = Mapping[str, Sequence[float]]  # of each name, all in all at most 1 at any moment
-Marks = Sequence[tuple[float, str]]     # along the time: where, from 0 to 1, and what is said there
+Shares = Mapping[str, Sequence[float]]  # by name; at each point their sum is at most 1
+Marks = Sequence[tuple[float, str]]     # on the time axis: position from 0 to 1, label
 
 
 def svg(shares: Shares, marks: Marks) -> str:
-    """A picture of them."""
+    """Draws the shares as a stacked area, with marks on the time axis, as SVG."""
     from html import escape
 
     below = [0.0] * len(next(iter(shares.values())))
@@ -324,7 +328,7 @@ def _steps(values: Sequence[float], across: float) -> list[tuple[float, float]]:
 
 
 def terminal(shares: Shares, columns: int = COLUMNS) -> str:
-    """A line for each name, the highest block is all of the time."""
+    """Draws the shares as a line of blocks for each name; the highest block is a share of 1."""
     wide = max(10, *map(len, shares))
     return "\n".join(
         f"{name:{wide}}|{_line(values, columns)}|" for name, values in shares.items())
@@ -336,14 +340,14 @@ def _line(values: Sequence[float], most: int) -> str:
     for column in range(columns):
         some = values[column * len(values) // columns:(column + 1) * len(values) // columns]
         mean = sum(some) / len(some)
-        # What is there at all is seen.
+        # A share above zero is drawn at least as the lowest block.
         found += BLOCKS[min(len(BLOCKS) - 1, int(mean * (len(BLOCKS) - 1)) + (mean > 0))]
     return found
 
 
-NAMES = 7                               # besides others, so that each has a colour
-POINTS = 240                            # of a picture
-LABELS = 8                              # at most, along the time
+NAMES = 7                               # of a plot besides OTHERS; each name has its own colour
+POINTS = 240                            # data points of a picture
+LABELS = 8                              # at most, on the time axis
 APART = [unit * number for unit, numbers in (
     (STEPS["minute"], (1, 5, 15, 30)), (STEPS["hour"], (1, 2, 3, 6, 12)),
     (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),
@@ -354,7 +358,7 @@ CONVERTER = "rsvg-convert"
 
 
 def check_plot(options: Options) -> None:
-    """Raises InvalidArgs for what we cannot draw, before anything is asked for."""
+    """Raises InvalidArgs if the plot cannot be drawn. Call it before the daemon is contacted."""
     where = options.plot
     if options.step and options.until - options.since > MOST_POINTS * options.step:
         raise InvalidArgs(f"a plot has at most {MOST_POINTS} steps", "give a longer --step")
@@ -363,7 +367,7 @@ def check_plot(options: Options) -> None:
 
 
 def point_usec(options: Options) -> int:
-    """Microseconds of a point."""
+    """Microseconds that one data point of a plot covers if --step is not given."""
     points = _plot_width() if options.plot == TERMINAL else POINTS
     span: int = options.until - options.since
     return max(STEPS["minute"], span // points)
@@ -374,7 +378,7 @@ def _plot_width() -> int:
 
 
 def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) -> None:
-    """Shares of the time of so many cards. Raises NvshareError if it cannot be written."""
+    """Draws the shares of `cards` GPUs' time. Raises NvshareError if a file cannot be written."""
     if not found.rows:
         print("Nothing was used.")
         return
@@ -397,7 +401,7 @@ def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) 
 
 
 def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, list[float]]:
-    """Of each name, the largest first; others last."""
+    """By label, the share of each step; the largest consumer first, OTHERS last."""
     number = -(-(found.until_usec - found.since_usec) // found.step_usec)
     sums: dict[str, int] = {}
     for row in found.rows:
@@ -411,7 +415,7 @@ def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, l
 
 
 def _marks(found: "History") -> list[tuple[float, str]]:
-    """At whole hours or days of the local time zone."""
+    """Labels of the time axis, at round times of the local time zone."""
     since, span = found.since_usec, found.until_usec - found.since_usec
     apart = next((one for one in APART if span < LABELS * one), APART[-1])
     first = aligned(since, apart) + (apart if aligned(since, apart) < since else 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where nvsharectl begins and ends."""
+"""The entry point of nvsharectl: parses the command line, runs the verb, reports errors."""
 
 import argparse
 import io
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the status to exit with. An error is a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
-    # Until all is understood. What stands behind "--" is for the program that `run` runs.
+    # A guess until the parser has succeeded. Words after "--" belong to the program of `run`.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         options = _parsed(given)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        drop(sys.stdout)                # whoever read it has enough of it
+        drop(sys.stdout)                # the reader has closed the pipe
         return 128 + signal.SIGPIPE
     except OSError as error:
         drop(sys.stdout)
@@ -50,26 +50,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(given: Sequence[str]) -> Options:
-    """What is asked for. Raises InvalidArgs; SystemExit after --help and --version."""
+    """The parsed command line. Raises InvalidArgs; SystemExit after --help and --version."""
     try:
         parser = build(VERBS)
         return parser.parse_args(given, argparse.Namespace(parser=parser))
     except SystemExit:
-        sys.stdout.flush()              # it cannot be written, or nobody reads it: as for a verb
+        sys.stdout.flush()              # an OSError goes to main(), as for a verb's output
         raise
 
 
 def _prepare_output() -> None:
-    if sys.stdout is None:              # closed by whoever started us
+    if sys.stdout is None:              # the parent process closed it
         sys.stdout = open(os.devnull, "w")      # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that has no "▶" shows a question mark, and not a traceback.
+        # An encoding without "▶" gets a question mark instead of a UnicodeEncodeError.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def act(options: Options) -> ExitCode | None:
-    """What the command line asks for: a verb, the predecessor's flags, or just a look."""
+    """Runs the verb, or else nvshare's flags -T and -S, or else `status`."""
     if settings.act_predecessors(options):
         return None
     verb: Verb = options.verb or status.STATUS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""park takes a program off its GPU until it uses that again; move takes it to another GPU."""
+"""nvsharectl park and move: take a program off its GPU until its next use, or to another GPU."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ from nvshared.cli.terms import Step, carry_out
 from nvshared.cli.verb import LONGEST_PID, Options, Verb, argument, whole
 from nvshared.control import Daemon
 
-PATIENCE = 600.0                        # seconds; a large program's memory may have to leave first
+PATIENCE = 600.0                        # seconds for a reply: evicting a large program takes long
 
 PID = argument(
     "pid", metavar="PID", help="a program that shares a GPU, as nvsharectl clients shows it",
@@ -20,7 +20,7 @@ PID = argument(
 def _change(
     options: Options, become: str, data: dict[str, object], put: Callable[[Daemon, int], None],
 ) -> None:
-    """Does it for each client of the process."""
+    """Calls `put` for each client of the process. `become`: the change in words, for errors."""
     with Daemon(options.bus, PATIENCE) as daemon:
         carry_out([
             Step(become, {"gpu": gpu, **data}, partial(put, daemon, client))

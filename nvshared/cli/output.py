@@ -16,11 +16,11 @@ from nvshared.tui.tables import Column, plain
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NARROWEST = 40                          # a terminal that says less is not believed
+NARROWEST = 40                          # columns; assumed if a terminal reports fewer
 
 
 def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> None:
-    """`data` as JSON if that is wanted, else whatever `text` prints."""
+    """Prints `data` as JSON with --json; calls `text`, which prints text, without."""
     if options.json:
         print(json.dumps(data, indent=2))
     else:
@@ -33,7 +33,7 @@ def drawable() -> bool:
 
 
 def show_table(columns: list[Column], rows: Iterable[Any]) -> None:
-    """A table: drawn for a terminal, plain for anything else."""
+    """Prints a table: drawn on a terminal, plain text elsewhere."""
     if drawable():
         from nvshared.tui.canvas import table
 
@@ -43,21 +43,21 @@ def show_table(columns: list[Column], rows: Iterable[Any]) -> None:
 
 
 def draw(what: "RenderableType") -> None:
-    """Something that rich can draw. It obeys NO_COLOR by itself."""
+    """Prints `what` with rich, which obeys NO_COLOR by itself."""
     from rich.console import Console
 
     Console(highlight=False).print(what)
 
 
 def complain(error: NvshareError, *, as_json: bool) -> None:
-    """Says on stderr what went wrong, if that can be written to; the exit status says it too."""
-    if sys.stderr is None:              # closed by whoever started us; print would take stdout
+    """Prints the error on stderr. If stderr cannot be written, only the exit status reports it."""
+    if sys.stderr is None:              # the parent closed it; print() would write to stdout
         return
     text = f"nvsharectl: {error}"
     if as_json:
         text = json.dumps({"error": error.message, "hint": error.hint, **error.details})
     elif sys.stderr.isatty():
-        # Whole words, and commands that can be copied: one line elsewhere, for those who search.
+        # Wrapped between words, so commands can be copied. In a file: one line, for grep.
         text = "\n".join(textwrap.wrap(
             text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
@@ -69,11 +69,11 @@ def complain(error: NvshareError, *, as_json: bool) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Says on stderr what may not be what the caller meant, though it is done."""
+    """Warns on stderr that a command, though carried out, may not do what the user meant."""
     if sys.stderr is not None:
         print(f"nvsharectl: warning: {sentence}", file=sys.stderr)
 
 
 def drop(stream: TextIO) -> None:
-    """Gives up what is left of it: Python would try once more when it exits, and complain."""
+    """Points the stream to /dev/null: flushing it again at exit would make Python complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -32,7 +32,7 @@ VERBS: tuple[Verb, ...] = (
 
 
 WIDTH = 78                              # of a terminal of 80
-FEW = 5                                 # so many choices are listed rather than guessed from
+FEW = 5                                 # choices that a hint lists; of more, it names the closest
 HELP_COLUMN = 18                        # where the help of an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
@@ -45,10 +45,10 @@ EXAMPLES = (
 
 
 class Parser(parser.Parser):
-    """It knows what was probably meant, and writes or fails."""
+    """argparse's parser, with hints in its errors, and OSError if help cannot be printed."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse drops what cannot be written without a word. Raises OSError."""
+        """Raises OSError if `message` cannot be written; argparse ignores that."""
         print(message, end="", file=file)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
@@ -66,7 +66,7 @@ class Parser(parser.Parser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """As argparse does it, but what a verb does not know is a matter of that verb's help."""
+        """Like argparse, but the error for an unknown argument refers to the help of its verb."""
         self._check_what_stands_first(args)
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -80,7 +80,7 @@ class Parser(parser.Parser):
     def _check_what_stands_first(self, args: Sequence[str]) -> None:
         """Raises InvalidArgs for an option before the verb that nvsharectl itself does not have.
 
-        argparse would take what follows it for the verb, and complain of that.
+        argparse would take the option's value for the verb, and report an unknown verb.
         """
         left = list(args)
         while left and left[0].startswith("-") and left[0] != "--":
@@ -104,7 +104,7 @@ class Parser(parser.Parser):
 
 
 class Version(argparse.Action):
-    """--version; finding the version out takes time, so only if it is asked for."""
+    """--version. Imports the version only when it is printed, since that takes time."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
         from nvshared import __version__
@@ -114,7 +114,7 @@ class Version(argparse.Action):
 
 
 def build(verbs: tuple[Verb, ...]) -> Parser:
-    """The parser; `verb` is None in what it returns if none was given."""
+    """The parser. The options that it returns have `verb` None if no verb was given."""
     parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl", allow_abbrev=False)
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     add_everywhere(parser, default=os.environ.get(BUS_VARIABLE) or "system")
@@ -133,7 +133,7 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
             verb.description, verb.examples, verb_parsers.add_parser, verb.more,
             name=verb.name, help=verb.summary, usage=verb.usage, allow_abbrev=False,
         )
-        # What stands before the verb is not forgotten when nothing stands after it.
+        # SUPPRESS: an option before the verb keeps its value unless it is repeated after it.
         add_everywhere(one, default=argparse.SUPPRESS)
         for names, settings in verb.arguments:
             one.add_argument(*names, **settings)
@@ -157,7 +157,7 @@ def _parser(
 
 
 def _lines(examples: tuple[tuple[str, str], ...]) -> list[str]:
-    """What each does beside it, or below where a terminal is too narrow for that."""
+    """Each example with its explanation beside it, or below it if a line would exceed WIDTH."""
     longest = max((len(command) for command, _ in examples), default=0)
     beside = [f"  {command.ljust(longest)}   {what}" for command, what in examples]
     if max(map(len, beside), default=0) <= WIDTH:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl preload: the library in every program of the machine."""
+"""nvsharectl preload: puts libnvshare.so into /etc/ld.so.preload, or takes it out."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ def _act(options: Options) -> None:
 
 
 def _enable(tree: "Tree", named: str | None) -> "tuple[Path, State, tuple[Tried, ...]]":
-    """The library's path, how things stood before, and what was tried."""
+    """Enables the library. Returns its path, the state before, and the programs tried."""
     from pathlib import Path
 
     from nvshared.preload import switch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl run: a program that shares its GPU."""
+"""nvsharectl run: starts a program with libnvshare.so preloaded."""
 
 import argparse
 import os
@@ -14,19 +14,19 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its frameworks cache
 MODULES = "PYTHONPATH"
 REQUIRED = "NVSHARE_REQUIRED"           # 1: the program waits for nvshared; 0: it runs unshared
-VERBOSE = "NVSHARE_VERBOSE"             # 1: it says that it waits, and for what
-NAME = "NVSHARE_NAME"                   # what people are shown
-GANG = "NVSHARE_GANG"                   # with whom the program has its turns, and how many they are
+VERBOSE = "NVSHARE_VERBOSE"             # 1: the program reports that it waits, and for what
+NAME = "NVSHARE_NAME"                   # the program's name in tables
+GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes
 RANKS_MOST = 1024
 NAME_LONGEST = 88                       # bytes, see libhook/include/nvshare/protocol.h
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
-    """There is no such program; the status is the one that shells give."""
+    """The program does not exist. The exit status is the one that shells use."""
 
 
 class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
-    """The program cannot be run; the status is the one that shells give."""
+    """The program cannot be run. The exit status is the one that shells use."""
 
 
 def _name(text: str) -> str:
@@ -84,7 +84,10 @@ def _act(options: Options) -> NoReturn:
 
 
 def _listens(path: str | None) -> bool:
-    """Whether somebody has the socket, who is not connected to: systemd would start the daemon."""
+    """Whether a process or systemd has bound the daemon's socket.
+
+    Probes with another socket type: a connection would make systemd start the daemon.
+    """
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
@@ -92,7 +95,7 @@ def _listens(path: str | None) -> bool:
             probe.connect(path or DEFAULT_SOCKET)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        except OSError:                 # of another kind, and alive; or a matter of the program
+        except OSError:                 # EPROTOTYPE: it is bound; the library reports other errors
             pass
     return True
 

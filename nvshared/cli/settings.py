@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for GPUs: set-tq, anti-thrash and reset; and nvshare's own flags, -T and -S."""
+"""Settings of GPUs: set-tq, anti-thrash and reset; and -T and -S, the predecessor's flags."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 
 def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None) -> None:
-    """Sets the quantum (0: auto) and the mode, where they are given, and says so."""
+    """Sets the quantum (0: auto) and the mode, unless they are None, and prints the result."""
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
     data: dict[str, Any] = {"gpu": gpu}
     sentences, steps = [], []
@@ -130,9 +130,9 @@ RESET = Verb(
 
 
 def act_predecessors(options: Options) -> bool:
-    """Sets what nvshare's own flags say on all GPUs. False: none is given.
+    """Carries out -T and -S, the predecessor's flags, on all GPUs. False: neither is given.
 
-    Raises InvalidArgs before a verb, where one may take them for its options.
+    Raises InvalidArgs if a verb follows: a user may take -T and -S for options of the verb.
     """
     usec, mode = options.set_tq, options.anti_thrash
     if usec is None and mode is None:

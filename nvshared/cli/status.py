@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things stand: status, clients (programs), tenants (whose they are), and top, live."""
+"""nvsharectl status, clients, tenants and top: show GPUs, programs and their tenants."""
 
 import json
 import os
@@ -155,9 +155,9 @@ TENANTS = Verb(
 )
 
 
-SHORTEST = 0.1                          # seconds; faster is not seen, only paid for
+SHORTEST = 0.1                          # seconds; polling faster would only cost time
 LONGEST = 3600.0
-DUMB = ("dumb", "unknown")              # terminals on which nothing can be drawn twice
+DUMB = ("dumb", "unknown")              # values of TERM without cursor movement
 
 
 def _interval(text: str) -> float:
@@ -186,7 +186,7 @@ def _act_top(options: Options) -> None:
 
 
 def _stream_top(options: Options) -> None:
-    """One line of JSON after the other, until whoever reads them has enough."""
+    """Prints a snapshot as a line of JSON in each interval, until the reader closes the pipe."""
     with Daemon(options.bus) as daemon:
         while True:
             print(json.dumps(daemon.snapshot().as_dict()), flush=True)
@@ -194,7 +194,7 @@ def _stream_top(options: Options) -> None:
 
 
 def _print_top(options: Options) -> None:
-    """One picture below the other, on a terminal that can do no more."""
+    """Prints the dashboard in each interval, for a terminal without cursor movement."""
     from rich.console import Console
 
     from nvshared.tui.past import Past

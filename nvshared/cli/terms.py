@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for programs and tenants: limit, weight, priority, suspend and resume.
+"""Terms of programs and tenants: limit, weight, priority, suspend and resume.
 
-Several changes may be for one command: whoever cannot have them all hears which of them hold.
+One command may need several changes. If a change fails, the error lists those that are in force.
 """
 
 import pwd
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """One change."""
+    """One change that the daemon is asked for."""
 
     name: str                           # what is changed, such as "memory limit"
-    data: dict[str, Any]                # its GPU's index (or None) as "gpu", and what it is set to
+    data: dict[str, Any]                # for --json: "gpu" (index or None), and the new values
     act: Callable[[], None]             # raises NvshareError
 
     def __str__(self) -> str:
@@ -35,17 +35,17 @@ class Step(NamedTuple):
 
 
 def carry_out(steps: Sequence[Step]) -> None:
-    """Takes the steps one after the other.
+    """Carries out the steps in order, up to the first that fails, and raises its error.
 
-    The error of one that fails ends it, and says what is done, what is not, and what may
-    be: in its message where there is more than one step, and in its details for --json.
+    The error lists the steps that are done, perhaps done and not done: in its details, for --json,
+    and in its message if there are several steps.
     """
     for at, step in enumerate(steps):
         try:
             step.act()
         except (NvshareError, KeyboardInterrupt) as reason:
             error = reason if isinstance(reason, NvshareError) else Interrupted("interrupted")
-            done = at + 1 if isinstance(error, NotKept) else at     # what is not kept holds
+            done = at + 1 if isinstance(error, NotKept) else at     # NotKept: in force, not stored
             tried = done if error.answered else done + 1
             parts = {"done": steps[:done], "unknown": steps[done:tried], "not_done": steps[tried:]}
             error.details = {name: [one.data for one in part] for name, part in parts.items()}
@@ -58,7 +58,7 @@ def carry_out(steps: Sequence[Step]) -> None:
 
 
 def set_terms(options: Options, terms: Mapping[str, int]) -> None:
-    """Sets terms of the target by their names on the bus; 0 takes back. Says what then holds."""
+    """Sets terms, named as on D-Bus, of a tenant or process; 0: unset. Prints the result."""
     if isinstance(options.target, str):
         _set_for_tenant(options, options.target, terms)
     else:
@@ -89,7 +89,7 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
 
 
 def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
-    """On the GPU that is named, or on all that the program uses."""
+    """Sets terms of a process on the GPU of --gpu, or on all GPUs that it uses."""
     gpu, around = options.gpu, list["Tenant"]()
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
@@ -129,14 +129,14 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
-    """Says which limit of a tenant is tighter than this one."""
+    """Prints the lowest limit of these tenants if it is tighter than `value`."""
     outer = tightest(around, term, value) if term in _LIMITS else None
     if outer is not None:
         print(f"A tighter limit holds: {term_sentence(outer, term)}")
 
 
 def tightest(around: "Iterable[Tenant]", term: str, value: int) -> "Tenant | None":
-    """The tenant whose limit is below `value`, where 0 is no limit of bytes, and lowest."""
+    """The tenant with the lowest limit, if that limit is tighter than `value`."""
     usual = USUAL_TERMS[term]
     limited = [one for one in around if one.value(term) != usual]
     least = min(limited, key=lambda one: one.value(term), default=None)
@@ -146,7 +146,7 @@ def tightest(around: "Iterable[Tenant]", term: str, value: int) -> "Tenant | Non
 
 
 def _has_account(name: str) -> bool:
-    """Whether a tenant is none of a user, or of one that has a name here."""
+    """False for the tenant of a user name that this machine does not know."""
     kind, _, user = name.partition(":")
     if kind != "user" or user.isdecimal():
         return True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To try it: nvsharectl demo, and trial, the service on simulated GPUs for all users' programs.
+"""nvsharectl demo and trial. A trial runs the service on simulated GPUs, for all users' programs.
 
-For a trial, a drop-in of the unit, below /run, makes the service find the simulated driver, and
-keep terms and history in a folder of the trial. All users may write to the file with the state of
+During a trial, a drop-in of the unit, below /run, makes the service load the simulated driver, and
+keep terms and history in the trial's folder. All users may write to the file with the state of
 the GPUs, as they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are and how
 large, so programs and a restarted service find the same ones. A reboot removes all of it.
 """
@@ -25,14 +25,14 @@ from nvshared.units import MIB
 
 ACTIONS = ("start", "stop")
 FOLDER = Path(TRIAL_FOLDER)
-STATE = FOLDER / "state"                # of the service during the trial
+STATE = FOLDER / "state"                # the service's state directory during a trial
 DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
 SERVICE = "nvshared.service"
 RAN = "ran"                             # a file in the folder: the service ran before
 MOST_GPUS = 16
 LEAST_MEMORY = 64 * MIB
 DAEMON = "/usr/bin/nvshared"
-CONTEXT = 8 * MIB                       # what one takes of a simulated GPU
+CONTEXT = 8 * MIB                       # bytes that a CUDA context takes of a simulated GPU
 
 
 def _act(options: Options) -> None:
@@ -87,8 +87,8 @@ def _start(options: Options) -> None:
 
 
 def _make_folder(gpus: int, memory: int) -> None:
-    """Programs of all users read the settings and write to the state, whatever root's umask is."""
-    _remove_folder()                    # what an interrupted start has left
+    """Creates the trial's folder. All users may read `settings` and write `gpus`, despite umask."""
+    _remove_folder()                    # left by an interrupted start
     FOLDER.mkdir()
     FOLDER.chmod(0o755)
     for name, mode, text in (("settings", 0o644, f"gpus {gpus}\nmemory {memory}\n"),
@@ -124,11 +124,11 @@ def _stop(options: Options) -> None:
 
 
 def _undo() -> bool:
-    """True: the service ran before the trial, and runs again."""
+    """Ends the trial. True: the service ran before the trial, and was started again."""
     ran = (FOLDER / RAN).exists()
     DROP_IN.unlink(missing_ok=True)
     with suppress(OSError):
-        DROP_IN.parent.rmdir()          # unless there are others
+        DROP_IN.parent.rmdir()          # fails if it has other drop-ins
     _remove_folder()
     _systemctl("daemon-reload")
     _systemctl("restart" if ran else "stop", SERVICE)
@@ -136,7 +136,7 @@ def _undo() -> bool:
 
 
 def _nobody_shares(options: Options) -> None:
-    """Raises NvshareError if programs would stand still when the service changes its GPUs."""
+    """Raises NvshareError if clients would lose their GPU when the service restarts."""
     if unit.state(SERVICE).get("ActiveState") != "active":
         return
     with Daemon(options.bus) as daemon:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: preempt ends those on a GPU; drain lets in who fits, so that nvshared can be stopped."""
+"""nvsharectl preempt ends turns; drain prepares programs for a stop of nvshared."""
 
 import time
 from typing import TYPE_CHECKING
@@ -52,11 +52,11 @@ PREEMPT = Verb(
 )
 
 
-LOOK = 1.0                              # seconds between two looks
-SETTLED = 5                             # looks at which nothing has changed: nobody else fits,
-SLOW = 30                               # or so many, if memory seems to be on its way
+LOOK = 1.0                              # seconds between two polls
+SETTLED = 5                             # polls without a change until --no-wait gives up,
+SLOW = 30                               # and the same while a program is in a state of MOVING
 LONGEST = 60.0                          # seconds for --no-wait, whatever changes meanwhile
-EMPTY_WITHIN = 3600.0                   # seconds; all of a GPU's programs, one after the other
+EMPTY_WITHIN = 3600.0                   # seconds for a reply: --gpu moves programs one by one
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
@@ -104,7 +104,7 @@ def _act_drain(options: Options) -> None:
 
 
 def _tell(left: "list[ClientSnapshot]", told: dict[int, str]) -> None:
-    """Names those who have come to this, and those who have come out of it."""
+    """Prints each program once when it joins `left`, and again when it leaves `left`."""
     for one in left:
         if one.id not in told:
             told[one.id] = process(one)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verb of nvsharectl is.
+"""Verb, the type of nvsharectl's verbs; parsers of values and arguments that several verbs use.
 
 A module of this package defines `VERB = Verb(…)`, and parser.py lists it; help,
-completion and dispatch follow from that. A module imports at its top only what
-is cheap; rich and the like are imported by the action that draws with them.
+completion and dispatch use that list. At their top, modules import only what is
+imported fast; an action that draws imports rich itself.
 """
 
 import argparse
@@ -17,38 +17,38 @@ from nvshared.tui.terms import MEANINGS
 
 Options = argparse.Namespace
 MODES = ("auto", "on", "off")
-AUTO = "auto"                           # a quantum that follows from what hand-overs cost
-QUANTUM = f"TIME|{AUTO}"                # what stands for one in help
-LONGEST_PID = 1 << 22                   # as the kernel has it
+AUTO = "auto"                           # nvshared chooses the quantum by the cost of hand-overs
+QUANTUM = f"TIME|{AUTO}"                # metavar of a quantum
+LONGEST_PID = 1 << 22                   # the kernel's PID_MAX_LIMIT
 
 
 class Argument(NamedTuple):
-    """What argparse's add_argument() is given."""
+    """Arguments for argparse's add_argument()."""
 
     names: tuple[str, ...]
     options: dict[str, Any]
 
 
 def argument(*names: str, **options: Any) -> Argument:
-    """One of a verb's, as add_argument() takes it."""
+    """An argument or option of a verb; parameters as of add_argument()."""
     return Argument(names, options)
 
 
 class Verb(NamedTuple):
-    """One thing that nvsharectl does."""
+    """One subcommand of nvsharectl."""
 
     name: str
     summary: str                        # one line, for the list of verbs
-    description: str                    # what one should know before using it
+    description: str                    # for --help
     examples: tuple[tuple[str, str], ...]           # (command, what it does)
     act: Callable[[Options], ExitCode | None]       # None: OK
     arguments: tuple["Argument", ...] = ()
-    usage: str | None = None            # what stands behind "usage:"; None: what argparse makes
-    more: str = ""                      # sections that stand below the examples, as they are
+    usage: str | None = None            # text behind "usage:"; None: by argparse
+    more: str = ""                      # sections below the examples, printed unchanged
 
 
 def whole(text: str, most: int, wrong: str, least: int = 1) -> int:
-    """A whole number from the command line. Raises InvalidArgs: `wrong`, and what is right."""
+    """Parses a whole number. Raises InvalidArgs with `wrong` and, as hint, the valid range."""
     try:
         return quantity.whole(text, least, most)
     except ValueError as error:
@@ -56,7 +56,7 @@ def whole(text: str, most: int, wrong: str, least: int = 1) -> int:
 
 
 def number_or_none(term: str) -> Callable[[str], int]:
-    """Reads a term from the command line; 0 for none, which takes back what was set."""
+    """A parser for values of `term`; "none", which unsets the term, is 0."""
     def parsed(text: str) -> int:
         try:
             return 0 if text == "none" else MEANINGS[term].parse(text)
@@ -68,7 +68,7 @@ def number_or_none(term: str) -> Callable[[str], int]:
 
 
 def quantum(text: str) -> int:
-    """Microseconds from the command line, 0 for auto. Raises InvalidArgs."""
+    """Parses a quantum to microseconds; auto is 0. Raises InvalidArgs."""
     try:
         return 0 if text == AUTO else quantity.quantum(text)
     except ValueError as error:
@@ -76,7 +76,7 @@ def quantum(text: str) -> int:
 
 
 def gpu(without: str) -> Argument:
-    """--gpu G, for verbs that change one card or all."""
+    """The option --gpu, for verbs that change one GPU or several. `without`: which, by default."""
     return argument(
         "--gpu", metavar="GPU",
         help=f"index, UUID or PCI address of one GPU; without it, {without}",
@@ -87,7 +87,7 @@ GPU = gpu("all GPUs")
 
 
 def tenant(text: str) -> str:
-    """KIND:NAME from the command line; the daemon knows the kinds. Raises InvalidArgs."""
+    """Checks for the form KIND:NAME; the daemon checks the kind. Raises InvalidArgs."""
     if ":" not in text:
         raise InvalidArgs(f"{text!r} is no tenant", f"give {TENANT_KINDS}")
     return text
@@ -107,7 +107,7 @@ def _target(text: str) -> int | str:
     )
 
 
-# A number or a text; --gpu G is for the former.
+# `target` is an int (process id) or a str (tenant). --gpu is only for a process id.
 TARGET = (
     argument(
         "target", metavar="PID|TENANT", type=_target,
@@ -119,7 +119,7 @@ TARGET = (
 
 
 def add_everywhere(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """The options that may stand before the verb or after it."""
+    """Adds the options that are accepted both before and after the verb."""
     parser.add_argument(
         "--bus", metavar="BUS", default=default,
         help=f"message bus of nvshared: system, session or an address (or set {BUS_VARIABLE})",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU the demonstration runs on: a real one if there is one that works, else simulated."""
+"""The GPU of the demonstration: a real one if one works, else a simulated one."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from nvshared.units import GIB, KIB, MIB
 
 SIMULATED_MEMORY = 256 * MIB
 SIMULATED_COPY_RATE = 4 * GIB           # bytes a second each way
-MOST = 8 * GIB                          # of a real card: more only takes longer
-LEAST = 256 * MIB                       # below this a context alone fills the card
+MOST = 8 * GIB                          # bytes used of a real card; more would only take longer
+LEAST = 256 * MIB                       # bytes; below, a context alone would fill the card
 HOST_SHARE = 0.5                        # of the free host memory, for what is swapped out
-NO_DRIVER = 5                           # nvshare-workload's exit status
+NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class DemoGPU:
 
     name: str
     total: int                          # bytes
-    capacity: int                       # of these, what the programs shall share
+    capacity: int                       # bytes of `total` that the programs share
     simulated: bool
-    why: str                            # it is simulated, or how much of it is used
-    ballast: int                        # bytes to be taken away for the rest to be `capacity`
+    why: str                            # why it is simulated, or how much of it is used
+    ballast: int                        # free bytes to occupy so that `capacity` bytes stay free
     environment: Mapping[str, str]      # for every process that uses it
 
     def without_sharing(self) -> dict[str, str]:
-        """The environment of a program that uses the GPU as if we did not exist."""
+        """The environment of a program that uses the GPU without nvshared."""
         return dict(self.environment)
 
     def with_sharing(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
     `simulate`: do not even look for a real one. Raises NvshareError if a real
     one works but has too little memory left.
     """
-    # A name where no daemon listens, lest the machine's own has a say in what runs unshared.
+    # A socket without a daemon: programs must not find the machine's own nvshared.
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
     environment[library.PRELOAD] = ":".join(library.preloads(environment))
     if simulate:
@@ -105,7 +105,7 @@ def _free_host_memory() -> int:
 
 
 async def _try(environment: Mapping[str, str]) -> tuple[int, Event, str]:
-    """Computes a little on the GPU: exit status, the "allocated" event, last words."""
+    """Runs nvshare-workload: its exit status, "allocated" event, and last line on stderr."""
     command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
     async with running(command, environment) as process:
         output, errors = await process.communicate()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: three acts, from the first to the last line, and what came of them.
+"""The demonstration: runs two programs in three acts, and reports their times and results.
 
-Together under nvshared, one after the other, together without nvshared. Each program does the same
-in all three and needs 70 % of the GPU's memory. Its numbers follow from its seed, so its results
-must be the same in all three, and are checked word for word against what the CPU computes.
+The acts: together under nvshared, one after the other, together without nvshared. A program needs
+70 % of the GPU's memory, and computes the same from its seed in each act. So its results must be
+the same in all acts. Each program checks every word of them against the CPU's results.
 
-Ctrl-C, a closed terminal and `kill` end it in the same orderly way. The signal cancels the one task
-there is. Cancellation arrives where that task waits and nowhere else, so whatever was made is known
-to the block that removes it again. More signals change nothing: what ends is ending already.
+Ctrl-C, a closed terminal and `kill` end the demonstration in the same way. The signal cancels the
+main task, which is interrupted only where it waits. So each resource is already known to the block
+that removes it. Further signals are ignored.
 """
 
 import asyncio
@@ -31,29 +31,29 @@ from nvshared.tui.figures import size
 from nvshared.tui.tables import NARROWEST, Column, Give
 from nvshared.units import GIB, MIB
 
-SHARE = 0.7                             # of the GPU's memory, for each of two programs
+SHARE = 0.7                             # of the GPU's memory, for each program
 STEPS = 4
-STEP_GPU_US = 700_000                   # a step's time on the GPU, besides computing
-STEP_CPU_MS = 700                       # and on the CPU
+STEP_GPU_US = 700_000                   # GPU time of a step, besides the computation
+STEP_CPU_MS = 700                       # CPU time of a step
 CHUNKS = 12
-BLOCK = 2 * MIB                         # what memory is backed with, so nothing is rounded
-LOOK = 0.2                              # seconds between two looks at the daemon
+BLOCK = 2 * MIB                         # granularity of device memory: multiples are not rounded
+LOOK = 0.2                              # seconds between two polls of the daemon
 HOLD_CHUNK = GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """How one of them went."""
+    """The result of one act."""
 
     name: str
     outcomes: tuple[Outcome, ...]
-    seconds: float                      # until the last results were there
+    seconds: float                      # until the last program had its results
     handovers: int = 0
     bytes_moved: int = 0                # in both directions
 
 
 def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
-    """The two programs."""
+    """The two programs, sized for the GPU."""
     memory = int(gpu.capacity * SHARE) // BLOCK * BLOCK
     chunk = (memory // CHUNKS // BLOCK + 1) * BLOCK
     chunks = -(-memory // chunk)
@@ -65,7 +65,7 @@ def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
 
 
 async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
-    """Both at once, with nvshared."""
+    """Act 1: both programs at once, with nvshared."""
     environment = gpu.with_sharing()
     async with service(gpu, folder) as started:
         with (
@@ -91,14 +91,14 @@ async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
 
 
 async def in_turn(gpu: DemoGPU, show: Show) -> Act:
-    """One after the other, without nvshared."""
+    """Act 2: one program after the other, without nvshared."""
     environment = gpu.without_sharing()
     outcomes = tuple([await _perform(task, environment, show) for task in tasks(gpu)])
     return Act("one after the other", outcomes, sum(outcome.seconds for outcome in outcomes))
 
 
 async def unshared(gpu: DemoGPU, show: Show) -> Act:
-    """Both at once without nvshared: the second starts when the first has its memory."""
+    """Act 3: both without nvshared; the second starts once the first has its memory."""
     environment = gpu.without_sharing()
     first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
@@ -138,13 +138,13 @@ async def _look(handovers: Handovers, daemon: Daemon | None, show: Show) -> None
     for turn in handovers.new():
         show.turned(turn)
     if daemon is not None:
-        # In a thread: a daemon that is slow to answer must not keep a signal waiting.
+        # In a thread: a slow reply of the daemon must not delay the handling of a signal.
         show.looked(await asyncio.to_thread(daemon.snapshot))
 
 
 @contextlib.asynccontextmanager
 async def _ballast(gpu: DemoGPU) -> AsyncIterator[None]:
-    """Takes the part of a large card that the programs shall not see."""
+    """Occupies the part of a large card's memory that the programs shall not use."""
     command = [
         str(library.workload()), "--json", "--hold",
         "--memory", str(gpu.ballast), "--chunk", str(HOLD_CHUNK),
@@ -180,7 +180,7 @@ COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All three acts."""
+    """The results of all three acts."""
 
     gpu: DemoGPU
     shared: Act
@@ -193,12 +193,12 @@ class Report:
         return (self.shared, self.in_turn, self.unshared)
 
     def faults(self) -> list[str]:
-        """What is not as it must be, a sentence each; empty if all is well."""
+        """The unexpected results, a sentence each; empty if there are none."""
         found = [
             f"{act.name}: {verdict(outcome)}"
             for act in (self.shared, self.in_turn) for outcome in act.outcomes if not outcome.right
         ]
-        # Without nvshared the second may be refused memory; the first must not be disturbed.
+        # Without nvshared the second program may run out of memory; the first must succeed.
         first, second = self.unshared.outcomes
         if not first.right:
             found.append(f"{self.unshared.name}: {verdict(first)}")
@@ -213,7 +213,7 @@ class Report:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """What --json prints. Bytes and seconds."""
+        """The report as --json prints it, in bytes and seconds."""
         return {
             "gpu": self.gpu.name,
             "simulated": self.gpu.simulated,
@@ -247,11 +247,11 @@ def _program(outcome: Outcome) -> dict[str, Any]:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST_TMPDIR = 60                     # characters: a socket's path may have 107 in all
+LONGEST_TMPDIR = 60                     # characters; the path of a socket has 107 at most
 
 
 def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Plays it. Raises NvshareError; SystemExit for a signal, when all is cleared away."""
+    """Runs the demonstration. Raises NvshareError; SystemExit after a signal and the clean-up."""
     received: list[signal.Signals] = []
 
     async def main() -> Report:
@@ -276,9 +276,9 @@ def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
 
 
 async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Plays the three acts, seen in `file`. Raises NvshareError if one cannot be played.
+    """Runs the three acts and shows them in `file`. Raises NvshareError if one cannot run.
 
-    `simulate`: on a simulated GPU even where there is a real one.
+    `simulate`: use a simulated GPU even if the machine has a real one.
     """
     place = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TMPDIR else None
     with tempfile.TemporaryDirectory(prefix="nvshare-demo-", dir=place) as name:

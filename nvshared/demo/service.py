@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of the demonstration's own, on a bus of its own if that can be had."""
+"""Runs a private nvshared for the demonstration, on a private D-Bus if dbus-daemon exists."""
 
 import asyncio
 import os
@@ -17,9 +17,9 @@ from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.workload import running
 from nvshared.errors import NvshareError
 
-START = 20.0                            # seconds a daemon may take until it is ready
-TQ = 2                                  # seconds: programs that never pause must hand over too
-# What would give the daemon other settings than its file.
+START = 20.0                            # seconds until the daemon must be ready
+TQ = 2                                  # seconds; short, so that busy programs hand over, too
+# Variables that would override the daemon's configuration file; removed.
 SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_PID", "LISTEN_FDS")
 
 BUS = """\
@@ -49,9 +49,9 @@ capacity = {capacity}
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A daemon that is ready."""
+    """A running daemon."""
 
-    bus: str                            # its address, "" without one
+    bus: str                            # address of its D-Bus; "": it has none
     trace: Path
 
 
@@ -68,7 +68,7 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[Service]:
         configuration.write_text(CONFIGURATION.format(
             socket=folder / "nvshare.sock", bus=bus or "none", trace=trace,
             state=folder / "state",
-            # A share, since it goes for all cards of the machine, and others may be smaller.
+            # In percent: the setting applies to all cards, and another card may be smaller.
             tq=TQ, capacity=f"{100 * gpu.capacity / gpu.total:.2f}%",
         ))
         await _start_daemon(stack, gpu, folder, configuration)
@@ -94,13 +94,13 @@ async def _start_bus(stack: AsyncExitStack, program: str, folder: Path) -> str:
 async def _start_daemon(
     stack: AsyncExitStack, gpu: DemoGPU, folder: Path, configuration: Path
 ) -> None:
-    # It says when it is ready as it would say to systemd.
+    # The daemon reports by systemd's protocol, sd_notify, that it is ready.
     notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     notifications.setblocking(False)
     notifications.bind(str(folder / "notify"))
     environment = {**gpu.without_sharing(), "NOTIFY_SOCKET": str(folder / "notify")}
     environment = {name: text for name, text in environment.items() if name not in SETTINGS}
-    # It finds its modules where this program found them, which may be no place of Python's own.
+    # nvshared may be imported from outside Python's default path: pass this process's path.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     log = folder / "nvshared.log"
     with log.open("wb") as file:
@@ -118,7 +118,7 @@ async def _start_daemon(
 
 
 async def _ready(process: Process, notifications: socket.socket) -> None:
-    """Returns when the daemon says so, or has ended."""
+    """Returns when the daemon reports that it is ready, or has ended."""
     loop = asyncio.get_running_loop()
 
     async def listen() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon's trace says of hand-overs: who holds the GPU, and what moved for it."""
+"""Counts hand-overs and moved bytes from the daemon's trace, and shows the demonstration."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from nvshared.tui.programs import Dashboard
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program's memory is; bytes."""
+    """Bytes of a program's memory by where they are."""
 
     resident: int = 0
     swapped: int = 0
@@ -31,28 +31,28 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A program has just been let onto the GPU."""
+    """A turn that has begun."""
 
-    at: int                             # microseconds, on a clock of the daemon's
+    at: int                             # microseconds of the daemon's clock
     pid: int
-    places: dict[int, Place]            # of all programs, by pid
+    places: dict[int, Place]            # by pid, for all programs
 
 
 @dataclass(slots=True)
 class Handovers:
-    """Reads a trace as it grows."""
+    """Reads a trace while the daemon writes it, and counts."""
 
     trace: TextIO
     turns: int = 0
-    handovers: int = 0                  # turns that another program had before
+    handovers: int = 0                  # turns that follow a turn of another program
     bytes_in: int = 0
     bytes_out: int = 0
     _holder: int = 0
     _places: dict[int, Place] = field(default_factory=dict)
-    _cut: str = ""                      # a line of which only the beginning is there yet
+    _cut: str = ""                      # the incomplete last line
 
     def new(self) -> Iterator[Turn]:
-        """Counts what was written since the last call; the turns that began."""
+        """Counts the lines written since the last call, and yields the turns that began."""
         *lines, self._cut = (self._cut + self.trace.read()).split("\n")
         for line in lines:
             yield from self._count(json.loads(line))
@@ -60,7 +60,7 @@ class Handovers:
     def _count(self, line: dict[str, Any]) -> Iterator[Turn]:
         pid = line.get("pid", 0)
         if memory := line.get("memory"):
-            # What was never written is neither here nor there.
+            # Memory that was never written is neither resident nor swapped.
             swapped = min(memory["allocated"] - memory["resident"], memory["host"])
             self._places[pid] = Place(memory["resident"] + memory["pinned"], swapped)
         match line.get("event"), line.get("report"):
@@ -83,7 +83,7 @@ ENDED = {"finished", "checked", "failed"}
 
 @dataclass(slots=True)
 class Progress:
-    """How far a program is."""
+    """A program's progress."""
 
     task: Task
     pid: int
@@ -91,7 +91,7 @@ class Progress:
     words: str = "starting"
 
     def note(self, event: Event) -> None:
-        """Takes in what the program says."""
+        """Updates the progress by an event that the program printed."""
         match event["event"]:
             case "allocated":
                 self.words = f"has {size(event['bytes'])} of GPU memory"
@@ -107,13 +107,13 @@ class Progress:
 
 
 class Show:
-    """Shows what happens: on a terminal as a picture, elsewhere with a line for each event.
+    """Shows the demonstration: on a terminal as a picture, elsewhere as a line for each event.
 
-    The picture is the dashboard of `nvsharectl top` above how far the programs are.
+    The picture is the dashboard of `nvsharectl top` above the programs' progress.
     """
 
     def __init__(self, file: TextIO, live: Live | None = None) -> None:
-        """`live`: where the picture is drawn; None: lines are written."""
+        """`live`: draws the picture; None: print lines to `file`."""
         self._file = file
         self._live = live
         self._programs: dict[int, Progress] = {}
@@ -135,16 +135,16 @@ class Show:
         self._draw()
 
     def said(self, task: Task, event: Event) -> None:
-        """A program said something; "failed" with a "message" is said for it."""
+        """A program printed an event. The caller adds "failed", with a "message"."""
         for progress in self._programs.values():
             if progress.task is task:
                 progress.note(event)
-                if event["event"] in ENDED:     # its steps would be too many lines
+                if event["event"] in ENDED:     # a line for each step would be too many
                     self._print(f"{task.name}: {progress.words}")
         self._draw()
 
     def turned(self, turn: Turn) -> None:
-        """The GPU changed hands."""
+        """A turn began."""
         places = []
         for pid, progress in self._programs.items():
             if place := turn.places.get(pid):
@@ -154,7 +154,7 @@ class Show:
             self._print(f"{holder.task.name} holds the GPU; {', '.join(places)}")
 
     def looked(self, snapshot: Snapshot) -> None:
-        """The daemon was asked how things stand."""
+        """A new snapshot of the daemon was fetched."""
         self._snapshot = snapshot
         self._draw()
 
@@ -182,7 +182,7 @@ class Show:
 
 @contextmanager
 def show_on(file: TextIO) -> Iterator[Show]:
-    """What suits the file. A picture is cleared away in the end."""
+    """A Show for `file`: a picture on a terminal, removed at the end; lines elsewhere."""
     if not file.isatty() or os.environ.get("TERM") == "dumb":
         yield Show(file)
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Child processes that never outlive the demonstration.
 
-Each is in a session of its own, so that a Ctrl-C in the terminal reaches only
-us and we decide in which order things end; and each asks the kernel to be
-killed when we die, should we be killed before we can.
+Each child runs in its own session. So Ctrl-C in the terminal reaches only this
+process, which ends its children in order. If this process is killed, the kernel
+kills the children (PR_SET_PDEATHSIG).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import IO, Any
 from nvshared import library
 
 PR_SET_PDEATHSIG = 1
-PATIENCE = 3.0                          # seconds to end by itself once asked to
+PATIENCE = 3.0                          # seconds between the signal `stop` and SIGKILL
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,12 +35,12 @@ async def running(
     stderr: int | IO[bytes] | None = asyncio.subprocess.PIPE,
     stop: signal.Signals = signal.SIGKILL,
 ) -> AsyncIterator[Process]:
-    """A process that is gone when the block is left: told by `stop` first, then killed."""
+    """Runs a process while the block runs. Then sends `stop`, and SIGKILL after PATIENCE."""
     parent = os.getpid()
 
     def prepare() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:      # we died before the kernel knew
+        if os.getppid() != parent:      # the parent died before prctl()
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = await asyncio.create_subprocess_exec(
@@ -66,7 +66,7 @@ async def running(
 
 
 async def _end(process: Process) -> None:
-    """Kills it with all that it started, and returns when it is gone, even if we are cancelled."""
+    """Kills the process's group, and waits for the process, even if cancelled meanwhile."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -80,25 +80,25 @@ async def _end(process: Process) -> None:
         raise asyncio.CancelledError
 
 
-OUT_OF_MEMORY = 3                       # nvshare-workload's exit status
+OUT_OF_MEMORY = 3                       # exit status of nvshare-workload when an allocation fails
 
 Event = dict[str, Any]                  # one line of nvshare-workload --json
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a program is to do."""
+    """The parameters of a run of nvshare-workload."""
 
-    name: str                           # for people
+    name: str                           # shown to the user
     memory: int                         # bytes
     chunk: int                          # bytes
     steps: int
-    cpu_ms: int                         # on the CPU after each step
-    kernel_us: int                      # on the GPU for each chunk and step, besides computing
+    cpu_ms: int                         # CPU time after each step
+    kernel_us: int                      # GPU time for each chunk and step, besides computing
     seed: int
 
     def command(self) -> list[str]:
-        """As nvshare-workload is called."""
+        """The command line."""
         return [
             str(library.workload()), "--json",
             "--memory", str(self.memory), "--chunk", str(self.chunk),
@@ -109,18 +109,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went."""
+    """The result of a run."""
 
     task: Task
     status: int                         # exit status, negative for a signal
-    checksum: str                       # of all its memory, "" if it did not get that far
-    right: bool                         # every chunk is what the CPU computes
-    seconds: float                      # from its start to its results, the check left out
-    message: str                        # its last words on stderr
+    checksum: str                       # of all its memory; "": it did not finish
+    right: bool                         # every chunk equals the CPU's result
+    seconds: float                      # from its start to its results, without the check
+    message: str                        # the last line on stderr
 
     @property
     def out_of_memory(self) -> bool:
-        """It was refused memory and ended for it."""
+        """The program ended because an allocation failed."""
         return self.status == OUT_OF_MEMORY
 
 
@@ -130,7 +130,7 @@ async def perform(
     began: Callable[[int], None],
     said: Callable[[Event], None],
 ) -> Outcome:
-    """Runs the program to its end. `began` is told its pid, `said` everything it says."""
+    """Runs the program to its end. Calls `began` with its pid, and `said` with each event."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     seconds = 0.0

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with nvshared on this machine, and what to do about it.
+"""Finds what keeps programs of this machine from sharing GPUs, with advice.
 
     for finding in examine("system").findings:
         print(finding.grade, finding.topic, finding.words, finding.advice)
 
-Each module looks at one thing and needs none of the others to work: with the
-daemon down, without a bus or without a driver there is only more to find.
+Each module examines one part. If the daemon, the bus or the driver is missing,
+that is a finding, and the other modules go on.
 """
 
 from dataclasses import asdict, dataclass
@@ -20,18 +20,18 @@ __all__ = ["Examination", "Finding", "Grade", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found; `as_dict` is what --json prints."""
+    """All findings. --json prints `as_dict`."""
 
-    version: str                        # of this command
+    version: str                        # of nvsharectl
     findings: tuple[Finding, ...]
 
     @property
     def healthy(self) -> bool:
-        """Nothing keeps programs from sharing their GPU."""
+        """Whether no finding is a fault."""
         return all(finding.grade is not Grade.FAULT for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The findings as values for JSON."""
         return {
             "version": self.version,
             "healthy": self.healthy,
@@ -40,7 +40,7 @@ class Examination:
 
 
 def examine(bus: str) -> Examination:
-    """Looks at everything; `bus` is where nvshared would be. Never raises NvshareError."""
+    """Runs all checks; `bus`: the bus of nvshared. Never raises NvshareError."""
     seen = cards.look()
     answer = service.ask(bus)
     findings = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver, the cards as NVML tells of them, and which programs on these share, or do not."""
+"""Checks the driver, the cards by NVML, and which programs share their card or do not."""
 
 import ctypes
 import os
@@ -22,26 +22,26 @@ from nvshared.quantity import rounded, sized
 
 @dataclass(frozen=True, slots=True)
 class InspectedGPU:
-    """One card at one moment."""
+    """NVML's data of one card."""
 
     facts: Facts
     mode: Mode
-    sample: Sample | None               # None: it does not answer
+    sample: Sample | None               # None: NVML returned an error
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The driver and all cards, or why there are none."""
+    """NVML's data of the driver and all cards, or the error."""
 
     driver: str = ""                    # version
     cards: tuple[InspectedGPU, ...] = ()
     error: NvshareError | None = field(default=None)
-    trial: str = ""                     # the variables with which programs find its GPUs, if any
+    trial: str = ""                     # during a trial: variables by which programs find its GPUs
 
 
 def look() -> Seen:
-    """Asks NVML. During a trial it is the simulated one, as for the service."""
+    """Reads all from NVML; during a trial from the simulated NVML, as the service does."""
     trial = ""
     try:
         if Path(TRIAL_FOLDER).is_dir():
@@ -55,7 +55,7 @@ def look() -> Seen:
 
 
 def _find_trial() -> str:
-    """Loads the simulated NVML, which this process then has in place of the driver's.
+    """Loads the simulated NVML, which this process then uses instead of the driver's NVML.
 
     Raises NvshareError if it is not installed.
     """
@@ -66,7 +66,7 @@ def _find_trial() -> str:
 
 
 def findings(seen: Seen) -> Iterator[Finding]:
-    """The trial if one is on, the driver, then each card."""
+    """Findings about a trial, the driver, and each card."""
     if seen.trial:
         yield note(
             "trial", "the service shares simulated GPUs, and no real one",
@@ -81,7 +81,7 @@ def findings(seen: Seen) -> Iterator[Finding]:
 
 
 def neighbours(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Finding]:
-    """Which cards can use the memory of others for what is swapped, and why others cannot.
+    """Which cards can swap to another card's memory, and why the others cannot.
 
     `mode`: the setting `neighbour`.
     """
@@ -163,7 +163,7 @@ OUTDATED = OURS + " (deleted)"
 
 
 def programs(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
-    """Clients as NVML and as nvshared see them."""
+    """Compares the processes that NVML lists with nvshared's clients."""
     clients = snapshot.clients if snapshot is not None else ()
     sharing = {(client.gpu, client.pid) for client in clients}
     if sharing:
@@ -183,10 +183,10 @@ def programs(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
 
 
 def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
-    """Programs in control groups that may have less memory than a card has."""
+    """Programs whose cgroup's memory limit is below the size of the largest card."""
     card = max((card.facts.memory_total for card in seen.cards), default=0)
     inside: dict[Limit, list[int]] = {}
-    limit_of = cache(Group.limit)       # the same for all programs, though it changes
+    limit_of = cache(Group.limit)       # read once, so that programs are grouped by equal limits
     for pid in pids:
         groups = cgroup.chain(host.process(pid, "cgroup"))
         limits = [limit for group in groups if (limit := limit_of(group)) is not None]
@@ -202,7 +202,7 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
 
 
 def _unshared(gpu: int, pid: int, memory: int | None, heard: bool) -> Finding:
-    """`heard`: nvshared has said that this is no client of its own."""
+    """`heard`: nvshared answered, and the process is not one of its clients."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)
@@ -230,7 +230,7 @@ def _mapped(pid: int) -> list[str] | None:
     try:
         return host.kernel_text(Path(f"/proc/{pid}/maps")).split("\n")
     except OSError:
-        return None                     # another user's, or gone already
+        return None                     # another user's process, or it has ended
 
 
 def _count(number: int, one: str, many: str) -> str:

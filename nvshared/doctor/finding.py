@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thing that was looked at, and how it is."""
+"""The result of one check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,12 +7,12 @@ from functools import partial
 
 
 class Grade(StrEnum):
-    """How good or bad."""
+    """The severity of a finding."""
 
     OK = "ok"
-    NOTE = "note"                       # good to know
-    WARNING = "warning"                 # works, but not as well as it could
-    FAULT = "fault"                     # programs cannot share their GPU as long as it is so
+    NOTE = "note"                       # information
+    WARNING = "warning"                 # sharing works, with a disadvantage
+    FAULT = "fault"                     # programs cannot share their GPU
 
 
 @dataclass(frozen=True, slots=True)

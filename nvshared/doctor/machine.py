@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed; host memory for what does not fit on the cards; Kubernetes' static pods."""
+"""Checks the installation, host memory for swapped memory, and Kubernetes' static pods."""
 
 import json
 import os
@@ -25,7 +25,7 @@ MACHINE = Tree(Path("/"))
 
 
 def installed() -> Iterator[Finding]:
-    """The command itself, the library, and the list of preloaded ones."""
+    """Findings about nvsharectl, libnvshare.so, and the lists of preloaded libraries."""
     yield ok("nvsharectl", f"version {__version__}, in {Path(__file__).parents[1]}")
     yield _library()
     yield _preload()
@@ -62,18 +62,18 @@ def _preload() -> Finding:
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-PLENTY = GIB                            # bytes of locked memory; less is a limit somebody meets
+PLENTY = GIB                            # bytes; a program may reach a lower limit of locked memory
 
 
 def host_memory(seen: Seen) -> Iterator[Finding]:
-    """Swap budget, huge pages, limit of locked memory."""
+    """Findings about the swap budget, huge pages, and the limit of locked memory."""
     yield _budget(sum(card.facts.memory_total for card in seen.cards))
     yield _huge_pages()
     yield _locked()
 
 
 def neighbour_mode() -> str:
-    """The setting `neighbour`, off without that tier; usual ones if the configuration is wrong."""
+    """The setting `neighbour`; off if `tiers` excludes it; the default if the file is invalid."""
     try:
         config = files.load(None, os.environ, {})
     except NvshareError:
@@ -82,7 +82,7 @@ def neighbour_mode() -> str:
 
 
 def _budget(cards: int) -> Finding:
-    """`cards`: bytes of all cards together, 0 if there is none."""
+    """The finding about the swap budget. `cards`: bytes of all cards together."""
     topic = "swap budget"
     try:
         settings = files.load(None, os.environ, {})
@@ -149,7 +149,7 @@ FILE = Path(KUBELET_STATE) / WITHOUT_GPU
 
 
 def static_pods() -> Iterator[Finding]:
-    """One for each; none where there is no Kubernetes."""
+    """A finding for each static pod that lacks its GPU; none without Kubernetes."""
     try:
         for words, advice in json.loads(FILE.read_text()):
             yield warning("static pod", words, advice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon: its units, its socket, its place on the bus, its version."""
+"""Checks the daemon's systemd units, socket, bus name and version."""
 
 import errno
 import os
@@ -18,22 +18,23 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
 PATIENCE = 5.0                          # seconds
 UNIX_SOCKETS = Path("/proc/net/unix")
-# A line there. Users choose the names in it, newlines included: other forms are part of a name.
+# A line of UNIX_SOCKETS. Users choose the names of sockets, which may contain newlines: a line of
+# another form is part of a name.
 LISTED = re.compile(r"[0-9a-f]+: [0-9A-F]{8} 0{8} ([0-9A-F]{8}) [0-9A-F]{4} [0-9A-F]{2} +\d+ (.*)")
-ACCEPTS = 1 << 16                       # of a socket's flags
-NO_BUS = "none"                         # as for nvshared --bus
+ACCEPTS = 1 << 16                       # the flag SO_ACCEPTCON: the socket listens
+NO_BUS = "none"                         # as in nvshared --bus none
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What nvshared said on the bus, or why it did not; neither where there is no bus to ask."""
+    """nvshared's snapshot, or the error of the call; neither if the bus is `none`."""
 
     snapshot: Snapshot | None
     error: NvshareError | None
 
 
 def ask(bus: str) -> Answer:
-    """One question."""
+    """Fetches a snapshot from nvshared."""
     if bus == NO_BUS:
         return Answer(None, None)
     try:
@@ -44,14 +45,14 @@ def ask(bus: str) -> Answer:
 
 
 def start() -> str:
-    """How one starts it here."""
+    """Advice how to start nvshared on this machine."""
     if unit.runs_here():
         return "start it with: systemctl enable --now nvshared"
     return "start it with: nvshared"
 
 
 def findings(bus: str, answer: Answer) -> Iterator[Finding]:
-    """Units, socket, bus, version."""
+    """Findings about units, socket, bus, disk and version."""
     yield from _units()
     path = Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
     found = _socket(path, heard=answer.snapshot is not None)
@@ -76,12 +77,12 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
 
 
 def named(bus: str) -> str:
-    """A message bus in a sentence."""
+    """The name of a bus, for a sentence."""
     return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
 
 
 def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
-    """Programs share their GPUs without a bus; only nvsharectl needs it."""
+    """The finding if nvshared does not answer. `served`: the socket works, so programs share."""
     if error is None:
         return note("bus", "none, so nvshared cannot be asked; programs need no bus")
     if isinstance(error, NotRunning):
@@ -130,9 +131,9 @@ def _unit(name: str) -> Finding:
 
 
 def _socket(path: Path, *, heard: bool) -> Finding:
-    """`heard`: nvshared answers on the bus, so it does run.
+    """The finding about the daemon's socket. `heard`: nvshared answers on the bus, so it runs.
 
-    systemd starts the service at a connection, so a socket that is known to listen is not tried.
+    A listening socket is not connected to, since systemd would start the service.
     """
     if _listens(path) and os.access(path, os.W_OK):
         return ok("socket", f"programs find nvshared at {path}")

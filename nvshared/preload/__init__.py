@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library in /etc/ld.so.preload: in every program of the machine, or safely out again.
+"""Adds libnvshare.so to /etc/ld.so.preload, which all programs load, or removes it.
 
-A wrong line there can keep every program from starting, the ones that would
-repair it included. So, before anything is written: nobody but root may be able to
-change the library (switch.py), and programs that have it preloaded must run
-(trial.py). Then the list is replaced as a whole (listing.py). Taking the line
-out asks for none of this.
+A wrong entry in the list can keep every program from starting, including those
+that would repair the list. So, before the list is written, switch.py checks that
+only root can change the library, and trial.py that programs run with the library
+preloaded. listing.py replaces the list atomically. Removal needs no checks.
 
-Everything works on the system below any folder as well (tree.py), such as an
-image that is being made.
+All functions also work on a system below a folder, such as an image (tree.py).
 """

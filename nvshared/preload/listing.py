@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/etc/ld.so.preload: reading it, and replacing it as a whole.
+"""Reads /etc/ld.so.preload, and replaces it atomically.
 
-Names in it are separated by blanks, line ends and colons; what follows a # is a
-comment until the end of its line. (So it is meant; glibc up to 2.36 at least may
-take the words of a second comment for names.) Lines that need not be changed
-stay as they are to the byte.
+Names in the list are separated by blanks, line ends and colons. A # begins a
+comment until the end of the line. (glibc up to 2.36 at least may take words of a
+second comment for names.) Lines without libnvshare.so are kept byte for byte.
 
-The new list is written under another name beside the old one, brought to the
-disk, and given the old one's name: at every moment, and after a crash at any
-moment, there is a whole one. Whoever changes it meanwhile by this same code is
-kept out by a lock on the folder.
+The new list is written to a temporary file in the same folder, synced, and
+renamed over the old one. So the list is complete at all times, even after a
+crash. A lock on the folder excludes other processes that run this code.
 """
 
 import errno
@@ -26,7 +24,7 @@ from nvshared.preload.tree import Tree
 
 PLACE = Path("/etc/ld.so.preload")
 OURS = "libnvshare.so"
-MODE = 0o644                            # everybody's programs read it
+MODE = 0o644                            # all users' programs read the list
 LABEL = "security.selinux"
 LABELLED_ALIKE = Path("/etc/ld.so.cache")
 
@@ -34,7 +32,7 @@ _BLANKS = re.compile(rb"[ \t:]+")
 
 
 def entries(data: bytes) -> list[str]:
-    """What the loader loads, in order."""
+    """The names of libraries in a list, in order."""
     found: list[str] = []
     for line in data.splitlines():
         names = _BLANKS.split(line.partition(b"#")[0])
@@ -43,14 +41,14 @@ def entries(data: bytes) -> list[str]:
 
 
 def ours(entry: str) -> bool:
-    """Whether an entry means libnvshare.so, wherever it lies."""
+    """Whether an entry is libnvshare.so, in any folder."""
     return entry.rpartition("/")[2] == OURS
 
 
 def with_library(data: bytes, library: Path) -> bytes:
-    """With the library as the last entry; any other libnvshare.so is out, two cannot go together.
+    """The list with `library` as its last entry, and without any other libnvshare.so.
 
-    It comes last, for others may insist on being first.
+    Two copies would conflict. Other libraries may need to be first, so this one is last.
     """
     if [entry for entry in entries(data) if ours(entry)] == [str(library)]:
         return data
@@ -60,7 +58,7 @@ def with_library(data: bytes, library: Path) -> bytes:
 
 
 def without_library(data: bytes) -> bytes:
-    """With every libnvshare.so taken out, and everything else as it was."""
+    """The list without any libnvshare.so; all else is unchanged."""
     kept = []
     for line in data.splitlines(keepends=True):
         names, mark, comment = line.partition(b"#")
@@ -76,7 +74,7 @@ def without_library(data: bytes) -> bytes:
 
 
 def read(tree: Tree) -> bytes:
-    """Its bytes; none if there is no list. Raises NvshareError."""
+    """The bytes of the list; empty if the file does not exist. Raises NvshareError."""
     place = _place(tree)
     try:
         return place.read_bytes()
@@ -87,7 +85,7 @@ def read(tree: Tree) -> bytes:
 
 
 def writable(tree: Tree) -> None:
-    """Raises NotPermitted if we may not change it, NvshareError if there is nowhere to."""
+    """Raises NotPermitted if the list cannot be written, NvshareError if it has no folder."""
     folder = _place(tree).parent
     if not folder.is_dir():
         missing = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -98,10 +96,9 @@ def writable(tree: Tree) -> None:
 
 
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
-    """Replaces the list by what `edit` makes of it, and returns what it was.
+    """Replaces the list by the result of `edit`, and returns the old list.
 
-    One that would be empty is removed. Raises NotPermitted, NvshareError; then
-    the old one is still there.
+    Removes the file if the result is blank. Raises NotPermitted, NvshareError.
     """
     place = _place(tree)
     try:
@@ -146,19 +143,19 @@ def _replace(tree: Tree, place: Path, data: bytes) -> None:
 
 
 def _label(tree: Tree, place: Path, descriptor: int) -> None:
-    """What SELinux lets programs read; a new list gets what its neighbour has, of the same kind."""
+    """Copies the SELinux label of the old list, or of /etc/ld.so.cache, so programs can read it."""
     example = place if place.exists() else tree.outside(LABELLED_ALIKE)
     try:
         os.setxattr(descriptor, LABEL, os.getxattr(example, LABEL))
     except OSError as error:
-        # No such file, no label, or no labels on this file system: then there is nothing to keep.
+        # No such file, no label, no labels on this file system, or no permission: do without.
         if error.errno not in (errno.ENOENT, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
             raise
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Its descriptor, while nobody else changes the list by this code."""
+    """Locks the folder against other processes that run this code; yields its descriptor."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

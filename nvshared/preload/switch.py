@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who could put another file in a library's place.
+"""Enables and disables the library, and checks that only root can replace its file.
 
-What stands in /etc/ld.so.preload runs in every program of root. So the file, and
-every folder on the way to it, may be written by root alone.
+Libraries in /etc/ld.so.preload run in every program of root. So only root may
+have write permission to the file and to all folders of its path.
 """
 
 import os
@@ -16,18 +16,18 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.preload import listing, trial
 from nvshared.preload.tree import Tree, unreadable
 
-FORBIDDEN = set(" \t\n:#$")             # each means something in the list
+FORBIDDEN = set(" \t\n:#$")             # characters with a meaning in the list
 
 
 class Unguarded(NvshareError):
-    """Somebody else than root can write it."""
+    """A user other than root can change the library."""
 
 
 def check_guarded(tree: Tree, library: Path) -> None:
-    """`library` is a path of the system.
+    """Checks that only root can change `library`, a path in the system `tree`.
 
-    Raises Unguarded with who could write what, NvshareError if there is none, InvalidArgs for a
-    path that cannot stand in the list.
+    Raises Unguarded with the user and path, NvshareError if the file is missing, InvalidArgs for a
+    path with FORBIDDEN characters.
     """
     if bad := sorted(FORBIDDEN & set(str(library))):
         raise InvalidArgs(
@@ -40,7 +40,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
             "install libnvshare, or name another with --library")
     for step in tree.steps(library):
         path = tree.outside(step)
-        # A link is as safe as the folder that it lies in.
+        # Permissions of a link do not count; those of its folder do.
         try:
             if not path.is_symlink():
                 _check_one(path)
@@ -50,7 +50,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
 
 def _check_one(path: Path) -> None:
     status = path.stat()
-    # An image may be made by a user who is its root.
+    # The user of this process is also allowed: an image may be built without root.
     if status.st_uid not in (0, os.geteuid()):
         who = f"it belongs to uid {status.st_uid}"
     elif status.st_mode & stat.S_IWOTH:
@@ -65,26 +65,26 @@ def _check_one(path: Path) -> None:
     )
 
 
-# A link in one of these is what an administrator would name; it stays when versions change.
+# Folders whose links to the library are preferred: the link's path survives new versions.
 STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How things stand; `as_dict` is what --json prints."""
+    """The state of the list. --json prints `as_dict`."""
 
-    place: str                          # of the list, for us
-    entries: tuple[str, ...]            # of libnvshare.so in the list
+    place: str                          # path of the list, as seen by this process
+    entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
-    fault: str                          # why what is in the list cannot be right, or ""
+    fault: str                          # what is wrong with `entries`, or ""
 
     @property
     def enabled(self) -> bool:
-        """The list has the library."""
+        """Whether the list has libnvshare.so."""
         return bool(self.entries)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The state as values for JSON."""
         return {
             "enabled": self.enabled, "list": self.place,
             "entries": list(self.entries), "others": list(self.others), "fault": self.fault,
@@ -92,9 +92,9 @@ class State:
 
 
 def find(tree: Tree, named: Path | None) -> Path:
-    """The library's path in the system: what the user named, or where it was installed.
+    """The library's path in the system: `named` by the user, or the installed one.
 
-    Raises NvshareError if it was not, InvalidArgs for a name that is no absolute path.
+    Raises NvshareError if none is installed, InvalidArgs if `named` is not absolute.
     """
     if named is not None:
         path = named.absolute() if tree.running else named
@@ -114,7 +114,7 @@ def find(tree: Tree, named: Path | None) -> Path:
 
 
 def look(tree: Tree) -> State:
-    """How things stand. Raises NvshareError if the list cannot be read."""
+    """The state of the list. Raises NvshareError if the list cannot be read."""
     found = listing.entries(listing.read(tree))
     entries = tuple(entry for entry in found if listing.ours(entry))
     others = tuple(entry for entry in found if not listing.ours(entry))
@@ -124,11 +124,11 @@ def look(tree: Tree) -> State:
 
 
 def enable(tree: Tree, library: Path) -> tuple[trial.Tried, ...]:
-    """Checks, tries, writes, and looks whether programs still start. Returns what was tried.
+    """Adds the library to the list after checks and trials. Returns the programs tried.
 
-    Raises NvshareError, and then the list is as it was.
+    If a program then does not start, restores the list. On NvshareError, the list is unchanged.
     """
-    listing.writable(tree)              # nobody should wait for a trial that leads to nothing
+    listing.writable(tree)              # first, since trials take long
     check_guarded(tree, library)
     usual = trial.complaints(tree)
     tried = tuple(trial.run(tree, library, usual))
@@ -142,7 +142,7 @@ def enable(tree: Tree, library: Path) -> tuple[trial.Tried, ...]:
 
 
 def disable(tree: Tree) -> bool:
-    """Takes the library out, wherever it lay; asks nothing. False: it was not in the list.
+    """Removes every libnvshare.so from the list, without checks. False: the list had none.
 
     Raises NvshareError if the list cannot be written.
     """
@@ -151,12 +151,12 @@ def disable(tree: Tree) -> bool:
 
 
 def _fault(tree: Tree, entries: tuple[str, ...]) -> str:
-    """What is wrong with what the list has."""
+    """What is wrong with these entries of libnvshare.so; "": nothing."""
     if len(entries) > 1:
         return f"it is in the list {len(entries)} times"
     for entry in entries:
         if "/" not in entry or "$" in entry:
-            continue                    # the loader searches for it
+            continue                    # the loader searches for it, so its path is unknown
         path = Path("/", entry)
         try:
             check_guarded(tree, path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A system's files below a folder, as its own programs see them."""
+"""Resolves paths of a system below a folder, as its own programs see them after chroot."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 
-LINKS_MOST = 40                         # as the kernel has it
+LINKS_MOST = 40                         # the kernel's limit
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`top` is / for the running system."""
+    """A system. `top`: its top folder; / for the running system."""
 
     top: Path
 
     @classmethod
     def below(cls, folder: str) -> "Tree":
-        """The system whose top is this folder. Raises InvalidArgs if it is none."""
+        """The system below `folder`. Raises InvalidArgs if that is not a folder."""
         try:
-            # An empty name, of a variable that is not set, say, would be the current folder.
+            # Path("") is the current folder, which an unset shell variable does not mean.
             if not folder or not Path(folder).is_dir():
                 raise InvalidArgs(f"{folder!r} is no folder", "give the top folder of a system")
             return cls(Path(folder).resolve())
@@ -30,27 +30,27 @@ class Tree:
 
     @property
     def running(self) -> bool:
-        """Whether this is the system that we run in."""
+        """Whether this is the running system."""
         return self.top == Path("/")
 
     def outside(self, path: Path) -> Path:
-        """Where a path of the system lies for us. Raises InvalidArgs unless it is absolute."""
+        """`path` in the system, as this process sees it. Raises InvalidArgs for a relative path."""
         if not path.is_absolute():
             raise InvalidArgs(f"{str(path)!r} is no absolute path", "begin it with /")
         return self.top / path.relative_to("/")
 
     def has(self, path: Path) -> bool:
-        """Whether there is such a file, links followed. Raises NvshareError if we may not look."""
+        """Whether the file exists, links followed. Raises NvshareError if it cannot be examined."""
         try:
             return self.outside(self.resolve(path)).exists()
         except OSError as error:
             raise unreadable(error) from error
 
     def steps(self, path: Path) -> Iterator[Path]:
-        """Every folder, link and file on the way to a path of the system, as chroot would go it.
+        """Yields every folder, link and file through which a path in the system leads.
 
-        The last one is the file itself, by a path without links; what is not there is taken as it
-        is. Raises InvalidArgs for links in a circle.
+        The last one is the file itself, by a path without links. Missing files count as no links.
+        Raises InvalidArgs for a loop of links.
         """
         links = 0
         done, left = Path("/"), list(path.parts[1:])
@@ -80,12 +80,12 @@ class Tree:
                 yield done
 
     def resolve(self, path: Path) -> Path:
-        """The same file by a path without links. Raises InvalidArgs."""
+        """The path of the same file without links. Raises InvalidArgs for a loop of links."""
         return deque(self.steps(path), maxlen=1)[0]
 
 
 def unreadable(error: OSError) -> NvshareError:
-    """The sentence for a file that cannot be looked at."""
+    """The error for a file that cannot be examined."""
     words = f"{error.filename} cannot be read: {error.strerror}"
     if isinstance(error, PermissionError):
         return NotPermitted(words, "run it with sudo")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with the library preloaded, before every program has it.
+"""Runs programs with the library preloaded, before the list makes all programs load it.
 
-Three of them, each in a child of ours: the simplest there is, Python with
-threads and children of its own, and one that runs as setuid root. LD_PRELOAD is
-ignored for the last, so it gets an /etc of its own with the list in it, in a
-mount namespace that nobody else sees. That takes root and is forbidden in many
-containers; what cannot be tried is said and does not count against the library.
+There are three child processes: /bin/true, Python with threads and children, and
+a setuid root program. The loader ignores LD_PRELOAD in a setuid program, so that
+one gets a private /etc with the list, in a mount namespace. This needs root and
+is forbidden in many containers. A program that cannot be tried is reported, and
+is no failure.
 
-A program passes if it ends well, complains of nothing that it does not complain
-of without the library (the loader only grumbles about one that it cannot load,
-and others' may be in the list), and has the library mapped. Whether a library is
-of this machine and finds what it needs is thus said by the loader itself.
+A program passes if it exits with 0, prints nothing on stderr that it does not
+print without the library, and has the library mapped. The loader only warns of a
+library that it cannot load, which is why stderr counts. So the loader itself
+checks that the library is for this machine and that its dependencies exist.
 """
 
 import os
@@ -44,8 +44,8 @@ except FileNotFoundError:
     pass
 """
 
-# $1: the top of the system, $2: a folder of its own as we see it, $3: the same as the system's
-# programs see it, $4: the library.
+# $1: the top of the system, $2: a temporary folder as this process sees it, $3: the same folder as
+# the system's programs see it, $4: the library.
 SETUID = f"""\
 set -eu
 mount -t tmpfs -o mode=755 nvshare "$2"
@@ -62,12 +62,12 @@ exec chroot --userspec={NOBODY}:{NOBODY} --groups= "${{1:-/}}" "$3/setuid" /proc
 
 
 class Unloadable(NvshareError):
-    """A program with the library preloaded did not do what it does without."""
+    """A program failed with the library preloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One program."""
+    """One program of a trial."""
 
     program: str                        # in words
     obstacle: str                       # why it could not be tried, or ""
@@ -75,24 +75,24 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How a program ended and what it said."""
+    """A program's exit code and output."""
 
-    code: int                           # negative: a signal's number
+    code: int                           # negative: the number of a signal
     out: str
     err: str
 
 
 def check(tree: Tree, library: Path) -> None:
-    """Whether the system's loader takes this library; only root can know of another system.
+    """Raises Unloadable if the system's loader cannot load the library.
 
-    Raises Unloadable.
+    Only root can run programs of another system; for other users nothing is checked.
     """
     if _can_run(tree):
         _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), complaints(tree), library)
 
 
 def complaints(tree: Tree) -> frozenset[str]:
-    """The lines that any program of the system says now. Raises Unloadable if none runs."""
+    """Lines that /bin/true prints on stderr before a trial. Raises Unloadable if it fails."""
     if not tree.has(TRUE):
         raise Unloadable(
             f"there is no program {tree.outside(TRUE)}", "is --root the top folder of a system?")
@@ -107,7 +107,7 @@ def complaints(tree: Tree) -> frozenset[str]:
 
 
 def start(tree: Tree, usual: frozenset[str]) -> None:
-    """One program, as any program starts now. Raises Unloadable."""
+    """Runs /bin/true with the list as it is now. Raises Unloadable if that fails."""
     if _can_run(tree):
         _judge(SIMPLE, _run(_preloaded(tree, None, [str(TRUE)])), usual)
 
@@ -117,7 +117,7 @@ def _can_run(tree: Tree) -> bool:
 
 
 def run(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
-    """Tries all programs; `usual`: the complaints before. Raises Unloadable when one fails."""
+    """Tries all programs. `usual`: the result of complaints(). Raises Unloadable if one fails."""
     if not _can_run(tree):
         yield Tried("every program", "only root can run programs of another system")
         return
@@ -134,8 +134,8 @@ def run(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
 
 
 def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
-    """The command as the system's own programs would run it."""
-    # Through env, so that chroot itself, which is a program of ours, is not concerned.
+    """The command line that runs `command` in the system with the library preloaded, if any."""
+    # Set by env, inside, since chroot itself must not load the library.
     variables = [] if library is None else [f"LD_PRELOAD={library}"]
     into = [] if tree.running else ["chroot", str(tree.top)]
     return [*into, "/usr/bin/env", "-i", *variables, *command]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For Python programs that know when they are done with the GPU, such as a trainer between two
-phases of reinforcement learning.
+"""Functions by which a Python program ends its turn early, such as a trainer between two phases of
+reinforcement learning.
 
     import nvshared.program
 
@@ -8,9 +8,9 @@ phases of reinforcement learning.
         train()
 
 Without these functions the library waits until the program has been idle for a while (10 ms to half
-a second) before it reports that the next program may come. The modules beside this one, which
-`nvsharectl run` loads, are for programs that are not changed. All work in any Python from 3.8 on
-and need nothing else.
+a second) before it reports to nvshared that the turn may end. The modules beside this one, which
+`nvsharectl run` loads, are for unmodified programs. All modules work in Python 3.8 or later and
+have no dependencies.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _open_turns = 0
 def release() -> bool:
     """Ends the turn of this process on all its GPUs once the work that it has submitted is done.
 
-    Returns at once and moves no memory by itself: other programs take what room they need. If the
+    Returns at once. Memory is evicted only if other programs need the room. If the
     process submits more work before its turn has ended, the release is void. The next work waits
     for a turn, as usual, and finds its memory in place.
 
     Returns False, and does nothing, if this process shares no GPU: it runs without libnvshare.so or
-    nvshared, has not used CUDA yet, or is a fork of one that has. Raises nothing.
+    nvshared, has not used CUDA yet, or is a forked child of a process that has. Raises nothing.
     """
     told = getattr(ctypes.CDLL(None), "nvshare_release", None)
     return told is not None and told() > 0
@@ -40,10 +40,10 @@ def release() -> bool:
 
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
-    """Releases the turn when its block ends, also by an exception.
+    """Calls release() when the block ends, also by an exception.
 
-    Where blocks of several threads overlap, or are nested, the end of the last one counts. The
-    block's beginning does nothing: the first work within waits for a turn.
+    If blocks are nested, or overlap in several threads, only the end of the last one releases. The
+    beginning of a block does nothing: the first work in it waits for a turn.
     """
     global _open_turns
     with _lock:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line magic %nvshare: what this notebook has of the GPUs, and who holds them.
+"""The line magic %nvshare: prints this notebook's memory and time on the GPUs, and the holders.
 
-`%load_ext nvshare` gives it to IPython, with this folder in sys.path. It asks nvsharectl, and only
-when it is called. It works in any Python from 3.8 on and needs nothing else.
+`%load_ext nvshare`, with this folder in sys.path, registers the magic in IPython. Each call of the
+magic runs nvsharectl. The module works in Python 3.8 or later and has no dependencies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECOND = 1e6                            # microseconds
 
 
 def nvshare(_line: str = "") -> None:
-    """What this notebook has of the GPUs, and who holds them."""
+    """Prints this notebook's memory and time on the GPUs, and the holders of each GPU."""
     try:
         done = subprocess.run(STATUS, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -27,7 +27,7 @@ def nvshare(_line: str = "") -> None:
 
 
 def report(status: dict[str, Any], pid: int) -> str:
-    """In words, of what `nvsharectl status --json` says."""
+    """The output of `nvsharectl status --json` as text, for the process `pid`."""
     lines = []
     for gpu in status["gpus"]:
         there = [one for one in status["clients"] if one["gpu"] == gpu["index"]]
@@ -41,7 +41,7 @@ def report(status: dict[str, Any], pid: int) -> str:
 
 
 def _own(client: dict[str, Any]) -> str:
-    """What this notebook has on one GPU."""
+    """A line about this notebook's memory and time on one GPU."""
     on_card = client["resident"] + client["pinned"]
     return (f"      yours: {_size(on_card)} on the card, {_size(client['swapped'])} away; "
             f"held for {client['held_usec'] / SECOND:.0f} s, "
@@ -57,5 +57,5 @@ def _size(number: int) -> str:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """What %load_ext calls."""
+    """Registers the magic; IPython calls this for %load_ext."""
     ipython.register_magic_function(nvshare)

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Has PyTorch and CuPy give cached GPU memory back when libnvshare.so asks for it.
 
-A program imports this module, or a `sitecustomize` does; `nvsharectl run` sees to that. It works
-in any Python from 3.8 on and needs nothing else. It does nothing without NVSHARE_TRIM_CACHES=1
-in the environment, without the library, and until the program imports one of the frameworks.
+The program imports this module, or the `sitecustomize` beside it does, by `nvsharectl run`. The
+module works in Python 3.8 or later and has no dependencies. It does nothing without
+NVSHARE_TRIM_CACHES=1 in the environment, without libnvshare.so, and before the program imports one
+of the frameworks.
 
-Both frameworks keep the memory that the program frees. Memory that is given back before the
-program leaves the card need not be copied to the host. The library knows when to ask; see
-libhook/src/daemon/caches.c. This module knows how, and whether it was of use.
+Both frameworks cache the memory that the program frees. Cached memory that is freed before an
+eviction need not be copied to the host. libhook/src/daemon/caches.c decides when to trim the
+caches. This module trims them, and judges whether a trim was useful.
 
-A thread of its own waits in the library. The frameworks' functions may be called there, as they
-lock what they need. No signal handler of the program runs in that thread, so no exception of the
-program is raised there. If the interpreter ended meanwhile, the thread would be torn down within
-the framework; hence the interpreter's end waits for it.
+A separate thread waits in the library for requests. It may call the frameworks' functions, since
+these take the locks that they need. No signal handler of the program runs in that thread, so no
+exception of the program is raised there. At its end, the interpreter would tear the thread down
+within the framework; hence the end waits for the thread.
 
-Asking is of no use if the program has taken half of the memory again by the next time: it needs
-that memory all the time. Then one occasion of that kind passes without asking, after the next
-failure two, then four, up to LONGEST_PAUSE. The same holds if less than half of what was offered
-has come, or none because of an error. So a training that uses all its cache in each step is asked
-in few of its turns when one begins, and in each when it pauses for its next data.
+A trim has failed if, by the next request, the program has allocated more than half of the memory
+again: it needs that memory all the time. A trim has also failed if it freed less than half of the
+cache, or raised an error. After a failure the next request of that kind (OCCASIONS) is skipped,
+after the next failure two requests, then four, up to LONGEST_PAUSE. So a training that uses its
+whole cache in each step is trimmed rarely when its turn begins, and always when it pauses for data.
 
-JAX is not here: it keeps what it has taken, and has no function to give it back.
+There is no function for JAX, which cannot free what it has allocated of the driver.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-WORTH = 256 << 20                       # bytes; the bus carries that both ways in 10 ms
+WORTH = 256 << 20                       # smallest trim in bytes; PCIe carries it both ways in 10 ms
 LONGEST_PAUSE = 64
-OCCASIONS = 2                           # when a turn begins, and when the program pauses
-PATIENCE = 10                           # seconds that the interpreter's end waits
+OCCASIONS = 2                           # kinds of requests: a turn begins; the program pauses
+PATIENCE = 10                           # seconds that the interpreter's end waits for a trim
 
 
 class Figures(NamedTuple):
-    """What a framework has on a device."""
+    """A framework's memory on a device."""
 
-    held: int                           # bytes that it has of the driver
-    cached: int                         # and of these, bytes that it could give back
-    release: Callable[[], object]       # does so
+    held: int                           # bytes that it has allocated of the driver
+    cached: int                         # bytes of `held` that it can free
+    release: Callable[[], object]       # frees `cached` bytes
 
 
 def _pytorch(torch: Any, device: int) -> Figures:
     if not torch.cuda.is_initialized():
         return Figures(0, 0, torch.cuda.empty_cache)
-    torch.cuda.set_device(device)       # or this thread would make a context on device 0
+    torch.cuda.set_device(device)       # else this thread would create a context on device 0
     figures = torch.cuda.memory_stats(device)
     held, active, split = (
         figures[name + "_bytes.all.current"] for name in ("reserved", "active", "inactive_split"))
@@ -58,7 +59,7 @@ def _pytorch(torch: Any, device: int) -> Figures:
 
 
 def _cupy(cupy: Any, device: int) -> Figures:
-    cupy.cuda.Device(device).use()      # the pool answers for the device that is current
+    cupy.cuda.Device(device).use()      # the pool's figures are those of the current device
     pool = cupy.get_default_memory_pool()
     return Figures(pool.total_bytes(), pool.free_bytes(), pool.free_all_blocks)
 
@@ -67,17 +68,17 @@ FRAMEWORKS = {"torch": ("PyTorch", _pytorch), "cupy": ("CuPy", _cupy)}
 
 
 class Cache:
-    """What one framework has cached on one device."""
+    """The cache of one framework on one device."""
 
     def __init__(self, name: str, device: int) -> None:
         self._name, self._device = name, device
-        self._pauses = [0] * OCCASIONS  # how many occasions passed after the last failure,
-        self._left = [0] * OCCASIONS    # and how many of them are left
-        # The occasion of the last release, bytes given back, bytes kept; until that is judged.
+        self._pauses = [0] * OCCASIONS  # requests to skip after the last failure, by kind
+        self._left = [0] * OCCASIONS    # requests still to skip, by kind
+        # Kind of the last trim, bytes freed, bytes kept; None once the trim has been judged.
         self._last: tuple[int, int, int] | None = None
 
     def trim(self, occasion: int) -> None:
-        """Gives back what is worth it."""
+        """Frees the cache if it has WORTH bytes, unless this request is to be skipped."""
         held, cached, release = self._look()
         self._judge(held)
         if self._left[occasion] > 0:
@@ -90,13 +91,13 @@ class Cache:
                 self.failed(occasion)
 
     def failed(self, occasion: int) -> None:
-        """It was of no use to ask."""
+        """Notes that a trim has failed, and doubles the number of requests to skip."""
         self._last = None
         self._pauses[occasion] = min(2 * self._pauses[occasion] or 1, LONGEST_PAUSE)
         self._left[occasion] = self._pauses[occasion]
 
     def _look(self) -> Figures:
-        # If another thread is importing the framework, this waits until that is done.
+        # import_module() waits if another thread is importing the framework.
         return FRAMEWORKS[self._name][1](importlib.import_module(self._name), self._device)
 
     def _judge(self, held: int) -> None:
@@ -111,7 +112,7 @@ class Cache:
 
 
 class Trimmer:
-    """The thread, from when the program imports a framework."""
+    """The thread that trims caches. Starts when the program first imports a framework."""
 
     def __init__(self) -> None:
         self._releasing = threading.Lock()
@@ -130,7 +131,7 @@ class Trimmer:
         atexit.register(lambda: self._releasing.acquire(timeout=PATIENCE))
 
     def _run(self, wait: Callable[[], int]) -> None:
-        self._releasing = threading.Lock()      # after a fork, the old one may be locked for ever
+        self._releasing = threading.Lock()      # a forked child may inherit a locked one
         try:
             threading.Thread(
                 target=self._serve, args=(wait,), name="nvshare_caches", daemon=True).start()
@@ -161,12 +162,12 @@ class Trimmer:
 
 
 class Watch:
-    """Is asked for each module before it is imported, and leaves importing it to the others."""
+    """A finder in sys.meta_path that notes imports of the frameworks and finds no module."""
 
     started = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """What the import system calls."""
+        """Starts the thread at the first import of a framework. Returns None: not found here."""
         if name in FRAMEWORKS and not self.started:
             self.started = True
             Trimmer().start()

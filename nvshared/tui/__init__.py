@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people see: tables of all verbs, and the dashboard of `nvsharectl top`.
+"""Tables of all verbs of nvsharectl, and the dashboard of `nvsharectl top`.
 
-figures.py, terms.py and tables.py make text of what the daemon said. The dashboard: state.py is all
-that it shows; actions.py changes that at keys, mouse and news, and asks the daemon for changes;
-screen.py draws it, of panels.py (the GPUs) and programs.py with canvas.py, and past.py keeps the
-last minutes. None of these knows a terminal: terminal.py does, and live.py puts all together.
+figures.py, terms.py and tables.py format the daemon's data as text. The dashboard: state.py holds
+its whole state. actions.py changes the state on keys, mouse events and snapshots, and issues
+commands for the daemon. screen.py draws the state, with panels.py (GPUs), programs.py and
+canvas.py; past.py keeps the samples of the last minutes. Only terminal.py accesses a terminal.
+live.py runs all of them.
 Tests: unit/test_top_*.py, bus/test_top.py on a pty, bus/test_tmux.py in a terminal.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keys, the mouse and the daemon do to the dashboard's state, and the commands of `top`.
+"""Changes the dashboard's state on keys, mouse events and snapshots; commands of `top`.
 
-Nothing here knows a terminal. What is to be asked of the daemon is returned as a wish; whoever
-carries a command out hands `carry_out` a connection.
+Nothing here accesses a terminal or the daemon: `act` returns a Wish or Command for the caller, and
+the caller of `carry_out` passes the connection.
 """
 
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
 
 class Kind(NamedTuple):
-    """One verb. Its questions are of `name`, `gpu` and, for what is typed, `what`."""
+    """A kind of command. Its questions are format strings with {name}, {gpu} and {what}."""
 
     key: str
-    label: str                          # beside its key
-    term: str                           # that it sets; "": it sets none
-    question: str                       # where it is about a program,
-    together: str = ""                  # and about all of a tenant
-    prompt: str = ""                    # what is typed for it; "": nothing
+    label: str                          # in the help, beside the key
+    term: str                           # the term that it sets; "": none
+    question: str                       # for one program
+    together: str = ""                  # for all programs of a tenant
+    prompt: str = ""                    # label of the input line; "": it needs no value
 
 
 KINDS: dict[str, Kind] = {
@@ -80,7 +80,7 @@ BY_KEY = {kind.key: verb for verb, kind in KINDS.items()}
 
 
 def question(command: Command) -> str:
-    """Whether to do it."""
+    """The question whether to carry out the command."""
     kind = KINDS[command.verb]
     if command.tenant and kind.prompt and not command.value:
         return f"Take back the {kind.label} that was set for {command.name}?"
@@ -90,7 +90,7 @@ def question(command: Command) -> str:
 
 
 def carry_out(daemon: Daemon, command: Command) -> str:
-    """What came of it. Raises what Daemon raises."""
+    """Has the daemon carry out the command. Returns the result as a sentence; raises as Daemon."""
     term, value = KINDS[command.verb].term, command.value
     if command.verb == "suspend":
         value = 1
@@ -105,7 +105,7 @@ def carry_out(daemon: Daemon, command: Command) -> str:
 
 
 def parsed(prompt: Prompt) -> int:
-    """What was typed. Raises ValueError with a sentence."""
+    """The value of the typed text. Raises ValueError with a sentence."""
     term = KINDS[prompt.verb].term
     text = prompt.text.strip()
     if text == "none":
@@ -116,15 +116,15 @@ def parsed(prompt: Prompt) -> int:
         raise ValueError(f"{text!r} will not do: {wrong}, or none") from None
 
 
-NOTCH = 3                               # lines of text, and rows, that a notch of the wheel is
+NOTCH = 3                               # lines or rows that one notch of the wheel scrolls
 
 
 class Wish(Enum):
-    """What the dashboard wants, where that is no command for the daemon."""
+    """A request of the dashboard to its caller, other than a Command."""
 
     QUIT = "quit"
-    REDRAW = "redraw"                   # all of it: something else wrote on the terminal
-    LOOK = "look"                       # at the daemon, at once
+    REDRAW = "redraw"                   # all lines: another program wrote on the terminal
+    LOOK = "look"                       # fetch a snapshot at once
 
 
 Answer = tuple[State, Wish | Command | None]
@@ -134,7 +134,7 @@ def looked(
     state: State, snapshot: Snapshot, moment: float,
     tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
 ) -> State:
-    """The daemon has said how things stand; the last two of the program that is opened."""
+    """Takes in a snapshot. `tenants` and `turns`: of the program whose details are shown."""
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), trouble="")
     if state.opened is not None:
@@ -149,12 +149,12 @@ def looked(
 
 
 def failed(state: State, words: str) -> State:
-    """It does not answer. What was seen last stays; what it counted begins anew."""
+    """The daemon does not answer. The last snapshot stays on the screen."""
     return replace(state, trouble=words)
 
 
 def settled(state: State) -> State:
-    """With something selected, if there is anything: the same, or what is in its place."""
+    """Selects the same program again or, if it is gone, the one now in its row."""
     shown = [who(one) for one in rows(state)]
     if state.selected in shown:
         return replace(state, at=shown.index(state.selected))
@@ -163,7 +163,7 @@ def settled(state: State) -> State:
 
 
 def act(state: State, event: Event, frame: Frame) -> Answer:
-    """Somebody struck a key or used the mouse; `frame` is what is seen."""
+    """Handles a key or mouse event; `frame`: what is on the screen."""
     match event:
         case Wheel(notches):
             return _moved(state, notches * NOTCH, frame), None
@@ -180,7 +180,7 @@ def _clicked(state: State, means: Key | Sort | Row, frame: Frame) -> Answer:
     match means:
         case Key(name):
             return _struck(replace(state, words=""), name, frame)
-        case Sort(column):          # once more: the other way round
+        case Sort(column):          # a second click reverses the order
             reverse = column == state.sort and not state.reverse
             return settled(replace(state, sort=column, reverse=reverse, first=0)), None
         case Row(clicked) if clicked == state.selected and not (state.prompt or state.question):
@@ -247,7 +247,7 @@ def _moved(state: State, steps: int, frame: Frame) -> State:
 
 
 def _back(state: State) -> State:
-    """One step: out of help, out of the details, out of the filter."""
+    """Leaves the help or the details; in the list, removes the filter."""
     match state.screen:
         case Screen.HELP:
             return replace(state, screen=state.behind, scroll=0)
@@ -266,7 +266,7 @@ def _opened(state: State) -> Answer:
 
 
 def _meant(state: State) -> ClientSnapshot | None:
-    """The program that is looked at or selected."""
+    """The program whose details are shown or, in the list, the selected one."""
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if who(one) == state.selected), None)
@@ -279,7 +279,7 @@ def _sorted_next(state: State, step: int) -> State:
 
 
 def _asked(state: State, verb: str) -> State:
-    """Somebody wants to change something: first what is needed for it, then whether to do it."""
+    """Starts a command: prompts for its value if it needs one, else asks for confirmation."""
     client = _meant(state)
     if client is None:
         return replace(state, words="No program is selected.")
@@ -287,14 +287,14 @@ def _asked(state: State, verb: str) -> State:
         return replace(state, words=obstacle)
     if KINDS[verb].prompt:
         return replace(state, prompt=Prompt(verb, client))
-    if verb == "resume" and not client.suspended:       # a tenant of its is
+    if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
         found = (one.name for one in _tenants(state, client) if one.value("suspended"))
         return replace(state, question=Command(verb, client, tenant=next(found, client.tenant)))
     return replace(state, question=Command(verb, client))
 
 
 def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
-    """Why that cannot be done to a program; "": it can."""
+    """Why the command cannot be applied to the program; "": it can."""
     name = process(client)
     if _now(state, client) is None:
         return f"{name} has ended."
@@ -308,15 +308,15 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
 
 
 def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
-    """The same program as it is now: it may have ended, or have another id in another daemon."""
+    """The program in the last snapshot: a restarted daemon gives it another id. None: ended."""
     known = [] if state.snapshot is None else all_rows(state.snapshot)
     return next((one for one in known if who(one) == who(client)), None)
 
 
 def next_whom(state: State, asked: Prompt | Command) -> str:
-    """Whom Tab makes it about: the program ("") or a tenant of its, one after the other.
+    """What Tab selects next as the command's target: the program (""), or one of its tenants.
 
-    Others than its own are known where its details are looked at.
+    The tenants around its own one are known only while its details are shown.
     """
     if asked.client is None or not KINDS[asked.verb].term:
         return ""
@@ -326,7 +326,7 @@ def next_whom(state: State, asked: Prompt | Command) -> str:
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
-    """Its own and those around it, where it is the program whose details are looked at."""
+    """The program's tenant and those around it, if its details are shown; else none."""
     opened = state.opened
     return opened.tenants if opened is not None and opened.who == who(client) else ()
 
@@ -367,7 +367,7 @@ def _typed(state: State, prompt: Prompt, key: str) -> State:
         case _:
             return state
     state = replace(state, prompt=prompt)
-    # What is filtered is seen as it is typed.
+    # The filter applies while it is typed.
     return settled(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
 
 

@@ -13,11 +13,11 @@ from rich.text import Text
 from nvshared.tui.figures import shortened
 from nvshared.tui.tables import Bar, Column, fitted
 
-WIDE = 100                              # columns of a terminal from which there is room to spare
+WIDE = 100                              # columns from which a terminal counts as wide
 NARROWEST_BAR = 8                       # characters
 LEVELS = " ▁▂▃▄▅▆▇█"
-FULL = len(LEVELS) - 1                  # parts of a character
-PART_OF_LINE = 6                        # a bar is at least so large a part of a wide line
+FULL = len(LEVELS) - 1                  # levels of one character
+PART_OF_LINE = 6                        # a bar takes at least 1/6 of a wide line
 
 
 def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
@@ -142,7 +142,7 @@ def grid(
 
 
 def table(columns: Sequence[Column], rows: Iterable[Any], width: int) -> Text:
-    """Rows below headings, for a terminal of this width; what is too wide is cut, or left out."""
+    """A table with headings for a terminal of `width` columns; may cut or omit table columns."""
     narrow = width < WIDE
     titles = [
         Text(column.short if narrow and column.short else column.name, style="bold")

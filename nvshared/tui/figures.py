@@ -10,7 +10,7 @@ from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
-LONG_ID, SHORT_ID = 32, 12              # digits of a pod's or container's, and as shown
+LONG_ID, SHORT_ID = 32, 12              # digits of a pod's or container's id; digits shown
 _STEP = 1024.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -30,7 +30,7 @@ def size(count: float | None) -> str:
 
 
 def of_whole(count: int | None, whole: int, between: str = "/") -> str:
-    """Bytes of so many in all, as 97.3/139.7G or 40/256M; "-" for what is unknown."""
+    """`count` of `whole` bytes, as 97.3/139.7G or 40/256M; "-": `count` is unknown."""
     unit, letter, digits = (GIB, "G", 1) if whole >= GIB else (MIB, "M", 0)
     used = "-" if count is None else f"{count / unit:.{digits}f}"
     return f"{used}{between}{whole / unit:.{digits}f}{' ' if ' ' in between else ''}{letter}"
@@ -52,7 +52,7 @@ def duration(microseconds: int) -> str:
 
 
 def quantum(microseconds: int) -> str:
-    """A quantum as it is set: 30s, 250ms."""
+    """A quantum in the form that set-tq accepts: 30s, 250ms."""
     seconds, rest = divmod(microseconds, SECOND)
     return f"{microseconds / MILLISECOND:g}ms" if rest else f"{seconds}s"
 
@@ -67,14 +67,14 @@ def user(uid: int) -> str:
 
 
 def short_tenant(name: str) -> str:
-    """A tenant's name, with as much of an id as people look at."""
+    """A tenant's name, with the id of a pod or container shortened."""
     before, mark, id = name.rpartition("/" if "/" in name else ":")
     long = len(id) >= LONG_ID and set(id) <= set("0123456789abcdef-")
     return f"{before}{mark}{id[:SHORT_ID] if long else id}"
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut to `width` characters at the end, but for a process, which keeps its number."""
+    """Cuts `text` to `width` characters at its end. The name of a process keeps its [pid]."""
     if len(text) <= width:
         return text
     name, bracket, number = text.partition("[")

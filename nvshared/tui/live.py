@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard at a terminal: draws its state, and carries keys and news to it.
+"""Runs the dashboard on a terminal: draws its state, and applies keys and snapshots to it.
 
-A thread of its own asks the daemon, so that keys never wait for it: once in an interval, whatever
-is struck, and at once after something was changed. A daemon that does not answer is asked again,
-over a new connection, until it does.
+A separate thread calls the daemon, so that keys never wait for a reply. The thread fetches a
+snapshot in each interval, and at once after a command. If the daemon does not answer, the thread
+tries again, over a new connection.
 """
 
 import time
@@ -24,34 +24,34 @@ from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Frame, Screen, State, who
 from nvshared.tui.terminal import Terminal
 
-LATE = 0.5                              # seconds that an answer may take
+LATE = 0.5                              # seconds that a reply may take
 
 News = Callable[[State], State]
 
 
 def watch(bus: str, interval: float) -> None:
-    """Until somebody quits, or the terminal is gone."""
+    """Runs the dashboard until the user quits or the terminal is closed."""
     with suppress(KeyboardInterrupt, EOFError), Terminal() as terminal:
         Watch(bus, interval, terminal).run()
 
 
 class Watch:
-    """One terminal and one daemon. The thread hands over what becomes of the state."""
+    """One terminal and one daemon. The thread queues functions that change the state."""
 
     def __init__(self, bus: str, interval: float, terminal: Terminal) -> None:
         self._bus = bus
         self._interval = interval
         self._terminal = terminal
-        self._state = State()           # the thread reads it, and never replaces it
-        self._heard = time.monotonic()  # when the daemon answered last, or was found not to
+        self._state = State()           # only the main thread assigns it
+        self._heard = time.monotonic()  # when the last fetch of a snapshot ended
         self._wishes: SimpleQueue[Command | None] = SimpleQueue()
         self._news: deque[News] = deque()
-        self._daemon: Daemon | None = None      # the thread's own
-        # A daemon thread: one that waits for an answer must not keep the program from ending.
+        self._daemon: Daemon | None = None      # only the thread uses it
+        # A daemon thread, so that the program can end while the thread waits for a reply.
         Thread(target=self._ask, name="looker", daemon=True).start()
 
     def run(self) -> None:
-        """Draws whenever something has happened."""
+        """Draws after each event until the user quits."""
         while True:
             frame = draw(self._state, *self._terminal.size)
             if self._state.screen is Screen.MAIN:
@@ -65,11 +65,11 @@ class Watch:
                 self._state = failed(self._state, "nvshared does not answer")
 
     def _until_old(self) -> float:
-        """Seconds for which what is shown counts as the present."""
+        """Seconds until the last snapshot counts as outdated."""
         return self._heard + self._interval + LATE - time.monotonic()
 
     def _quits(self, frame: Frame) -> bool:
-        """Waits for keys, or for news, and does what the keys say."""
+        """Waits for keys or the thread, and handles the keys. True: the user quits."""
         patience = None if self._state.trouble else max(0.0, self._until_old())
         for event in self._terminal.events(patience):
             self._state, wish = act(self._state, event, frame)
@@ -85,7 +85,7 @@ class Watch:
         return False
 
     def _with_password(self, command: Command, state: State) -> State:
-        """polkit asks for it where it usually does."""
+        """Carries out a command while polkit may prompt for a password on the terminal."""
         try:
             with self._terminal.left(), Daemon(self._bus) as daemon:
                 return replace(state, words=carry_out(daemon, command))
@@ -93,7 +93,7 @@ class Watch:
             return replace(state, words=f"{error}.")
 
     def _ask(self) -> None:
-        """The thread."""
+        """The thread: fetches snapshots and carries out commands."""
         try:
             while True:
                 end = time.monotonic() + self._interval
@@ -102,12 +102,12 @@ class Watch:
                     wish = self._wishes.get(timeout=max(0.0, end - time.monotonic()))
                     if wish is not None:
                         self._carry_out(wish)
-        except Exception as fault:      # a fault of ours ends the program, not the thread alone
+        except Exception as fault:      # a bug must end the program, not only the thread
             self._tell(partial(_raise, fault))
 
     def _look(self) -> None:
         try:
-            # polkit's own questions need the terminal, which is not ours.
+            # asks=False: a prompt of polkit would disturb the screen.
             self._daemon = self._daemon or Daemon(self._bus, asks=False)
             snapshot = self._daemon.snapshot()
             tenants, turns = self._details(self._daemon, snapshot)
@@ -123,11 +123,11 @@ class Watch:
     def _details(
         self, daemon: Daemon, snapshot: Snapshot
     ) -> tuple[tuple[Tenant, ...], tuple[Turn, ...]]:
-        """Of the program whose details are looked at."""
+        """Tenants and last turns of the program whose details are shown."""
         opened = self._state.opened
         for client in snapshot.clients:
             if opened is not None and who(client) == opened.who:
-                # It may end at any moment, and the next snapshot tells.
+                # The program may have ended since the snapshot; the next one shows that.
                 with suppress(NvshareError):
                     own = daemon.tenant(client.tenant)
                     around = [daemon.tenant(name) for name in own.within]

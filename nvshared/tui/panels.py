@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits, for what, since when and about how much longer, in words."""
+"""The part of the dashboard about GPUs: memory, graphs, and who waits for what, in words."""
 
 from collections.abc import Sequence
 
@@ -22,11 +22,11 @@ from nvshared.tui.tables import (
 )
 from nvshared.units import MIB
 
-NAMED = 2                               # of those who hold a GPU
+NAMED = 2                               # holders named in a sentence, at most
 
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
-    """What it waits for, to stand behind "waits"; "" if it does not wait."""
+    """What the client waits for, to follow the word "waits"; "" if it does not wait."""
     match client.state:
         case "waiting" if client.gang and not client.position:
             return "for its turn on several GPUs at once"
@@ -51,7 +51,7 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
 
 
 def waited(client: ClientSnapshot) -> str:
-    """3.9s, about 26s more."""
+    """How long the client has waited and will wait: 3.9s, about 26s more."""
     if not client.waiting_usec:
         return ""
     so_far = duration(client.waiting_usec)
@@ -60,21 +60,21 @@ def waited(client: ClientSnapshot) -> str:
 
 
 def time_left(client: ClientSnapshot) -> str:
-    """~26s; "?" where nobody can tell; "" if it does not wait."""
+    """How much longer the client will wait: ~26s; "?": unknown; "": it does not wait."""
     if not client.waiting_usec:
         return ""
     return "?" if client.expected_usec is None else f"~{duration(client.expected_usec)}"
 
 
 def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
-    """Who waits for a GPU: the next one, and how many more.
+    """Names the next client that waits for a GPU, and the number of others.
 
-    Where that is longer than `width`, for what it waits is left out, and then the name shortened.
+    If that is longer than `width`, the reason is left out, and then the name is shortened.
     """
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
         return "nobody waits"
-    # Who stands in the queue goes before those that wait for time or memory.
+    # Clients in the queue precede those that wait for time or memory.
     waiting.sort(key=lambda one: (one.position == 0, one.position))
     first, *others = waiting
     name, behind = process(first), f"{waited(first)}{f'; {len(others)} more' if others else ''}"
@@ -98,32 +98,32 @@ def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:
 
 
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
-BETWEEN = " │ "                         # two graphs
+BETWEEN = " │ "                         # separates two graphs
 FIGURE = 10                             # characters of the number beside a graph
 STYLES = {
     "use": "green", "waiting": "yellow", "in": "cyan", "out": "magenta", "on GPU": "green",
     "away": "yellow",
 }
 PAIRS = (("use", "waiting"), ("in", "out"), ("on GPU", "away"))
-SIX = 110                               # characters from which on all of these are drawn
+SIX = 110                               # characters from which on all three pairs are drawn
 WHO = 24                                # characters of a process
-FRAME = 4                               # lines of a GPU without graphs,
-WITH_GRAPHS = 4                         # and of one with them, beside these
-GRAPHS = 2                              # one below the other
-HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # of a graph
-HIGH = 40                               # lines of a screen that GPUs may fill but for the list;
-PART = 3                                # of a lower one they get this part, if graphs fit there
-ROWS = 5                                # of the list below, where there are so many
+FRAME = 4                               # lines of a GPU without graphs
+WITH_GRAPHS = 4                         # lines of a GPU with graphs, besides the graphs
+GRAPHS = 2                              # graphs in a column
+HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # lines of a graph, the highest that fits
+HIGH = 40                               # lines from which GPUs may take all that the list leaves
+PART = 3                                # on a lower one with graphs above 1 line, GPUs take 1/PART
+ROWS = 5                                # rows of the list that GPUs leave, if it has so many
 QUIET = frozenset({"idle", "suspended", "parked"})
 
 
 def gpus(
     snapshot: Snapshot, past: Past, width: int, height: int | None, below: int
 ) -> list[Text]:
-    """In `height` lines at most, one at least, with as much of each as there is room for.
+    """Draws the GPUs in 1 to `height` lines, with graphs, in frames, or as a line each, as fits.
 
-    `height`: None: as many as it takes. `below`: lines that are wanted for what stands below. If
-    there is no room for all frames, GPUs with something going on come first.
+    `height`: None: no limit. `below`: lines that the list below the GPUs wants. If not all frames
+    fit, busy GPUs get them.
     """
     framed, shown = list(snapshot.gpus), list(snapshot.gpus)
     graphs = 0 if height is None else _graph_height(len(shown), height, below)
@@ -145,9 +145,9 @@ def gpus(
 
 
 def _graph_height(number: int, height: int, below: int) -> int:
-    """Lines of each graph, so that all GPUs fit; 0: there is no room for graphs."""
+    """Lines of each graph such that all GPUs fit; 0: no graphs fit."""
     for graphs in HEIGHTS:
-        # High graphs are for terminals that have room for everything.
+        # Graphs of several lines are drawn only if the whole list fits.
         needed = below if graphs > 1 else min(below, max(ROWS, height * 2 // 3))
         lines = number * (WITH_GRAPHS + GRAPHS * graphs)
         is_too_high = graphs > 1 and height < HIGH and lines > -(-height // PART)
@@ -185,7 +185,7 @@ def _framed(
 
 
 def _used(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> int:
-    """How full the card is: as the driver says, or else as far as we know."""
+    """Used bytes of the card, as NVML reports them or, without NVML, as nvshared counts them."""
     ours = sum(client.resident + client.pinned for client in clients)
     return gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
 
@@ -219,7 +219,7 @@ def _movement(
 def _graphs(
     gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
 ) -> list[Text]:
-    """Use above waiting, in above out and, where there is room, what is here above what is away."""
+    """Pairs of graphs: use and waiting; bytes in and out; if they fit, resident and swapped."""
     figures = dict.fromkeys(STYLES, "-") | {"waiting": str(gpu.queue_length)}
     now: dict[str, float] = {"waiting": gpu.queue_length}
     if gpu.utilization is not None:
@@ -245,9 +245,9 @@ def _pair(
     gpu: GPUSnapshot, past: Past, pair: tuple[str, str], figures: dict[str, str],
     now: dict[str, float], room: int, height: int,
 ) -> list[Text]:
-    """Two graphs, one above the other; what is counted in bytes, on one scale.
+    """Two graphs, one above the other. Two graphs of bytes have one scale.
 
-    A column is a mean, so what is now may be more than all of them. It is within the scale too.
+    Columns are means, so the present value may exceed them all. The scale includes this value.
     """
     cells = max(1, room - len("waiting ") - FIGURE)
     values = {what: past.series(gpu.index, what, cells) for what in pair}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last minutes of each GPU, from one look at the daemon after the other."""
+"""The samples of each GPU over the last minutes, one for each snapshot of the daemon."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,37 +9,37 @@ from typing import NamedTuple
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 
 SPAN = 300.0                            # seconds that are kept
-WINDOW = 15.0                           # over which rates are taken; two looks at least
+WINDOW = 15.0                           # seconds; rates are computed over so many, or two samples
 
 
 class Figures(NamedTuple):
-    """Of one GPU at one look."""
+    """One GPU's figures in one sample."""
 
     turns: int
     bytes_in: int
     bytes_out: int
     use: float | None
     waiting: int
-    here: int                           # bytes of those who share it,
-    away: int                           # and in host memory
+    here: int                           # resident and pinned bytes of its clients
+    away: int                           # swapped bytes of its clients
 
 
 class Look(NamedTuple):
-    """At all of them, by index."""
+    """One sample of all GPUs, by index."""
 
-    moment: float                       # seconds, by any clock that never goes back
+    moment: float                       # seconds of a monotonic clock
     gpus: dict[int, Figures]
 
 
 class Rates(NamedTuple):
-    """Of one GPU, per second."""
+    """Rates of one GPU, per second."""
 
     turns: float
     bytes_in: float
     bytes_out: float
 
 
-# What is drawn of two looks at a GPU, so many seconds apart; None: it cannot be told.
+# Computes the value of a graph from two samples and the seconds between; None: unknown.
 Measure = Callable[[Figures, Figures, float], float | None]
 MEASURES: dict[str, Measure] = {
     "use": lambda _, now, __: now.use,
@@ -53,18 +53,18 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """All looks of the last SPAN seconds."""
+    """All samples of the last SPAN seconds."""
 
     looks: tuple[Look, ...] = ()
 
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
-        """With one look more."""
+        """A Past with one more sample, and without samples older than SPAN."""
         kept = tuple(look for look in self.looks if moment - look.moment <= SPAN)
         return Past((*kept, Look(moment, {
             gpu.index: _figures(gpu, snapshot.of(gpu)) for gpu in snapshot.gpus})))
 
     def rates(self, gpu: int) -> Rates | None:
-        """Of the last WINDOW; None: there was no look before, or the daemon was started since."""
+        """Rates over the last WINDOW; None: only one sample since the daemon was started."""
         recent: list[tuple[float, Figures]] = []
         for look in reversed(self.looks):
             if gpu not in look.gpus or (recent and _went_back(look.gpus[gpu], recent[-1][1])):
@@ -82,14 +82,14 @@ class Past:
         )
 
     def series(self, gpu: int, what: str, cells: int) -> list[float | None]:
-        """One of MEASURES over SPAN in so many equal parts, the latest last: the mean of each.
+        """The means of one of MEASURES in each of `cells` equal parts of SPAN, the latest last.
 
-        None where nobody looked.
+        None: a part without samples.
         """
         if not self.looks or cells < 1:
             return [None] * max(0, cells)
         step = SPAN / cells
-        last = int(self.looks[-1].moment / step)        # parts stand still while time goes on
+        last = int(self.looks[-1].moment / step)        # fixed parts, so graphs do not flicker
         sums, numbers = [0.0] * cells, [0] * cells
         for before, now in pairwise(self.looks):
             at = int(now.moment / step) - last + cells - 1
@@ -116,5 +116,5 @@ def _figures(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> Figures:
 
 
 def _went_back(before: Figures, now: Figures) -> bool:
-    """Another daemon counts."""
+    """Whether a counter decreased: the daemon was restarted."""
     return any(b > n for b, n in zip(before[:3], now[:3], strict=True))

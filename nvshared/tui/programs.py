@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs: the list below the GPUs, and the details of one.
+"""The dashboard's list of programs, and the details of one program.
 
-A program's bar is as long as its memory is to its card's: solid on the card, shaded in host memory.
+A full memory bar is the card's size: the solid part is resident, the shaded part is swapped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ from nvshared.tui.state import SORTS, UNSHARED, Hit, Opened, Row, Sort, State, r
 from nvshared.tui.tables import NARROWEST, STATES, Bar, Column, Give, Part, tenant
 from nvshared.tui.terms import MEANINGS, program_limits, program_terms, term_source, term_value
 
-LEAD = 3                                # what is selected, and who holds a GPU
+LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40
-COMMAND = 4                             # so large a part of the line the command keeps
+COMMAND = 4                             # the command keeps 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
 STYLE = {**STATES, UNSHARED: "dim"}
 
 
 def _columns(snapshot: Snapshot, width: int) -> list[Column]:
-    """Which there are does not depend on what the programs do, so that none jumps.
+    """The columns. They do not depend on the programs' states, so that columns do not move.
 
-    One without a name, the bar of memory, cannot be sorted by.
+    The memory bar has no name; the list cannot be sorted by it.
     """
     totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
 
@@ -68,9 +68,9 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
 def listing(
     state: State, clients: Sequence[ClientSnapshot], first: int, page: int, width: int, line: int
 ) -> tuple[list[Text], list[Hit]]:
-    """A line of headings, and `page` programs from the `first` on. The first line is number `line`.
+    """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
 
-    Columns are as wide as all programs need, so that nothing moves when somebody scrolls.
+    Column widths are computed from all programs, so that columns do not move on scrolling.
     """
     assert state.snapshot is not None
     columns = _columns(state.snapshot, width)
@@ -101,7 +101,7 @@ def listing(
             row.stylize("dim")
         if selected:
             row.stylize("reverse")
-            # Or a full bar would look empty.
+            # Not reversed: a reversed full bar would look empty.
             row.stylize("not reverse", memory[0] + LEAD, memory[1] + LEAD)
         hits.append(Hit(line + len(found), 0, width, Row(who(client))))
         found.append(row)
@@ -109,7 +109,7 @@ def listing(
 
 
 class Dashboard:
-    """GPUs and programs as one picture for rich, as high as they take."""
+    """GPUs and programs as one picture for rich, of any height."""
 
     def __init__(self, snapshot: Snapshot, past: Past | None = None) -> None:
         self._state = State(snapshot, past or Past())
@@ -123,7 +123,7 @@ class Dashboard:
             yield from lines
 
 
-BESIDE = 120                            # columns from which turns stand beside the rest
+BESIDE = 120                            # columns from which turns are drawn beside the rest
 LABEL = 12
 PIN_REASONS = {
     "undrained": "its work does not end, or cannot be waited for",
@@ -134,7 +134,7 @@ PIN_REASONS = {
 
 
 def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
-    """As long as it takes."""
+    """All lines of a program's details; they may be more than the screen has."""
     client = opened.client
     inner = width - 4
     wide = width >= BESIDE
@@ -224,7 +224,7 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
 
 
 def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
-    """What is set for the program, then what holds for its tenants, and where that stands."""
+    """Terms of the program, then terms in force for its tenants, each with its source."""
     if client.state == UNSHARED:
         return []
     found = [Text(), Text("Terms", style="bold")]

@@ -112,7 +112,7 @@ def draw(state: State, width: int, height: int) -> Frame:
         below, hits = _bottom(state, width, note)
     if state.trouble:
         for line in found.lines:
-            line.stylize("dim")         # it may have changed since
+            line.stylize("dim")         # outdated
     hits = [hit._replace(line=hit.line + height) for hit in hits]
     lines = (*_filled(found.lines, width, room), *below)
     return Frame(lines, (*found.hits, *hits), found.page, found.first, found.last)
@@ -158,9 +158,9 @@ def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
 
 
 def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
-    """A question, what is typed, what was said, or else the keys; hits count lines from below.
+    """The lines at the bottom: a question, an input line, a message, or the keys.
 
-    `note`: at the end of the line of keys.
+    Hits count lines from below. `note`: text at the end of the line of keys.
     """
     if state.question is not None:
         asked = f"{question(state.question)} y/n"
@@ -188,7 +188,7 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
 
 
 def _tab(state: State, asked: Prompt | Command) -> str:
-    """Whom Tab makes it about."""
+    """A hint at the target that Tab selects next; "": none."""
     tenant = next_whom(state, asked)
     if tenant:
         return f" (Tab: {tenant_named(tenant)})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that `nvsharectl top` shows follows from this. actions.py changes it; screen.py draws it."""
+"""The state of `nvsharectl top`. actions.py changes the state; screen.py draws it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ from nvshared.tui.tables import tenant
 from nvshared.tui.terminal import Key
 from nvshared.tui.terms import program_limits
 
-Who = tuple[int, int]                   # a program on a GPU, also after a restart of the daemon
+Who = tuple[int, int]                   # a program on a GPU; survives a restart of the daemon
 
 
 LONGEST_NAME = 32                       # characters of a tenant in a question
 
 
 def tenant_named(name: str) -> str:
-    """A tenant in a question."""
+    """A tenant's name, shortened for a question."""
     return shortened(short_tenant(name), LONGEST_NAME)
 
 
 class Screen(Enum):
-    """What is shown."""
+    """The kind of screen that is shown."""
 
     MAIN = "main"
     DETAILS = "details"
@@ -36,29 +36,29 @@ class Screen(Enum):
 
 
 class Command(NamedTuple):
-    """What the daemon is to do, once the question is answered with yes."""
+    """A command for the daemon, sent once the user confirms it."""
 
     verb: str                           # memory, compute, weight, suspend, resume or preempt
     client: ClientSnapshot              # the program
-    value: int = 0                      # as over the bus
-    tenant: str = ""                    # it is about all programs of this tenant; "": about that
+    value: int = 0                      # as on D-Bus
+    tenant: str = ""                    # its target is this tenant; "": the program
 
     @property
     def name(self) -> str:
-        """The program's, or the tenant's."""
+        """The name of the target: the program or the tenant."""
         return tenant_named(self.tenant) if self.tenant else process(self.client)
 
     @property
     def gpu(self) -> int:
-        """The index of its GPU."""
+        """The index of the program's GPU."""
         return self.client.gpu
 
 
 class Prompt(NamedTuple):
-    """A line that somebody types."""
+    """An input line."""
 
-    verb: str                           # filter, or that of the command which it is for
-    client: ClientSnapshot | None       # whom that is about
+    verb: str                           # "filter", or the verb of the command
+    client: ClientSnapshot | None       # the command's program; None: the filter
     text: str = ""
     tenant: str = ""                    # as in Command
 
@@ -69,22 +69,22 @@ class Opened:
 
     who: Who
     client: ClientSnapshot
-    tenants: tuple[Tenant, ...] = ()    # its own, and those under whose terms it is besides
+    tenants: tuple[Tenant, ...] = ()    # its own tenant, and those around this one
     turns: tuple[Turn, ...] = ()        # the latest first
     ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """At one moment."""
+    """The whole state of the dashboard at one time."""
 
-    snapshot: Snapshot | None = None    # the last there was
+    snapshot: Snapshot | None = None    # the last one received
     past: Past = field(default_factory=Past)
-    trouble: str = ""                   # why the daemon does not answer; "": it does
+    trouble: str = ""                   # why the daemon does not answer; "": it answers
     screen: Screen = Screen.MAIN
-    behind: Screen = Screen.MAIN        # what help goes back to
+    behind: Screen = Screen.MAIN        # the screen before the help
     selected: Who | None = None
-    at: int = 0                         # its row, when last seen
+    at: int = 0                         # row of the selected program, when last seen
     first: int = 0                      # the row at the top of the list
     scroll: int = 0                     # the line at the top of details or help
     sort: str = "GPU"
@@ -92,18 +92,18 @@ class State:
     filter: str = ""
     prompt: Prompt | None = None
     question: Command | None = None
-    words: str = ""                     # what came of the last command, until the next key
+    words: str = ""                     # a message, until the next key
     opened: Opened | None = None
 
 
 class Sort(NamedTuple):
-    """A heading was clicked."""
+    """Meaning of a click on a heading."""
 
     column: str
 
 
 class Row(NamedTuple):
-    """A program was clicked."""
+    """Meaning of a click on a program."""
 
     who: Who
 
@@ -119,25 +119,25 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is drawn, and what of it somebody may point at."""
+    """The drawn lines, and the areas that can be clicked."""
 
     lines: tuple[Text, ...]
     hits: tuple[Hit, ...] = ()
-    page: int = 1                       # rows of the list, or lines of the text, that are seen
-    first: int = 0                      # the first of them
-    last: int = 0                       # what `first` is at the end
+    page: int = 1                       # visible rows of the list, or lines of the text
+    first: int = 0                      # number of the first visible one
+    last: int = 0                       # the largest possible `first`
 
 
 UNSHARED = "unshared"                   # the state of a program that nvshare has no part in
 
-# What goes first where the order is that of the queue.
+# Sort keys of states, for the order of the queue.
 _RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
           UNSHARED: 5}
 _QUEUED = 2
 
 
 def who(client: ClientSnapshot) -> Who:
-    """Its process, where that is known, as its id changes when the daemon is started again."""
+    """Identifies a program by its process, if known: a restarted daemon gives it another id."""
     return client.gpu, client.pid or -client.id
 
 
@@ -146,11 +146,11 @@ def _queue(client: ClientSnapshot) -> tuple[int, int, int, int]:
 
 
 def _age(client: ClientSnapshot) -> tuple[int, bool, int]:
-    """Those who share nothing come last; the others stay where they are."""
+    """Sort key: by GPU, unshared programs last, the others in the order of their ids."""
     return client.gpu, client.state == UNSHARED, client.id
 
 
-# By heading: what is compared, and whether the largest comes first.
+# By heading: the sort key, and whether the largest comes first.
 SORTS: dict[str, tuple[Callable[[ClientSnapshot], Any], bool]] = {
     "GPU": (_age, False),
     "PID": (lambda one: one.pid, False),
@@ -169,7 +169,7 @@ SORTS: dict[str, tuple[Callable[[ClientSnapshot], Any], bool]] = {
 
 
 def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
-    """All programs on all GPUs, also those that share none."""
+    """All programs on all GPUs, including those that use a GPU unshared."""
     return [
         *snapshot.clients,
         *(_outsider(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared),
@@ -177,18 +177,18 @@ def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
 
 
 def rows(state: State) -> list[ClientSnapshot]:
-    """Those that the filter lets through, sorted as is wanted."""
+    """The programs that match the filter, sorted by the chosen column."""
     if state.snapshot is None:
         return []
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
     compare, falling = SORTS[state.sort]
-    found.sort(key=_age)                # where nothing else is compared
+    found.sort(key=_age)                # the order of programs with equal keys
     found.sort(key=compare, reverse=falling is not state.reverse)
     return found
 
 
 def matches(client: ClientSnapshot, text: str) -> bool:
-    """Whether each word is found in it: gpu0, user:alice, waiting, a part of a command."""
+    """Whether the program matches each word: gpu0, user:alice, waiting, a part of a command."""
     known = " ".join((
         f"gpu{client.gpu}", f"gpu:{client.gpu}", process(client), client.tenant,
         tenant(client), f"user:{user(client.uid)}", client.state, client.command,
@@ -197,7 +197,7 @@ def matches(client: ClientSnapshot, text: str) -> bool:
 
 
 def _outsider(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
-    """As a program of which nothing but its memory is known."""
+    """An unshared program as a row of the list; only its memory is known."""
     return ClientSnapshot(
         id=-one.pid, gpu=gpu.index, pid=one.pid, uid=one.uid, name=one.name, command=one.name,
         tenant="", gang="", state=UNSHARED, pin_reason="", memory_limit=0, compute_limit=100,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of nvsharectl: which columns there are, and how they become plain text.
+"""The columns of nvsharectl's tables, and tables as plain text.
 
-The same columns are drawn in colours, cut to the width of a terminal, by canvas.py. Nothing here
-imports rich, which a pipe does not need.
+canvas.py draws the same columns in colours, cut to the width of a terminal. This module does not
+import rich, so that plain output starts faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def quantum_of(gpu: "GPUSnapshot") -> str:
-    """The quantum of a card: 30s, 250ms, auto, or while clients take turns auto (1.2s)."""
+    """The quantum of a card: 30s, 250ms, auto; or auto (1.2s), while clients take turns."""
     if not gpu.tq_auto:
         return quantum(gpu.tq_usec)
     if gpu.state not in ("turns", "busy"):
@@ -42,7 +42,7 @@ def quantum_of(gpu: "GPUSnapshot") -> str:
 
 
 NARROWEST = 4                           # characters that most flexible columns keep
-PROCESS = 11                            # of a process: p…[4194304]
+PROCESS = 11                            # characters that the column of a process keeps: p…[4194304]
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Parts of a whole. What is more than the whole does not fit into the bar."""
+    """Parts of a whole. Parts that exceed the whole are not drawn."""
 
     whole: int
     parts: tuple[Part, ...]
@@ -95,13 +95,13 @@ class Column(NamedTuple):
     right: bool = False
     give: Give = Give()
     style: Callable[[Any], str] = lambda _row: ""
-    short: str = ""                     # the heading where there is little room
-    wide: int = 0                       # characters at least, as long as the column is not cut,
-    most: int | None = None             # and at most, however much room there is
+    short: str = ""                     # the heading on a narrow terminal
+    wide: int = 0                       # smallest width, unless the column is shortened
+    most: int | None = None             # largest width
 
 
 def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
-    """Who has the card: one process, or how many."""
+    """The holder of the card, or the number of holders."""
     names = [process(client) for client in snapshot.clients if client.id in gpu.holders]
     match len(names):
         case 0:
@@ -113,7 +113,7 @@ def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
 
 
 def gpu_columns(snapshot: "Snapshot") -> list[Column]:
-    """What nvidia-smi shows, in its order, then what only we know."""
+    """The columns of GPUs: those of nvidia-smi, in its order, then nvshared's own."""
     lent = Column("Lent", lambda gpu: size(gpu.lent), right=True, give=Give(4))
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
@@ -140,7 +140,7 @@ CLIENTS = [
     Column("MEM", lambda client: size(client.allocated + client.pinned), right=True, give=Give(1)),
     Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
            give=Give(4)),
-    # The difference of the two before, nearly: the first that can be spared.
+    # About MEM minus RESIDENT, so left out first.
     Column("SWAPPED", lambda client: size(client.swapped), right=True, give=Give(8)),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, "")),
     Column("HELD", lambda client: duration(client.held_usec), right=True, give=Give(6)),
@@ -150,7 +150,7 @@ CLIENTS = [
 
 
 def tenant(client: "ClientSnapshot") -> str:
-    """Whose it is, if that is more than its user."""
+    """The client's tenant, shortened; "" if the tenant is its user."""
     kind = client.tenant.partition(":")[0]
     return "" if kind in ("user", "") else short_tenant(client.tenant)
 
@@ -166,7 +166,7 @@ _LIMITS = Column("LIMITS", lambda client: program_limits(client) or "-", give=Gi
 
 
 def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
-    """CLIENTS, and what else there is to say of one of them: whose it is, what is set for it."""
+    """CLIENTS, and the optional columns for which at least one client has a value."""
     more = {
         _BORROWED: any(client.borrowed for client in clients),
         _ON_DISK: any(client.on_disk for client in clients),

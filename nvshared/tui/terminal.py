@@ -66,7 +66,7 @@ Event = Key | Click | Wheel
 
 
 class Keys:
-    """Of one terminal."""
+    """Parses the bytes from one terminal."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -74,11 +74,11 @@ class Keys:
 
     @property
     def unfinished(self) -> bool:
-        """Whether more may come that belongs to what came last."""
+        """Whether the last bytes may be the beginning of an escape sequence."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[Event]:
-        """What these bytes complete."""
+        """The events that these bytes complete."""
         text = self._rest + self._decoder.decode(data)
         self._rest = ""
         found: list[Event] = []
@@ -92,13 +92,13 @@ class Keys:
             elif BEGINNING.match(text):
                 self._rest = text
                 break
-            else:                       # Escape, and then something else
+            else:                       # the key Escape, then another key
                 found.append(Key("escape"))
                 text = text[1:]
         return found
 
     def pause(self) -> list[Event]:
-        """Nothing more came for a while."""
+        """No more bytes came within LONE seconds: a lone Escape is the key."""
         lone, self._rest = self._rest == ESCAPE, ""
         return [Key("escape")] if lone else []
 
@@ -109,7 +109,7 @@ def _plain(character: str) -> list[Event]:
 
 
 def _meant(sequence: re.Match[str]) -> list[Event]:
-    """None, if it is nothing that we know."""
+    """The event of an escape sequence; an empty list if the sequence is unknown."""
     mouse, numbers, last, single = sequence.groups()
     if mouse:
         return _mouse(numbers, pressed=last == "M")
@@ -118,7 +118,7 @@ def _meant(sequence: re.Match[str]) -> list[Event]:
 
 
 def _mouse(numbers: str, *, pressed: bool) -> list[Event]:
-    """As SGR 1006 has it."""
+    """The event of a mouse report in the format of SGR 1006."""
     parts = MOUSE.fullmatch(numbers)
     if parts is None or not pressed:
         return []
@@ -128,17 +128,17 @@ def _mouse(numbers: str, *, pressed: bool) -> list[Event]:
     return [Click(column - 1, line - 1)] if button == LEFT else []
 
 
-# Another screen, no cursor, and buttons and wheel of the mouse as SGR 1006 has them.
+# Alternate screen, hidden cursor, mouse reports for buttons and wheel in the format SGR 1006.
 TAKE = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
 CLEAR = "\x1b[2J"
 GIVE = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
-LONE = 0.05                             # seconds after which Escape was the key and nothing more
-# For terminals that have none of our characters.
+LONE = 0.05                             # seconds without more bytes after which Escape is a key
+# Replacements for encodings other than UTF.
 ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
 
 
 class Terminal:
-    """Standard input and output."""
+    """Standard input and output as a full-screen terminal."""
 
     def __init__(self) -> None:
         self._console = Console()
@@ -162,7 +162,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError, termios.error):      # it may be gone
+        with suppress(OSError, termios.error):      # the terminal may be closed
             self._give()
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
@@ -172,19 +172,19 @@ class Terminal:
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
         found = os.get_terminal_size(sys.stdout.fileno())
-        if 0 in found:                      # it does not know
+        if 0 in found:                      # the terminal does not know its size
             found = shutil.get_terminal_size()
         return found.columns, found.lines
 
     def wake(self) -> None:
         """Has `events` return. Any thread may call it."""
-        with suppress(BlockingIOError):     # it is going to wake anyhow
+        with suppress(BlockingIOError):     # the pipe is full, so `events` will return anyway
             os.write(self._waking, b"\0")
 
     def events(self, seconds: float | None) -> list[Event]:
-        """What was struck; nothing if woken, after a signal or after so long.
+        """Waits for keys or the mouse; empty after `wake`, a signal, or `seconds`.
 
-        Raises EOFError at its end.
+        Raises EOFError if the terminal is closed.
         """
         terminal = sys.stdin.fileno()
         patience = LONE if self._keys.unfinished else seconds
@@ -202,13 +202,13 @@ class Terminal:
         return self._keys.feed(struck)
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Writes those lines that are not there already."""
+        """Draws the lines that differ from those on the screen."""
         with self._console.capture() as captured:
             self._console.print(Text("\n").join(lines), soft_wrap=True, highlight=False, end="")
         drawn = captured.get().split("\n")
         if not (sys.stdout.encoding or "").lower().startswith("utf"):
             drawn = [line.translate(ASCII) for line in drawn]
-        # A signal may come in the midst of this: what it spoils is drawn the next time.
+        # Cleared before drawing: if a signal handler sets it meanwhile, the next call redraws all.
         spoilt, self._spoilt = self._spoilt or len(self._shown) != len(drawn), False
         before = [""] * len(drawn) if spoilt else self._shown
         self._write(CLEAR * spoilt + "".join(
@@ -218,12 +218,12 @@ class Terminal:
         self._shown = drawn
 
     def forget(self) -> None:
-        """Something else has been written: all lines are to be drawn anew."""
+        """Has the next `show` draw all lines: another program may have written."""
         self._spoilt = True
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Gives it back for a while."""
+        """Restores the terminal's modes while the block runs."""
         self._give()
         try:
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of programs and tenants: how people write each, and how it is shown and said to them."""
+"""Terms of programs and tenants: parsing, and formatting for tables and sentences."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,11 +16,11 @@ UNLIMITED = USUAL_TERMS["compute-limit"]
 
 
 class Meaning(NamedTuple):
-    """What a term means, by its name on the bus."""
+    """How a term is parsed and formatted. MEANINGS has one by each term's name on D-Bus."""
 
-    parse: Callable[[str], int]         # raises ValueError with what would have been right
-    value: Callable[[int], str]         # as a table shows it
-    short: Callable[[int], str]         # in the column LIMITS, where it is not the usual one
+    parse: Callable[[str], int]         # raises ValueError that says which values are valid
+    value: Callable[[int], str]         # for the table of terms
+    short: Callable[[int], str]         # for the column LIMITS, if not the usual value
     words: Callable[[int], str]         # for the sentences
     of_tenant: str                      # sentences, without the full stop
     of_program: str = ""                # "": a program has no such term
@@ -94,14 +94,14 @@ MEANINGS: dict[str, Meaning] = {
 
 
 def limits(values: Mapping[str, int]) -> str:
-    """Terms by their names as in 20.0G,50%,w200; "" where all are the usual ones."""
+    """Formats terms for the column LIMITS: 20.0G,50%,w200; "" if all have their usual values."""
     return ",".join(
         meaning.short(values[name]) for name, meaning in MEANINGS.items()
         if name in values and values[name] != USUAL_TERMS[name])
 
 
 def program_terms(client: "ClientSnapshot") -> dict[str, int]:
-    """What is set for a program, or the usual."""
+    """The program's own terms; terms that are not set have their usual values."""
     return {
         "memory-limit": client.memory_limit, "compute-limit": client.compute_limit,
         "weight": client.weight, "suspended": client.suspended,
@@ -109,36 +109,36 @@ def program_terms(client: "ClientSnapshot") -> dict[str, int]:
 
 
 def program_limits(client: "ClientSnapshot") -> str:
-    """As limits() writes it; whether a program is suspended its state shows."""
+    """The program's terms for the column LIMITS, without `suspended`: STATE shows that."""
     return limits(program_terms(client) | {"suspended": 0})
 
 
 def tenant_limits(tenant: Tenant) -> str:
-    """The same of those that hold for a tenant."""
+    """The terms in force for a tenant, for the column LIMITS."""
     return limits({name: tenant.value(name) for name in MEANINGS})
 
 
 def sources(tenant: Tenant) -> str:
-    """Where the terms of a tenant that hold come from, each source once."""
+    """The sources of the terms in force for a tenant, each once."""
     found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
              if term is tenant.holding(term.name)}
     return ",".join(sorted(found))
 
 
 def term_value(term: Term) -> str:
-    """What is set."""
+    """The term's value, for a table."""
     return MEANINGS[term.name].value(term.value)
 
 
 def term_source(term: Term) -> str:
-    """Where it comes from."""
+    """Where the term was set: a rule, or by hand, pod or job."""
     if term.rule:
         return f"[tenant {term.rule}] in {term.place}"
     return f"set by {term.place or 'hand'}"
 
 
 def program_sentence(name: str, term: str, value: int, gpu: str | int | None) -> str:
-    """What is set for a program on one GPU, by its index, or on all that it uses."""
+    """A sentence: a program's term on one GPU, by its index, or (None) on all that it uses."""
     meaning = MEANINGS[term]
     place = "" if gpu is None else f" on GPU {gpu}"
     return meaning.of_program.format(
