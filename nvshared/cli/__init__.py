@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl: the command line. Verbs that belong together share a module."""
+"""nvsharectl, the command line of nvshared. Each module has one verb or several related verbs."""

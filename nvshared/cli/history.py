@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl history: who used the GPUs, and how much, as a table, CSV, JSON or drawn.
+"""nvsharectl history: the use of GPUs by user, tenant or GPU, as a table, CSV, JSON or plot.
 
 Times are microseconds since 1970. Tables and plots show them in the local time zone, CSV in UTC.
 --plot draws each name's share of the GPUs' time: as lines of a terminal, or as a stacked area in

@@ -17,7 +17,7 @@ from nvshared.names import DEBUG_VARIABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the status to exit with. An error is a sentence on stderr."""
+    """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
     # A guess until the parser has succeeded. Words after "--" belong to the program of `run`.

@@ -75,5 +75,5 @@ def warn(sentence: str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Points the stream to /dev/null: flushing it again at exit would make Python complain."""
+    """Points the stream to /dev/null, lest Python's flush at exit fail and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

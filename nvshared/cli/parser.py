@@ -32,7 +32,7 @@ VERBS: tuple[Verb, ...] = (
 
 
 WIDTH = 78                              # of a terminal of 80
-FEW = 5                                 # choices that a hint lists; of more, it names the closest
+FEW = 5                                 # choices listed by a hint; of more, the closest is named
 HELP_COLUMN = 18                        # where the help of an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."

@@ -11,9 +11,9 @@ from nvshared.cli.verb import Options, Verb, argument, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
-TRIM = "NVSHARE_TRIM_CACHES"            # 1: the program gives back what its frameworks cache
+TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free cached memory on request
 MODULES = "PYTHONPATH"
-REQUIRED = "NVSHARE_REQUIRED"           # 1: the program waits for nvshared; 0: it runs unshared
+REQUIRED = "NVSHARE_REQUIRED"           # if nvshared is absent: 1: wait; 0: run unshared
 VERBOSE = "NVSHARE_VERBOSE"             # 1: the program reports that it waits, and for what
 NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes
@@ -95,7 +95,7 @@ def _listens(path: str | None) -> bool:
             probe.connect(path or DEFAULT_SOCKET)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        except OSError:                 # EPROTOTYPE: it is bound; the library reports other errors
+        except OSError:                 # EPROTOTYPE: bound; the library reports other errors
             pass
     return True
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """One change that the daemon is asked for."""
+    """One change, made by one call of the daemon."""
 
-    name: str                           # what is changed, such as "memory limit"
+    name: str                           # the setting, such as "memory limit"
     data: dict[str, Any]                # for --json: "gpu" (index or None), and the new values
     act: Callable[[], None]             # raises NvshareError
 

@@ -62,11 +62,11 @@ def _start(options: Options) -> None:
     ran = unit.state(SERVICE).get("ActiveState") == "active"
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
     lines = [f"Environment={name}={value}" for name, value in environment.items()]
-    # systemd makes the folder of the state for the user of the service, and keeps it at a restart.
+    # systemd creates the state directory for the service's user, and keeps it across restarts.
     lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
               "RuntimeDirectoryPreserve=yes"]
-    # The default reserve for contexts is meant for larger cards: several programs that start
-    # at once would be left with too little.
+    # The default reserve for contexts suits larger cards. With it, several programs that start at
+    # once would get too little memory of a simulated GPU.
     lines += ["ExecStart=",
               f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     _make_folder(number, memory)

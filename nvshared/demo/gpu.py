@@ -17,13 +17,13 @@ SIMULATED_MEMORY = 256 * MIB
 SIMULATED_COPY_RATE = 4 * GIB           # bytes a second each way
 MOST = 8 * GIB                          # bytes used of a real card; more would only take longer
 LEAST = 256 * MIB                       # bytes; below, a context alone would fill the card
-HOST_SHARE = 0.5                        # of the free host memory, for what is swapped out
+HOST_SHARE = 0.5                        # part of the free host memory that swapped memory may use
 NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 
 
 @dataclass(frozen=True, slots=True)
 class DemoGPU:
-    """A GPU and how to reach it."""
+    """A GPU, and the environment for programs that use it."""
 
     name: str
     total: int                          # bytes
@@ -38,7 +38,7 @@ class DemoGPU:
         return dict(self.environment)
 
     def with_sharing(self) -> dict[str, str]:
-        """The environment of a program that shares the GPU; keeps what was preloaded already."""
+        """The environment of a program that shares the GPU; keeps other preloaded libraries."""
         return library.preloaded(self.environment)
 
 

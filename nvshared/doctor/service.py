@@ -147,7 +147,7 @@ def _socket(path: Path, *, heard: bool) -> Finding:
 
 
 def _listens(path: Path) -> bool:
-    """Whether the kernel lists a socket of this network namespace that listens there."""
+    """Whether the kernel lists a listening socket with this path in this network namespace."""
     try:
         lines = UNIX_SOCKETS.read_text(errors="replace").split("\n")[1:]
     except OSError:

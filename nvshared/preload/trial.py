@@ -70,7 +70,7 @@ class Tried:
     """One program of a trial."""
 
     program: str                        # in words
-    obstacle: str                       # why it could not be tried, or ""
+    obstacle: str                       # why the program could not be tried; "": it was
 
 
 @dataclass(frozen=True, slots=True)

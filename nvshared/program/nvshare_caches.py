@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has PyTorch and CuPy give cached GPU memory back when libnvshare.so asks for it.
+"""Makes PyTorch and CuPy free cached GPU memory when libnvshare.so requests that.
 
 The program imports this module, or the `sitecustomize` beside it does, by `nvsharectl run`. The
 module works in Python 3.8 or later and has no dependencies. It does nothing without
@@ -21,7 +21,7 @@ cache, or raised an error. After a failure the next request of that kind (OCCASI
 after the next failure two requests, then four, up to LONGEST_PAUSE. So a training that uses its
 whole cache in each step is trimmed rarely when its turn begins, and always when it pauses for data.
 
-There is no function for JAX, which cannot free what it has allocated of the driver.
+There is no function for JAX, which cannot return allocated memory to the driver.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ PATIENCE = 10                           # seconds that the interpreter's end wai
 class Figures(NamedTuple):
     """A framework's memory on a device."""
 
-    held: int                           # bytes that it has allocated of the driver
-    cached: int                         # bytes of `held` that it can free
+    held: int                           # bytes allocated from the driver
+    cached: int                         # bytes of `held` that the framework can free
     release: Callable[[], object]       # frees `cached` bytes
 
 

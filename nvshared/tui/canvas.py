@@ -21,7 +21,7 @@ PART_OF_LINE = 6                        # a bar takes at least 1/6 of a wide lin
 
 
 def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
-    """`what` with exactly `width` columns: truncated at its end, or padded with blanks."""
+    """Truncates `what` at its end, or pads it with blanks, to exactly `width` columns."""
     line = Text(what) if isinstance(what, str) else what.copy()
     if "\n" in line.plain:
         line = Text(" ", style=line.style).join(line.split("\n"))
@@ -32,7 +32,7 @@ def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
 
 
 def bar(what: Bar, width: int) -> Text:
-    """`what` drawn as `width` characters."""
+    """Draws the bar `what` as `width` characters."""
     line = Text()
     counts = what.characters(width)
     for part, count in zip(what.parts, counts, strict=True):

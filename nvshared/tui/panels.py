@@ -274,7 +274,7 @@ def _pair(
 
 
 def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[Text]:
-    """A line for each GPU that has no frame."""
+    """Draws one line for each of these GPUs, which get no frame."""
     def used(gpu: GPUSnapshot) -> int:
         return _used(gpu, snapshot.of(gpu))
 

@@ -99,7 +99,7 @@ MOST_WORDS = 4                          # lines of a message
 
 
 def draw(state: State, width: int, height: int) -> Frame:
-    """The whole screen. On a terminal that is too small it says which size is needed."""
+    """Draws the whole screen or, if the terminal is too small, a message with the size needed."""
     if width < NARROWEST or height < LOWEST:
         words = f"top needs {NARROWEST} columns and {LOWEST} lines; here are {width} and {height}. "
         words += "q quits."

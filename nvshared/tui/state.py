@@ -128,7 +128,7 @@ class Frame:
     last: int = 0                       # the largest possible `first`
 
 
-UNSHARED = "unshared"                   # the state of a program that nvshare has no part in
+UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
 
 # Sort keys of states, for the order of the queue.
 _RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,

@@ -53,7 +53,7 @@ STATES = {
 
 
 class Part(NamedTuple):
-    """An amount and how it is drawn. Told apart by the character, since colours may be missing."""
+    """A part of a bar. Parts differ by their character, since the terminal may have no colours."""
 
     amount: int
     character: str
@@ -68,7 +68,7 @@ class Bar(NamedTuple):
     rest: str = " "                     # drawn where no part reaches
 
     def characters(self, width: int) -> list[int]:
-        """How many of `width` characters each part gets; one at least if there is any of it."""
+        """How many of `width` characters each part gets; at least 1 unless its amount is 0."""
         found: list[int] = []
         reached, drawn = 0, 0
         for part in self.parts:

@@ -57,7 +57,7 @@ class Click(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """The mouse wheel was turned by so many notches; negative: up."""
+    """A turn of the mouse wheel, in notches; negative: up."""
 
     notches: int
 
@@ -177,7 +177,7 @@ class Terminal:
         return found.columns, found.lines
 
     def wake(self) -> None:
-        """Has `events` return. Any thread may call it."""
+        """Makes `events` return. Any thread may call this function."""
         with suppress(BlockingIOError):     # the pipe is full, so `events` will return anyway
             os.write(self._waking, b"\0")
 
