@@ -268,7 +268,7 @@ async def test_log_level_is_read_and_set_over_the_bus(
         assert refusal(await write(wrong))[0] == f"{STANDARD}Invalid{error}"
 
 
-async def test_call_is_answered_before_the_daemon_closes_the_bus(
+async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
     publication: Publication, manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaving: list[asyncio.Task[None]] = []
@@ -403,7 +403,7 @@ KEPT = [
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("member", "signature", "body", "name"), KEPT)
-async def test_change_is_answered_after_sync_to_disk_and_other_calls_meanwhile(
+async def test_setting_is_answered_after_fsync_and_delays_no_other_call(
     monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path,
     member: str, signature: str, body: list[object], name: str, fails: bool,
 ) -> None:

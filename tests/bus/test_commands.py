@@ -223,7 +223,7 @@ async def test_a_quantum_is_set_with_a_unit_as_in_the_file(
     assert [gpu.tq_usec for gpu in manager.gpus] == [7_000_000, data["tq_usec"]]
 
 
-async def test_reset_leaves_terms_of_programs_in_force(manager: Manager, ctl: Run) -> None:
+async def test_reset_command_keeps_terms_of_programs(manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("limit", "11", "--memory", "1GiB")
     assert (await ctl("reset")).code == ExitCode.OK

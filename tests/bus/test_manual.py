@@ -77,7 +77,7 @@ def test_man_page_has_no_warnings_of_mandoc_and_groff(name: str, tmp_path: Path)
             assert ended.stdout + ended.stderr == ""
 
 
-def test_every_setting_has_its_place_in_the_manual() -> None:
+def test_man_page_nvshared_conf_describes_every_setting() -> None:
     text = plain(page("nvshared.conf.5"))
     for option in options():
         assert f"\\fB{option.name} = " in text
@@ -86,7 +86,7 @@ def test_every_setting_has_its_place_in_the_manual() -> None:
     assert text.count(".SS [") == len({option.section for option in options()})
 
 
-def test_every_verb_has_its_place_in_the_manual() -> None:
+def test_man_page_nvsharectl_describes_every_verb_and_example() -> None:
     text = plain(page("nvsharectl.1"))
     for verb in VERBS:
         assert f"nvsharectl {verb.name}" in text

@@ -132,7 +132,7 @@ async def test_command_unanswered_when_the_bus_ends_says_its_setting_may_apply(
     assert ended.code == ExitCode.FAILURE
 
 
-async def test_command_whose_setting_is_not_kept_goes_on_with_the_next(
+async def test_command_whose_first_setting_cannot_be_saved_says_what_is_not_done(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = manager.set_quantum

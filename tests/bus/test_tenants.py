@@ -87,7 +87,7 @@ async def test_invalid_tenant_terms_are_refused(
     assert manager.tenancy.tenants() == []
 
 
-async def test_tenant_terms_are_refused_to_users_and_readable(
+async def test_users_may_list_tenants_and_not_set_their_terms(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def uid(_caller: Caller) -> int:

@@ -61,7 +61,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-a-rival"])
-def test_tool_sees_the_program_and_the_library_logs_one_line(name: str, beside: bool) -> None:
+def test_profiler_profiles_the_program_and_the_library_logs_one_line(
+    name: str, beside: bool
+) -> None:
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:
         company: AbstractContextManager[list[Result]] = nullcontext([])
         if beside:

@@ -9,7 +9,7 @@ from tests.gpu.test_sharing import BUDGET, Record, digests
 ADAPTERS = {"PYTHONPATH": f"{library.program() / 'adapters'}:{ROOT}"}
 
 
-def test_engines_with_graphs_that_pause_end_with_the_bits_of_their_solo_runs(
+def test_engines_that_pause_compute_the_same_as_alone(
     record: Record
 ) -> None:
     commands = [program("torch_engine", "--gib", "12", "--seed", str(seed)) for seed in (1, 2)]

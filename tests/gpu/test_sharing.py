@@ -96,7 +96,7 @@ def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
     assert figures["turns"] > 6, "they did not take turns"
 
 
-def test_a_graph_captured_before_is_right_after_many_hand_overs(record: Record) -> None:
+def test_captured_graph_computes_the_same_after_hand_overs(record: Record) -> None:
     compare(record, "a graph between hand-overs", program("torch_graph", "--gib", "12"), 12)
 
 

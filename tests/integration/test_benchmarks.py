@@ -93,7 +93,7 @@ def test_bench_peers_on_a_simulated_card_reports_right_results(
     assert all(one["right"] for one in found)
 
 
-def test_bench_program_with_a_failing_driver_counts_as_wrong(tmp_path: Path) -> None:
+def test_bench_counts_a_program_with_a_driver_error_as_wrong(tmp_path: Path) -> None:
     card = find(tmp_path, simulate=True, seconds=None, budget=None)
     tasks = [Task(8 * MIB, 1, seed, MIB) for seed in (1, 2)]
     failing = {**card.environment, "NVSHARE_SIM_FAIL": "cuStreamSynchronize:1"}

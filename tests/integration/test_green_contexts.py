@@ -228,7 +228,7 @@ assert not wrong, wrong
 '''
 
 
-def test_green_contexts_come_and_go_while_memory_is_evicted(site: Site) -> None:
+def test_green_contexts_can_be_made_and_destroyed_while_memory_is_evicted(site: Site) -> None:
     site.environment["NVSHARE_SIM_CONTEXT"] = str(1 << 16)
     site.start("--tq", "1")
     program = Program(site, CHURN)

@@ -123,7 +123,7 @@ def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
     assert both["held"] > first["held"] > 0
 
 
-def test_a_daemon_that_keeps_no_history_makes_no_file(site: Site) -> None:
+def test_daemon_with_history_off_makes_no_history_file(site: Site) -> None:
     start(site, "--history", "off")
     hook = wanting(site, SMALL)
     pump([hook], lambda: hook.running)

@@ -229,7 +229,7 @@ for attempt in range(5):                                 # an owner's silence en
 """
 
 
-def test_ipc_leaves_a_file_that_is_no_socket(site: Site) -> None:
+def test_ipc_does_not_remove_a_file_that_is_no_socket(site: Site) -> None:
     site.start()
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="nvshare-") as file:
         owner = Program(site, QUIET)

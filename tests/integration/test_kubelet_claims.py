@@ -375,7 +375,7 @@ def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) ->
     lab.has(old, compute_limit=20)
 
 
-def test_annotation_refused_by_nvshared_leaves_claim_terms_in_force(lab: ClaimLab) -> None:
+def test_claim_terms_apply_beside_a_refused_annotation(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", weight="5000")
     assert "weight" in lab.api.event(0)["message"]

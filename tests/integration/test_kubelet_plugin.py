@@ -64,7 +64,7 @@ def test_a_container_gets_library_socket_and_card(node: Node) -> None:
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
 
 
-def test_plugin_of_the_manifest_names_no_runtime_in_its_log(node: Node) -> None:
+def test_plugin_with_the_manifests_options_logs_no_missing_runtime_socket(node: Node) -> None:
     """A pod is not given the container runtime's socket, so no line may miss it."""
     manifest = yaml.safe_load((ROOT / "packaging/kubernetes/nvshared/daemonset.yaml").read_text())
     container, = manifest["spec"]["template"]["spec"]["containers"]
@@ -90,7 +90,7 @@ def test_shares_are_spread_over_cards(node: Node) -> None:
     assert {card_of(share) for share in node.kubelet.prefers(free, 2)} == set(uuids(node))
 
 
-def test_container_is_never_given_two_shares_of_a_card(node: Node) -> None:
+def test_container_that_requests_two_shares_of_a_card_does_not_start(node: Node) -> None:
     """Its pod is kept: it is not refused, and so not made anew many times in a second."""
     node.daemon()
     node.start()
@@ -107,7 +107,7 @@ def test_container_is_never_given_two_shares_of_a_card(node: Node) -> None:
     assert "there is no share 'GPU-none::0'" in node.refused("GPU-none::0")
 
 
-def test_a_card_that_another_plugin_offers_is_not_shared(node: Node) -> None:
+def test_card_allocated_by_another_plugin_is_not_shared(node: Node) -> None:
     """Whole to one pod and shared to others: never. Whoever comes first keeps it."""
     node.daemon()
     node.start()

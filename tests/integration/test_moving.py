@@ -342,7 +342,7 @@ def test_program_is_not_moved_beyond_its_tenants_memory_limit_on_the_other_card(
         one.end()
 
 
-def test_killed_program_leaves_the_card_while_parked(
+def test_parked_program_that_is_killed_leaves_no_memory_on_the_cards(
     own_site: Site, bus: str, eventually: Eventually,
 ) -> None:
     own_site.start("--bus", bus)
@@ -482,7 +482,7 @@ def test_park_refused_by_a_temporary_driver_error_can_be_repeated(own_site: Site
     program.end()
 
 
-def test_stopped_program_goes_on_where_it_was_moved_to_while_parked(
+def test_parked_program_stopped_by_sigstop_can_be_moved_and_goes_on_after_sigcont(
     own_site: Site, bus: str, eventually: Eventually,
 ) -> None:
     own_site.start("--bus", bus)
@@ -497,7 +497,7 @@ def test_stopped_program_goes_on_where_it_was_moved_to_while_parked(
     program.end()
 
 
-def test_program_that_executes_another_while_parked_leaves_nothing_behind(
+def test_exec_in_a_parked_program_leaves_no_memory_on_the_card(
     own_site: Site, bus: str, eventually: Eventually,
 ) -> None:
     own_site.start("--bus", bus)

@@ -189,7 +189,7 @@ call("cuMemAddressFree", second, 3 * size)
 ''')
 
 
-def test_mapping_calls_of_unknown_validity_wait_for_the_driver(site: Site) -> None:
+def test_invalid_mapping_calls_on_swapped_memory_return_the_drivers_error(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB

@@ -180,7 +180,7 @@ ELSEWHERE = {
 }
 
 
-def test_commands_in_sentences_of_pages_succeed(machine: Machine) -> None:
+def test_commands_printed_inline_in_docs_succeed(machine: Machine) -> None:
     run = [
         command.replace("job:ID", "job:4711")
         for _, command in pages.inline() if not command.startswith(tuple(ELSEWHERE))

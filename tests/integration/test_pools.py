@@ -428,7 +428,7 @@ copied(before, result=700)
     running.ends_well()
 
 
-def test_access_to_a_destroyed_pool_ends(site: Site) -> None:
+def test_peer_access_to_freed_memory_ends_with_the_last_pool_that_allows_it(site: Site) -> None:
     site.start()
     running = program(site, TWO + KERNEL + '''
 pool, piece = default_pool(), c_uint64()

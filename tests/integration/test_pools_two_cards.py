@@ -71,7 +71,7 @@ def test_pool_counts_on_its_own_card_whatever_device_is_current(site: Site) -> N
     program.ends_well()
 
 
-def test_pool_of_another_card_is_trimmed_before_stop(site: Site) -> None:
+def test_free_pool_memory_of_another_card_is_trimmed_during_a_stop(site: Site) -> None:
     """The service of the card that is stopped finds that out."""
     site.start("--tq", "1")
     program = Program(site, PINNED + TWO + '''

@@ -394,7 +394,7 @@ printf '/opt/libnvshare.so\\n' >/etc/ld.so.preload
     assert done.stdout == "mended\n", done.stderr
 
 
-def test_preload_rescue_command_mends_a_mounted_system(system: System) -> None:
+def test_preload_rescue_command_removes_the_library_from_a_mounted_system(system: System) -> None:
     (line,) = [one.strip() for one in RESCUE.splitlines() if "sed -i" in one]
     system.list.write_text(f"/opt/other.so\n{INSIDE}\n")
     command = line.replace("/mnt", str(system.top))

@@ -110,7 +110,7 @@ def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: Daemon) -> 
     program.ends_well()
 
 
-def test_turn_releases_when_its_last_block_ends(site: Site, daemon: Daemon) -> None:
+def test_nested_sharing_turns_release_when_the_outermost_ends(site: Site, daemon: Daemon) -> None:
     program = start(site, daemon, '''
 try:
     with sharing.turn():
@@ -131,7 +131,7 @@ except KeyError:
     program.ends_well()
 
 
-def test_turn_in_the_page_on_engines_releases_after_each_batch(
+def test_loop_in_engines_md_releases_the_turn_after_each_batch(
         site: Site, daemon: Daemon) -> None:
     loop = pages.block("docs/engines.md", "import nvshared.program")
     program = start(site, daemon, f"""

@@ -245,7 +245,7 @@ assert mapped(two)                       # 160 MiB
 ''').ends_well()
 
 
-def test_kept_freed_memory_makes_room_for_another_context(site: Site) -> None:
+def test_kept_freed_memory_is_unmapped_when_a_context_needs_its_bytes(site: Site) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "200M"}
     site.start()
     program(site, '''
@@ -388,7 +388,7 @@ assert allocate(78 * MIB) and left() == 0
             one.ends_well()
 
 
-def test_keep_freed_ms_that_is_no_number_is_named(site: Site) -> None:
+def test_keep_freed_ms_that_is_no_number_is_logged_and_the_default_used(site: Site) -> None:
     site.start()
     one = program(site, "free(allocate(64 * MIB))", keep="soon")
     _, said = one.popen.communicate(timeout=PATIENCE)

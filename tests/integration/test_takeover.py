@@ -87,7 +87,9 @@ def test_client_connection_survives_a_daemon_restart(
     assert manager.stored == 2
 
 
-def test_answer_to_an_earlier_daemon_is_ignored(site: Site, manager: ServiceManager) -> None:
+def test_reply_to_an_order_of_an_earlier_daemon_is_ignored(
+    site: Site, manager: ServiceManager
+) -> None:
     daemon = manager.start("--tq", "1")
     one = wanting(manager)
     pump([one], lambda: one.running)

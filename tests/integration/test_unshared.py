@@ -195,7 +195,7 @@ def test_suspended_unshared_program_resumes_when_a_restart_finds_no_rule_for_it(
 
 
 @pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])
-def test_program_goes_on_when_daemon_and_helper_are_killed_at_any_step(
+def test_unshared_program_goes_on_when_daemon_and_helper_are_killed_at_any_step(
     site: Site, bus: str, eventually: Eventually, killed: str,
 ) -> None:
     site.module = "tests.integration.cutafter"
@@ -222,7 +222,7 @@ def test_program_goes_on_when_daemon_and_helper_are_killed_at_any_step(
     bare.end()
 
 
-def test_killed_program_frees_the_card_while_it_is_stopped(
+def test_suspended_unshared_program_that_is_killed_leaves_no_memory(
     site: Site, bus: str, eventually: Eventually,
 ) -> None:
     site.start("--bus", bus)

@@ -149,7 +149,7 @@ def test_pod_that_requests_nvidia_com_gpu_runs_with_a_share_instead(policies: Cl
 
 @pytest.mark.parametrize("resource", [RESOURCE, WHOLE])
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_deployment_that_asks_for_two_shares_makes_no_pod(
+def test_policy_refuses_pods_of_a_deployment_with_two_shares_per_container(
     policies: Cluster, resource: str, kind: str
 ) -> None:
     """Its ReplicaSet would make another one for each that kubelet refuses, many in a second."""

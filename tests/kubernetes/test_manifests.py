@@ -313,7 +313,7 @@ def test_init_container_installs_the_library_without_a_device_plugin(
 
 
 @pytest.mark.parametrize("cards", [1, 2])
-def test_as_many_replicas_as_gpus_run_without_sharing(
+def test_example_deployment_without_sharing_runs_one_replica_per_gpu(
     cluster: Cluster, manifests: str, cards: int
 ) -> None:
     """The node says that it has them, as NVIDIA's device plugin would have it say."""

@@ -144,7 +144,7 @@ def test_bus_call_starts_the_daemon(machine: Container, user: str) -> None:
     assert state(machine, "nvshared") == "active"
 
 
-def test_the_socket_outlives_the_daemon(machine: Container) -> None:
+def test_systemd_socket_is_kept_when_the_daemon_is_killed(machine: Container) -> None:
     machine.run("systemctl", "start", "nvshared")
     before = machine.output("stat", "--format=%i", "/run/nvshare/nvshare.sock")
     for signal in ("KILL", "SEGV"):

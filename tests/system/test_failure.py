@@ -138,7 +138,7 @@ def test_restart_keeps_all_clients_and_shares_with_a_new_program(
     card.finish(programs)
 
 
-def test_a_daemon_that_hangs_is_started_anew(machine: Container, launch: Launch) -> None:
+def test_watchdog_restarts_a_daemon_that_hangs(machine: Container, launch: Launch) -> None:
     card.drop_in(machine, "watchdog", "WatchdogSec=5s\nTimeoutAbortSec=2s\n")
     machine.run("systemctl", "restart", "nvshared")
     programs = [

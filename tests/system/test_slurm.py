@@ -297,7 +297,7 @@ def test_job_with_an_invalid_nvshare_option_is_refused_with_the_reason(
         assert "Submitted" not in done.stdout   # others' jobs may still be ending
 
 
-def test_each_job_of_an_array_is_accounted_by_itself(cluster: Container) -> None:
+def test_each_job_of_a_slurm_array_has_its_own_gpu_time(cluster: Container) -> None:
     script = f"#!/bin/sh\n{card.WORKLOAD} --memory 16MiB --steps $((50 * SLURM_ARRAY_TASK_ID))\n"
     array = cluster.run(
         "sbatch", "--parsable", "--array=1,4", "--gres=shard:2", "--chdir=/home/alice",
@@ -413,7 +413,7 @@ def test_job_lost_by_the_controller_leaves_no_terms(cluster: Container) -> None:
     gone(job)
 
 
-def test_jobs_outlive_the_nodes_daemons(cluster: Container) -> None:
+def test_jobs_and_their_terms_survive_a_restart_of_slurm_and_nvshared(cluster: Container) -> None:
     job = Job(cluster, "alice", memory=16)
     job.await_memory()
     before = terms(cluster, job.tenant)

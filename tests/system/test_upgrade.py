@@ -111,7 +111,7 @@ def test_removal_is_refused_while_a_program_is_swapped(
     card.finish(programs)
 
 
-def test_programs_go_on_after_the_removal(machine: Container, launch: Launch) -> None:
+def test_programs_go_on_after_the_packages_are_removed(machine: Container, launch: Launch) -> None:
     program = launch(machine, "alice", memory=64, cpu_ms=50)
     machine.until(lambda: states(machine) == ["running"], "it runs")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")

@@ -130,7 +130,7 @@ def _known(entry: str, stubs: bool) -> str | int:
 @pytest.mark.parametrize(
     "flags", [["-pie", "-Wl,-z,now"], ["-pie", "-Wl,-z,lazy"], ["-no-pie"]], ids=" ".join
 )
-def test_program_linked_in_any_way_finds_every_wrapper(
+def test_program_linked_with_any_flags_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     program = compiled(PROGRAM, tmp_path / "program", driver, *flags)

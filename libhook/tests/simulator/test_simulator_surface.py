@@ -145,7 +145,7 @@ print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value,
 """
 
 
-def test_settings_of_the_folder_override_those_of_each_process(
+def test_settings_file_of_the_simulator_overrides_environment_variables(
     python: Python, environment: dict[str, str]
 ) -> None:
     folder = Path(environment["NVSHARE_SIM_DIR"])
@@ -156,7 +156,7 @@ def test_settings_of_the_folder_override_those_of_each_process(
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"      # this process alone has none
 
 
-def test_settings_of_the_folder_that_cannot_be_read_are_named(
+def test_invalid_settings_file_of_the_simulator_is_reported(
     python: Python, environment: dict[str, str]
 ) -> None:
     folder = Path(environment["NVSHARE_SIM_DIR"])
