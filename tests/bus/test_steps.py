@@ -112,7 +112,7 @@ async def test_term_command_that_fails_on_one_gpu_names_the_other(
 async def test_command_unanswered_when_the_bus_ends_says_its_setting_may_apply(
     manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bus ends while the second of two is asked for."""
+    """The bus ends during the second of two calls."""
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     set_terms = manager.set_terms
 

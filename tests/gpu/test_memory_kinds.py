@@ -16,7 +16,7 @@ def test_pytorch_with_expandable_segments_computes_the_same_beside_a_rival(recor
 def test_jax_preallocating_most_of_the_card_computes_the_same_beside_a_rival(
     record: Record
 ) -> None:
-    """JAX maps its memory itself, and at its start all that it will ever use."""
+    """JAX maps its memory itself: at its start, three quarters of the card."""
     compare(
         record, "JAX preallocating", program("jax_train", "--gib", "5", "--steps", "500"), 12,
         {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".75"},

@@ -205,7 +205,7 @@ time.sleep(DELAY)
 def test_context_failure_during_a_load_keeps_memory_figures_right(
     site: Site, delay: float, eventually: Eventually
 ) -> None:
-    """One LOAD fails then while copies of the next are on their way."""
+    """One LOAD fails while the copies of the next LOAD are in flight."""
     site.environment["NVSHARE_SIM_COPY_RATE"] = "250M"
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, COMING.replace("DELAY", str(delay)).removeprefix(PRELUDE))

@@ -192,7 +192,7 @@ def test_export_does_not_wait_for_a_drain_of_work_that_depends_on_its_thread(
 @pytest.mark.parametrize("export", EXPORTS)
 def test_export_does_not_wait_at_the_gate_when_stop_arrives_before_the_reply(
         site: Site, export: str) -> None:
-    """The drain reads the answer to the export's question, so the export goes on while the gate is
+    """The drain reads the reply to the export's request, so the export goes on while the gate is
     shut and the work in flight waits for its thread."""
     _, answering, program = dependent(site, f"spins()\naway()\nsays({export}())\n")
     assert program.hears() == "away"

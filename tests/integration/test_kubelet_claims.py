@@ -452,7 +452,7 @@ def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None
 def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(
     node: Node, runtime: Runtime
 ) -> None:
-    """The device plugin's, while the runtime is set up anew."""
+    """The runtime's configuration changes while the device plugin runs."""
     folder = node.kubelet.folder.parent / "cdi"
     runtime.config = {}
     node.daemon()

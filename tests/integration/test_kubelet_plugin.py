@@ -65,7 +65,7 @@ def test_a_container_gets_library_socket_and_card(node: Node) -> None:
 
 
 def test_plugin_with_the_manifests_options_logs_no_missing_runtime_socket(node: Node) -> None:
-    """A pod is not given the container runtime's socket, so no line may miss it."""
+    """A pod is not given the container runtime's socket, so a missing socket is no fault."""
     manifest = yaml.safe_load((ROOT / "packaging/kubernetes/nvshared/daemonset.yaml").read_text())
     container, = manifest["spec"]["template"]["spec"]["containers"]
     node.daemon()
@@ -91,7 +91,7 @@ def test_shares_are_spread_over_cards(node: Node) -> None:
 
 
 def test_container_that_requests_two_shares_of_a_card_does_not_start(node: Node) -> None:
-    """Its pod is kept: it is not refused, and so not made anew many times in a second."""
+    """The pod is kept: its controller would replace a refused pod many times in a second."""
     node.daemon()
     node.start()
     node.allocatable(20)
@@ -108,7 +108,8 @@ def test_container_that_requests_two_shares_of_a_card_does_not_start(node: Node)
 
 
 def test_card_allocated_by_another_plugin_is_not_shared(node: Node) -> None:
-    """Whole to one pod and shared to others: never. Whoever comes first keeps it."""
+    """No card is given whole to one pod and shared with others. The first plugin to allocate a card
+    keeps it."""
     node.daemon()
     node.start()
     node.allocatable(20)

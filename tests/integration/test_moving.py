@@ -469,7 +469,7 @@ def test_park_fails_and_the_program_goes_on_when_the_helper_is_removed_after_its
 
 
 def test_park_refused_by_a_temporary_driver_error_can_be_repeated(own_site: Site, bus: str) -> None:
-    """As of a program that a debugger has stopped: the driver's lock is not ready in time."""
+    """For example, a debugger has stopped the program, and the driver's lock times out."""
     own_site.start("--bus", bus, NVSHARE_SIM_FAIL="cuCheckpointProcessLock:1:600")
     program = Program(own_site)
     with Control(bus) as control:

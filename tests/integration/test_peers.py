@@ -89,7 +89,7 @@ assert get(second, size) == data
 
 
 def test_memory_allocated_on_two_cards_counts_on_its_own_card(site: Site) -> None:
-    """Whichever context is current when it is taken."""
+    """The context that is current at the allocation makes no difference."""
     site.start()
     program = Program(site, TWO + '''
 def used(which):

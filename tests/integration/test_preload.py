@@ -377,7 +377,7 @@ cat /proc/self/maps | grep -q /opt/libnvshare.so || echo gone
 def test_preload_rescue_command_lets_an_open_shell_run_programs_again(
     private_etc: list[str]
 ) -> None:
-    """A library that ends every program stands in the list; the open shell mends it."""
+    """The open shell empties a preload list whose library ends every program."""
     (line,) = [one.strip() for one in RESCUE.splitlines() if one.strip().startswith(": >")]
     source = "__attribute__((constructor)) static void bad(void) { __builtin_trap(); }"
     script = f"""

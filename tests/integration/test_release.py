@@ -97,7 +97,8 @@ def test_release_is_void_once_the_program_submits_work(site: Site, daemon: Daemo
 
 
 def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: Daemon) -> None:
-    """Or a thread that is slow to pass the open gate would lose its next turn to it."""
+    """Otherwise a thread that is slow to pass the open gate would lose its next turn to the old
+    release."""
     program = start(site, daemon, "said(sharing.release())")
     assert program.hears() is True
     daemon.run(contended=True)
@@ -172,7 +173,7 @@ said(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_torch_memory_saver_pause_frees_memory_and_resume_keeps_addresses(site: Site) -> None:
-    """With torch_memory_saver's interface, as its README shows tags and a backup."""
+    """Uses torch_memory_saver's interface as its README does, with tags and a backup."""
     site.environment = {**site.environment, "PYTHONPATH": f"{ROOT}:{ADAPTERS}"}
     site.start("--tq", "1000")
     program = Program(site, BEGIN + '''

@@ -155,8 +155,8 @@ sys.stdin.readline()
 
 
 def test_program_waiting_in_an_allocation_logs_that_the_daemon_is_gone(site: Site) -> None:
-    """As under systemd, which holds the socket of one that cannot start: the program is connected,
-    and nobody answers."""
+    """As under systemd, which keeps the socket of a daemon that cannot start: the program connects,
+    and nobody replies."""
     daemon = Daemon(site)
     program = Own(site, ASKS_LATER)
     daemon.accept(Flag(0))

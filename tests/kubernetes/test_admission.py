@@ -152,7 +152,7 @@ def test_pod_that_requests_nvidia_com_gpu_runs_with_a_share_instead(policies: Cl
 def test_policy_refuses_pods_of_a_deployment_with_two_shares_per_container(
     policies: Cluster, resource: str, kind: str
 ) -> None:
-    """Its ReplicaSet would make another one for each that kubelet refuses, many in a second."""
+    """A ReplicaSet would make a new pod for each that kubelet refuses, many in a second."""
     policies.until(lambda: asked(policies, WHOLE) == {RESOURCE: "1"}, "the policy is in force")
     one = deployment("it")
     template = one["spec"]["template"]["spec"]

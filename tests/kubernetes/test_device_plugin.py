@@ -126,7 +126,7 @@ def test_program_started_without_nvshared_waits_and_logs_the_reason(cluster: Clu
 
 
 def test_allocation_beyond_the_pods_host_memory_limit_is_out_of_memory(cluster: Cluster) -> None:
-    """That of its containers' host memory, where what does not fit on the GPU must go."""
+    """Bytes that do not fit on the GPU count against the limit of the containers' host memory."""
     little, enough = pod("little", MOST_OF_IT), pod("enough", MOST_OF_IT)
     for one, limit in ((little, MOST_OF_IT + 10), (enough, card.MEMORY * 2)):
         one["spec"]["containers"][0]["resources"]["limits"]["memory"] = f"{limit}Mi"

@@ -113,7 +113,7 @@ def test_api_server_accepts_each_example_manifest(
 def test_switch_of_strategy_leaves_no_field_of_the_previous_strategy(
     cluster: Cluster, manifests: str
 ) -> None:
-    """Nothing runs: no node has the label."""
+    """No pod runs, because no node has the label."""
     cluster.kubectl("create", "namespace", "nvshare")
     fresh = {}
     for name in STRATEGIES:             # with all that the API server adds
@@ -316,7 +316,7 @@ def test_init_container_installs_the_library_without_a_device_plugin(
 def test_example_deployment_without_sharing_runs_one_replica_per_gpu(
     cluster: Cluster, manifests: str, cards: int
 ) -> None:
-    """The node says that it has them, as NVIDIA's device plugin would have it say."""
+    """The test sets the node's number of GPUs, as NVIDIA's device plugin would."""
     check(cluster, manifests, "nvidia")
     say(cluster, cards)
     cluster.kubectl("apply", f"--kustomize={manifests}/check")

@@ -132,7 +132,7 @@ def tool(machine: Container) -> Iterator[str]:
 def test_setuid_program_ignores_socket_and_debug_settings_of_its_caller(
     machine: Container, tool: str
 ) -> None:
-    """Whoever starts it can neither choose its daemon nor have it say more than it does."""
+    """The caller can choose neither the daemon nor how much the library logs."""
     daemon = machine.run("systemctl", "is-active", "nvshared", check=False).stdout == "active\n"
     program = machine.start(
         tool, "--memory", "16MiB", "--steps", "100000" if daemon else "10", user="alice",

@@ -85,7 +85,7 @@ def test_preload_with_another_dlsym_works_before_and_after_the_library(
 def test_preload_before_the_library_finds_its_wrapper_by_rtld_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """One before us is called first and finds us as the next."""
+    """A library preloaded before ours is called first; its RTLD_NEXT finds our wrapper."""
     tracer = compile_c(
         """
         int cuLaunchKernel(long a, ...)

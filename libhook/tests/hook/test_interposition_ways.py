@@ -157,7 +157,7 @@ def test_constructors_before_the_librarys_find_every_wrapper(
 def test_plugin_opened_by_dlopen_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """As Python's modules are: each in a scope of its own."""
+    """RTLD_LOCAL, as Python opens its modules: each has a scope of its own."""
     plugin = compiled(PLUGIN, tmp_path / "libplugin.so", driver, "-shared")
     program = compile_c(
         f"""
@@ -175,7 +175,7 @@ def test_plugin_opened_by_dlopen_finds_every_wrapper(
 def test_program_without_the_library_finds_the_drivers_functions(
     driver: Path, tmp_path: Path
 ) -> None:
-    """Or it would prove nothing."""
+    """Proves that the other tests of this file detect the library."""
     program = compiled(PROGRAM, tmp_path / "program", driver)
     done = subprocess.run(
         [program], env={"LD_LIBRARY_PATH": str(driver)}, capture_output=True, text=True,

@@ -79,7 +79,7 @@ def test_no_library_file_uses_a_higher_folder() -> None:
 
 
 def test_folders_below_api_call_the_driver_only_through_ops() -> None:
-    """What ops.def lists is what they call; and the sources see no other REAL()."""
+    """They call exactly the functions of ops.def; sources get REAL() from ops.h alone."""
     listed = set(re.findall(r"^OP\((\w+)\)", (SOURCE / "driver/ops.def").read_text(), re.MULTILINE))
     called: set[str] = set()
     for path in [*FILES, *HEADERS]:
