@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Wrappers of functions for which the driver may allocate card memory itself: for code (also at a
- * launch), stacks, graphs. If other clients fill the card they make room, and the call is repeated:
- * a call that returned OUT_OF_MEMORY has had no effect.
+ * launch), stacks, graphs. If a call returns OUT_OF_MEMORY because other clients fill the card, the
+ * library gets room from them and repeats the call: the failed call has had no effect.
  */
 #pragma once
 
@@ -25,7 +25,7 @@
         return result;                                                             \
     }
 
-/* The same for a call that also submits work. */
+/* As LOADING, for a call that also submits work. */
 #define GATED_LOADING(name, stream, parameters, arguments)                         \
     EXPORT CUresult name parameters                                                \
     {                                                                              \

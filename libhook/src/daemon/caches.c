@@ -10,15 +10,15 @@
  *
  * The thread belongs to the Python module nvshared/program/nvshare_caches.py, which knows the
  * frameworks and whether calling them is useful. It cannot be a thread of the library, because the
- * interpreter would have to know it. Without such a thread no program is told.
+ * interpreter would have to know it. Without such a thread the library asks nothing.
  *
- * The program is told only while others wait, and only if another client needed its room after its
- * last turn; otherwise nothing is evicted. It is told once when its turn or the waiting begins,
- * because a cache may be left from long ago, and once more when it has been idle on the card for
- * half the time after which its turn ends: it is then between two pieces of work and about to be
- * evicted.
+ * The library asks a program only while other clients wait, and only if another client needed its
+ * room after its last turn; otherwise nothing is evicted. It asks once when the turn or the waiting
+ * begins, because a cache may be left from long ago. It asks once more when the program has been
+ * idle on the card for half the time after which its turn ends: the program is then between two
+ * pieces of work and about to be evicted.
  *
- * No program is told during a stream capture, because the memory may be in the graph. A capture
+ * The library never asks during a stream capture, because the memory may be in the graph. A capture
  * that begins meanwhile is not disturbed: the thread is relaxed, and the library's cuMemFree()
  * respects captures (memory.c).
  */
@@ -37,13 +37,13 @@ static _Atomic bool wanted;          /* a thread waits, or has waited */
 
 /* Indexed by client. Protected by memory_lock. */
 static struct caches {
-    /* No other client needed the room after its last turn: nothing would be evicted. */
+    /* No other client needed the room after this client's last turn: nothing would be evicted. */
     bool needless;
-    bool past[CACHES_OCCASIONS];     /* it was told in this turn */
-    uint64_t most;                   /* bytes allocated when it was told */
+    bool past[CACHES_OCCASIONS];     /* the program was asked in this turn, for this reason */
+    uint64_t most;                   /* largest number of bytes allocated when it was asked */
 } of_client[CLIENTS_MAX];
 
-/* Whether it may be told now. If not, caches_ask() tries again later. */
+/* Whether the program may release caches now. If not, caches_ask() tries again later. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())
@@ -111,7 +111,7 @@ void caches_room_ordered(struct client *client, uint64_t room)
 {
     const struct nvshare_memory *memory = &client->memory;
     struct caches *caches = &of_client[client->index];
-    /* The released bytes would still be on the card if the program had not been told. */
+    /* The released bytes would still be on the card if the program had not been asked. */
     uint64_t spared = caches->most > memory->allocated ? caches->most - memory->allocated : 0;
     if (room < memory->resident + memory->pinned + spared)
         caches->needless = false;

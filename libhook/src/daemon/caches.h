@@ -8,7 +8,7 @@
 
 struct client;
 
-/* Reasons to release caches; each is used at most once in a turn. */
+/* Reasons to ask a program to release its caches, each at most once in a turn. */
 enum caches_occasion {
     CACHES_TURN,                     /* the program runs while other clients wait */
     CACHES_IDLE,                     /* the program has been idle for a while */
@@ -24,10 +24,10 @@ __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 /* Asks the program to release caches for this reason, as it competes with other clients for the
  * card; may be called repeatedly. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
-/* The client does not compete for the card (any more). */
+/* Called while the client does not compete for the card: caches_ask() may ask again. */
 void caches_rest(struct client *client);
 
-/* With memory_lock held: the turn is over and nothing is in flight. */
+/* With memory_lock held: the turn has ended, and no work is in flight. */
 void caches_turn_ended(struct client *client);
-/* With memory_lock held: `room` is what the client may keep. Called before anything is evicted. */
+/* With memory_lock held: an EVICT has set the client's room, and no block is evicted yet. */
 void caches_room_ordered(struct client *client, uint64_t room);

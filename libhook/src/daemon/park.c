@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parked program: the daemon has its process checkpointed by the driver, so that its contexts are
- * off the card, too, until a thread of it calls the driver.
+ * Parks a program: the daemon lets the driver checkpoint its process, so that its contexts are off
+ * the card, too, until a thread of the program calls the driver.
  *
- * The process is made ready for that here. All stubs are closed (driver/stubs.h), so no thread enters
- * the driver any more. A thread that read an address just before may still be on its way, and others
- * may be within a call. All of them have come out, once each thread of the process is asleep in the
- * kernel, and not in an ioctl(), by which the driver works. Nothing is in flight, so no thread
- * sleeps within the driver for that. A thread may sleep there for another's lock; so all have to be seen
- * asleep twice, and in the same places.
+ * This file prepares the process for the checkpoint. It closes all stubs (driver/stubs.h), so no
+ * further thread enters the driver. A thread that has just read an entry point may still enter it,
+ * and other threads may be within a call. All of them have left the driver once each thread of the
+ * process sleeps in the kernel, and not in an ioctl(), through which the driver works. No thread
+ * waits in the driver for work, as none is in flight. A thread may wait in the driver for another
+ * thread's lock. Therefore all threads must be seen asleep twice, at the same places.
  *
- * While it is parked, a thread that waits before the driver may hold any lock of the library. So the
- * service thread takes none, and calls no driver: it says WAKE when a thread calls, and waits for
- * UNPARK. If the daemon goes meanwhile, the next one is told that the client is parked.
+ * While it is parked, a thread that waits before the driver may hold any lock of the library. So
+ * the service thread takes none and does not call the driver: it sends WAKE when a thread calls the
+ * driver, and waits for UNPARK. If the daemon ends meanwhile, the HELLO to the next daemon says
+ * that the client is parked.
  */
 #define _GNU_SOURCE
 #include "daemon/park.h"
@@ -40,7 +41,8 @@
 #define LOOK_NS 1000000
 #define RECONNECT_MS 100
 
-/* One at a time: a process with several clients is not parked. */
+/* The client being parked. There is at most one, as a process with several clients is not parked.
+ */
 static struct client *_Atomic parked;
 
 static void called(void)
@@ -50,7 +52,8 @@ static void called(void)
 
 enum rest { RESTS, RUNS, GONE, UNSEEN };
 
-/* Where a thread is: the words of /proc/PID/task/TID/syscall, into a hash. */
+/* Reads the state of a thread, and adds /proc/PID/task/TID/syscall to a hash: the system call, its
+ * arguments and the stack pointer. */
 static enum rest look_at(long thread, uint64_t *hash)
 {
     char path[64], text[256];
@@ -80,7 +83,7 @@ struct entry {                       /* of getdents64(2); readdir() allocates me
     char name[];
 };
 
-/* All threads but this one. */
+/* The state of all threads but the calling one, and the hash over them. */
 static enum rest look_at_all(uint64_t *hash)
 {
     _Alignas(struct entry) char entries[4096];
@@ -127,7 +130,7 @@ static enum nvshare_park await_rest(bool ahead)
     return NVSHARE_PARK_BUSY;
 }
 
-/* memory_lock is held. */
+/* Whether the client's state allows to park it. memory_lock is held. */
 static enum nvshare_park may_park(const struct client *client, bool ahead)
 {
     if (!client_alone())
@@ -140,8 +143,8 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }
 
-/* The connection has ended. Only the service thread closes its handle; the program's threads may
- * use it meanwhile. */
+/* Closes a connection that has ended, but keeps its handle: the
+ * program's threads may use the handle meanwhile. */
 static void drop(const struct client *client)
 {
     UNFORKED;
@@ -150,8 +153,8 @@ static void drop(const struct client *client)
         close(descriptor);
 }
 
-/* `hello`: with STORED behind it. Returns whether the daemon knows by that that a thread wants the
- * driver. */
+/* Sends HELLO. `hello`: an array of HELLO and STORED. Returns whether the HELLO has informed the
+ * daemon that a thread wants to call the driver. */
 static bool introduce(const struct client *client, const struct nvshare_report *hello,
                       uint64_t number)
 {
@@ -198,8 +201,8 @@ static void wait_for(const struct client *client)
         continue;
 }
 
-/* Until UNPARK, which it leaves in `order`. `hello`, `figures`: as the client stood when it was
- * parked. */
+/* Waits until UNPARK, which is returned in `order`. `hello`, `figures`: reports with the figures at
+ * the time of parking. */
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *figures, struct nvshare_order *order)
 {
@@ -208,7 +211,7 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
         if (own_file_descriptor(client->socket) < 0) {
             told = reconnect(client, hello);
             if (own_file_descriptor(client->socket) >= 0)
-                continue;            /* a thread may have come meanwhile, and could not say so */
+                continue;            /* a thread may have called the driver meanwhile */
         } else if (!told && wanted()) {
             told = say(client, *figures, NVSHARE_WAKE);
         }

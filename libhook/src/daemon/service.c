@@ -70,8 +70,8 @@ static void disconnect(struct client *client)
     bell_ring(&client->heard);
 }
 
-/* Reports the whole state to a daemon that does not know the client, in answer to the question
- * `number` (0: to none). memory_lock is held. */
+/* Sends HELLO to a daemon that does not know the client, in answer to INTRODUCE `number` (0: none).
+ * memory_lock is held. */
 static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
@@ -167,8 +167,8 @@ static bool overtakes_drain(const struct nvshare_order *order)
     }
 }
 
-/* Clients of another GPU may wait for memory that an EVICT takes back. Copies there of resident
- * blocks need no drain. */
+/* Returns lent memory of another GPU, as far as an EVICT demands, during a drain: clients of that
+ * GPU may wait for it, and copies of resident blocks can be dropped at any time. */
 static void return_copies(struct client *client, const struct nvshare_order *order)
 {
     if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
@@ -182,8 +182,8 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
 
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
 
-/* For a drain of this client: waits about `us` microseconds, or for an order. Orders that move no
- * memory are carried out, others postponed. Releases service_lock meanwhile. */
+/* Called during a drain of this client: waits about `us` microseconds, or for an order. Orders that
+ * move no memory are carried out, others postponed. Releases service_lock meanwhile. */
 static void rest(void *argument, uint64_t us)
 {
     struct client *client = argument;
@@ -208,7 +208,7 @@ static void rest(void *argument, uint64_t us)
     own_file_close(descriptor);
 }
 
-/* From here on the program may write to its memory. */
+/* Begins a turn: from now on the program may write to its memory. */
 static void begin_turn(struct client *client)
 {
     client->granted = true;
@@ -243,8 +243,8 @@ static void run(struct client *client, const struct nvshare_order *order)
 }
 
 /* Work in flight may wait for work that a thread is about to submit to another GPU: a part of a
- * collective operation. If this process uses several GPUs, as many passes as there may be parts are
- * let through, repeatedly. */
+ * collective operation. If this process uses several GPUs, this repeatedly lets through as many
+ * passes as there are clients, one for each part. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
@@ -261,8 +261,8 @@ static enum drained drain_parts(struct client *client, uint64_t patience)
     return drain_all(&terms);
 }
 
-/* Each drain waits longer than the one before, because the work may just take long. After a few
- * failures the program is not stopped for it any more. */
+/* Drains with a patience that doubles at each failure, because the work may just take long. After
+ * DRAIN_TRIES failures in a row the client becomes pinned. */
 static bool drain(struct client *client)
 {
     uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
@@ -287,7 +287,7 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    gate_look_again();               /* a thread that waits there may leave: exclusive.c */
+    gate_look_again();               /* threads of exclusive.c stop waiting for a turn now */
     /* If no memory is evicted, a drain is useless. */
     bool drained = !stays && drain(client);
     uint64_t took = now_microseconds() - began;
@@ -357,7 +357,7 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
     client->limits = order->limits;
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, 0);
-    /* An answer without a question must not count for later questions. */
+    /* LIMITS that answers no open COMMIT must not count as the answer to a later one. */
     if (order->number > client->answered && order->number <= client->question)
         client_hears(client, order->number, &order->limits);
     bell_ring(&client->heard);
@@ -402,7 +402,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_STORE:
         break;                       /* above */
     case NVSHARE_YIELD:
-        break;                       /* the order that it would end is answered already */
+        break;                       /* the order that it names is answered already */
     case NVSHARE_QUEUED:
         waiting_for(client, order);
         break;
@@ -422,7 +422,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
         park(client, order);
         break;
     case NVSHARE_UNPARK:
-        break;                       /* it is not parked: see there */
+        break;                       /* the client is not parked: park.c receives UNPARK */
     case NVSHARE_REFUSED:
         /* Too late to run unshared: memory may be swapped out. */
         debug("nvshared refuses this client (reason %u); trying again", order->refusal);
@@ -440,22 +440,22 @@ struct service {
     struct activity activity;
     bool connected;                  /* at the last step */
     bool heard;                      /* an order has arrived on this connection */
-    bool complained;                 /* the user was told that none has */
+    bool complained;                 /* the user was informed that none has arrived */
     bool idle_reported;
     int64_t retry_us;
     uint64_t retry_at, heard_at, report_at;
 };
 
-/* Reconnects. A program that waits without a daemon looks as if it hung: its user is told once. A
- * service manager may hold the socket of a daemon that cannot start, so only an order proves that a
- * daemon is alive. */
+/* Reconnects. A program that waits without a daemon looks as if it hung: its user is informed once.
+ * A service manager may hold the socket of a daemon that cannot start, so only an order proves that
+ * a daemon is alive. */
 static int64_t keep_connection(struct service *service)
 {
     struct client *client = service->client;
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    bool asks = client->answered < client->question;    /* for memory; the gate may be open */
+    bool asks = client->answered < client->question;    /* a COMMIT is open; the gate may be open */
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
         service->heard = false;
@@ -570,7 +570,7 @@ static int64_t store(struct service *service)
     return store_step(service->client);
 }
 
-/* Bounds the work in flight while the client runs and others wait or are watched. A client
+/* Bounds the work in flight while the client runs and other clients wait or are watched. A client
  * that could not be drained is not paced: its work in flight may wait for work that it is about to
  * submit. */
 static int64_t pace(struct service *service)
@@ -611,8 +611,8 @@ static int64_t share_bus(struct service *service)
     return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
 }
 
-/* The timed steps of the thread. All run after each order and wake-up, and when the first of them
- * is due: each returns the us until it must run again. */
+/* The timed steps of the thread. Each returns the us until it is due again. All steps run after
+ * each order, after each wake-up, and when the first step is due. */
 static const struct step {
     int64_t (*run)(struct service *service);
     bool locked;                     /* it is called with service_lock held */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 its user is told when it has
- * waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
+ * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message on stderr says when it
+ * has waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
  * daemon, instead of running unshared, and says so.
  *
- * Only the daemon knows the reason for a wait at the gate; it is asked once in each wait
- * (NVSHARE_WAITING). A wait for memory lasts while the daemon does not answer a COMMIT.
+ * Only the daemon knows the reason for a wait at the gate; the hook requests it once in
+ * each wait (NVSHARE_WAITING). A wait for memory lasts while the daemon does not answer a COMMIT.
  */
 #include "daemon/waiting.h"
 
@@ -23,7 +23,7 @@
 
 /* Indexed by client; used by its service thread only. */
 static struct {
-    uint64_t since;                  /* us; 0: it does not wait */
+    uint64_t since;                  /* us: begin of the wait; 0: no thread waits */
     bool asked, told;
     uint64_t answered;               /* number of the last answered COMMIT */
 } waits[CLIENTS_MAX];
@@ -50,7 +50,7 @@ void waiting_begins(void)
             client_wake(clients[i]);
 }
 
-/* Asks the daemon for the reason, if it is time to. */
+/* Requests the reason from the daemon. False: no daemon is connected. */
 static bool ask(struct client *client)
 {
     LOCKED(memory_lock);
@@ -66,7 +66,7 @@ static bool stands(const struct client *client)
     return (!client->granted || client->starved) && gate_has_waiters();
 }
 
-/* At this step and at the last one. */
+/* Whether the same COMMIT has been open at this step and at the last one. */
 static bool lacks_answer(const struct client *client)
 {
     uint64_t before = waits[client->index].answered;

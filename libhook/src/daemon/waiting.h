@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the user, on request (NVSHARE_VERBOSE), that the program waits, and for what. */
+/* With NVSHARE_VERBOSE, prints on stderr that the program waits, and the reason. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,14 +10,14 @@ struct nvshare_order;
 
 /* For the service thread. Returns the us until it must be called again. */
 int64_t waiting_step(struct client *client);
-/* The daemon's answer: the reason for the wait. */
+/* Prints the reason for the wait, from the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
-/* For gate_on_waiter. */
+/* The function of gate_on_waiter: a thread is about to wait at the gate. */
 void waiting_begins(void);
 
-/* There is no daemon for this program; `trouble` says why: "does not answer". True: try again, a
- * pause has passed; false: run without one. */
+/* Called when the program has no daemon; `trouble` is the printed reason, as "does not answer".
+ * True: try again, after the pause made here; false: run without a daemon. */
 bool waiting_for_daemon(const char *trouble);
-/* There is a daemon, but it does not answer yet. */
+/* Called when a daemon is connected, but does not answer yet. */
 void waiting_for_answer(void);
 void waiting_for_daemon_ends(void);

@@ -52,8 +52,8 @@
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
-/* gate_passes() when the program last released its turn. A later pass takes that back, and so does
- * the next turn, whose first thread may be slow to pass. */
+/* gate_passes() when the program last released its turn. A later pass voids the release, and so
+ * does the next turn, whose first thread may be slow to pass. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)
@@ -182,13 +182,14 @@ void activity_forget_gaps(struct activity *activity)
 static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
 {
     if (!activity->empty) {
-        activity->burst.since = now; /* the moment is counted from the end of the work */
+        activity->burst.since = now; /* the waiting time begins at the end of the work */
         return false;
     }
     if (!activity->burst.armed) {
         if (now - activity->burst.since < MOMENT_US || !inflight_arm(client, activity->passes))
             return false;
-        /* A thread inside the gate during the recording may have submitted work after the marker. */
+        /* A thread inside the gate during the recording may have submitted work after the marker.
+         */
         activity->burst.armed = true;
         record(activity, 0);
         if (activity->state != MARKER_DONE)

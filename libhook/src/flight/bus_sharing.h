@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's own copies between host and card, as far as they load the bus.
+ * Measures how the program's own copies between host and card load the bus.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BUS_COPY_LEAST ((uint64_t)1 << 20) /* bytes; smaller copies load no bus */
+#define BUS_COPY_LEAST ((uint64_t)1 << 20) /* bytes; smaller copies are ignored */
 
 enum bus_way { BUS_NONE = -1, BUS_IN, BUS_OUT, BUS_WAYS };
 
@@ -17,12 +17,12 @@ struct client;
 
 /* A call of the program that copies. */
 struct bus_copy {
-    struct client *client;           /* NULL: it does not count */
+    struct client *client;           /* NULL: the copy does not count */
     enum bus_way way;
     unsigned period;
 };
 
-/* A bit for each client (by index) that is to report its program's copies to the daemon. */
+/* By client index: a bit for each client that must report its program's copies (REPORT_COPIES). */
 extern _Atomic uint32_t bus_sharing_watched;
 
 static inline bool bus_sharing_is_watched(void)
@@ -35,8 +35,8 @@ static inline bool bus_sharing_is_watched(void)
 void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits);
 void bus_copy_ends(const struct bus_copy *copy);
 
-/* The same around the driver's function in a wrapper. `bytes` and `way` are evaluated only while
- * the daemon asks. */
+/* bus_copy_begins() and bus_copy_ends() for wrappers. `bytes` and `way` are evaluated only while
+ * the daemon requests COPIES. */
 #define BUS_COPY_BEGINS(copy, way, bytes, waits)                                          \
     struct bus_copy copy = { .client = NULL };                                            \
     uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                          \
@@ -59,8 +59,8 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 
 /* Turns reports on or off for the client. Resets what was reported before. */
 void bus_sharing_watch(const struct client *client, bool watched);
-/* For the service thread, regularly: reports changes. False: the daemon does not ask. Only
- * service_lock may be held. */
+/* For the service thread, regularly: reports changes. False: the daemon does not request COPIES.
+ * Only service_lock may be held. */
 bool bus_sharing_step(struct client *client);
 /* Records the speed at which the library's own blocks crossed the bus. */
 void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds);

@@ -20,9 +20,9 @@ bool capture_going_on(void);
  * their own. False: a capture is in progress, unless that does not matter (`whatever`). */
 bool capture_forbid(bool whatever);
 void capture_allow(void);
-/* A context ends: it is not queried any more. */
+/* Stops querying a context that ends. */
 void capture_leave_context(CUcontext context);
-/* Whether a capture is in progress and nothing is in flight, as far as is known: capture.c. */
+/* Whether a capture is in progress and it is known that no work is in flight; see capture.c. */
 bool capture_alone(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting until nothing is in flight. All functions are called with service_lock held, except
+ * Waits until no work is in flight. All functions are called with service_lock held, except
  * drain_context(), drain_ending() and context_error().
  */
 #pragma once
@@ -20,7 +20,7 @@ enum drained {
 struct drain_terms {
     uint64_t patience;               /* us for which threads may be blocked, or calls fail */
     bool outlasts;                   /* the drain also waits for the end of a capture */
-    /* Waits about so many microseconds, without service_lock: no thread of the program may be
+    /* Waits about `us` microseconds, without service_lock: no thread of the program may be
      * blocked because it needs that lock or an answer of the daemon while work in flight waits for
      * that thread. */
     void (*rest)(void *argument, uint64_t us);
@@ -33,7 +33,7 @@ struct drain_terms {
  * progress and threads are blocked or the terms do not `outlast` captures. */
 enum drained drain_all(const struct drain_terms *terms);
 
-/* The same in steps, to find out whether a client is idle. */
+/* A drain in steps, to find out whether a client is idle. */
 struct drain {
     unsigned contexts_ended;         /* contexts_ended() at the beginning */
     uint64_t moment;                 /* streams_moment() at the beginning */
@@ -47,9 +47,9 @@ struct drain {
         bool started;
     } *part;
 };
-void drain_begin(struct drain *drain);             /* `drain`: zeros, or a former one */
-bool drain_step(struct drain *drain);              /* true: work from before is done */
-void drain_abandon(struct drain *drain);           /* also after its end; leaves zeros */
+void drain_begin(struct drain *drain);             /* `drain`: zeros, or used before */
+bool drain_step(struct drain *drain);              /* true: work before drain_begin() is done */
+void drain_abandon(struct drain *drain);           /* at any time; sets `drain` to zeros */
 
 /* Waits for all work of one context, at most `most` us (UINT64_MAX: no limit); any thread. False:
  * *result is the error; NOT_READY: the time is over, or a capture forbids the wait. */

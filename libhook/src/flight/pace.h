@@ -11,14 +11,14 @@ struct client;
 
 /* For service threads, under service_lock. */
 
-/* To be called every few milliseconds while this client runs and others wait. */
+/* To be called every few milliseconds while this client runs and other clients wait. */
 void pace_step(struct client *client);
-/* With the gate closed for this client's turn: lets so many passes of waiting threads through, then
- * closes the gate again. */
+/* With the gate closed by GATE_STOPPED of this client: lets `passes` passes of waiting threads
+ * through, then closes the gate again. */
 void pace_let_through(struct client *client, uint64_t passes);
-/* No other client waits, or this one does not run any more. */
+/* Ends pacing: no other client waits, or this client does not run any more. */
 void pace_end(const struct client *client);
-/* Threads may be waiting for pace_step(): call it soon. */
+/* Whether threads may be waiting for pace_step(), so that it must be called soon. */
 bool pace_pressing(const struct client *client);
-/* The work in flight has not ended for long. */
+/* Whether the work in flight has not ended for long. */
 bool pace_stalled(const struct client *client);

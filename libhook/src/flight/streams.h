@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A context's work, found by querying its streams, for drivers without cuCtxRecordEvent. With other
- * drivers nothing is listed. From any thread.
+ * Finds out by queries of its streams whether a context's work is done, for drivers without
+ * cuCtxRecordEvent. With other drivers no stream is listed. From any thread.
  */
 #pragma once
 
@@ -13,12 +13,13 @@ static inline bool streams_need_no_list(void)
     return HAVE_REAL(cuCtxRecordEvent);
 }
 
-/* The program has created a stream in the current context. False: out of memory. */
+/* Lists a stream that the program has created in the current context. False: out of memory. */
 bool streams_add(CUstream stream);
-/* The stream is about to be destroyed; the other function is called afterwards. */
+/* streams_leave() is called before a stream is destroyed, streams_left() with its result
+ * afterwards. */
 struct listed_stream *streams_leave(CUstream stream);
 void streams_left(struct listed_stream *listed);
-/* All streams of this context are about to be destroyed. */
+/* Removes all streams of a context that is about to end. */
 void streams_end_with(CUcontext context);
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a client reports to the daemon, and the figures that decide whether its gate is open.
+ * Sends a client's reports to the daemon, and opens or closes its gate by the memory figures.
  */
 #include "gate/client.h"
 
@@ -64,7 +64,7 @@ static void abandon(void)
     for (unsigned i = 0; i < CLIENTS_MAX; i++)
         if (clients[i] != NULL) {
             clients[i]->socket = -1;
-            bell_ring(&clients[i]->heard);   /* a handler may have forked meanwhile */
+            bell_ring(&clients[i]->heard);   /* wakes a thread whose signal handler has forked */
         }
 }
 

@@ -11,7 +11,7 @@
 #include "driver/locked.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 30                /* two bits each in the gate's word, and GATE_AJAR */
+#define CLIENTS_MAX 30                /* each uses two bits of gate_closed, beside GATE_AJAR */
 #define QUESTIONS_OPEN 16
 #define REASON_LONGEST 448
 #define POSTPONED_MOST 16
@@ -22,7 +22,7 @@ struct host_slab;
 struct client {
     CUdevice device;
     uint8_t uuid[16];
-    unsigned index;                  /* in clients[], and of its two bits in gate_closed */
+    unsigned index;                  /* in clients[]; selects its two bits in gate_closed */
     char name[89];                   /* NVSHARE_NAME, truncated to a record's length; "": none */
     char gang[89];                   /* NVSHARE_GANG, in the same way */
 
@@ -32,15 +32,15 @@ struct client {
     struct nvshare_limits limits;
     bool reported;                   /* the daemon knows the current `memory` */
 
-    /* The daemon lets it run (after RUN, until STOP). The gate's bit GATE_STOPPED(client) is the
-     * opposite. */
+    /* The client is a holder: true from RUN to STOP. GATE_STOPPED(client) in gate_closed is set
+     * while this is false. */
     bool granted;
     uint64_t turns;                  /* number of turns begun, plus one */
     uint64_t opened;                 /* us: begin of the last turn */
     uint64_t idled;                  /* us since then without work in flight, as far as known */
-    _Atomic bool stopping;           /* STOP came, STOPPED is not sent: it will carry WANTS */
-    bool paced;                      /* others wait: little work in flight, */
-    bool squeezed;                   /* and no spares, as others may need the room */
+    _Atomic bool stopping;           /* between STOP and STOPPED, which will carry WANTS */
+    bool paced;                      /* other clients wait: bound the work in flight, */
+    bool squeezed;                   /* and keep no spares, as they may need the room */
     bool steps;                      /* one launch at a time, with a pause between launches */
     uint64_t step_pause;             /* us */
     bool reports_idle;
@@ -48,13 +48,13 @@ struct client {
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
-    /* Other devices that may access this one's memory: number of pairs of contexts for which the
-     * program has enabled that. */
+    /* By device: number of pairs of contexts for which the program has enabled access of that
+     * device to this client's memory. */
     unsigned readers[CLIENTS_MAX];
     /* Memory is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
-    bool lack_reported;              /* the daemon knows it: no urgent report */
-    bool remapping;                  /* the gate is closed for a moment by pin_in_place.c */
+    bool lack_reported;              /* the daemon was informed: no further urgent report */
+    bool remapping;                  /* exclusive.c keeps the gate closed to change memory */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
     enum nvshare_pin_reason pin_reason;        /* why its memory is never evicted; client.c */
@@ -64,15 +64,15 @@ struct client {
     uint64_t managed_away;           /* of managed memory, counted in memory.host */
     struct block *blocks;            /* all, oldest first */
     struct block *youngest;
-    struct host_slab *host_slabs;    /* the latest first */
-    struct host_slab *host_room;     /* no earlier slab has room; NULL: no slab has */
+    struct host_slab *host_slabs;    /* the newest first */
+    struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs without any block */
-    /* Memory of another GPU (tier/peer.c): bytes of memory.host that are there, and the limit for
-     * them by the order that is being carried out. */
+    /* Memory of another GPU (tier/peer.c): bytes of memory.host that are there, and their limit
+     * from the last EVICT. */
     uint64_t borrowed, loan;
     uint64_t returning;              /* bytes reported, but not in memory.host: swap_return() */
-    uint64_t dirty;                  /* of the swapped ones, those that the host has no copy of */
+    uint64_t dirty;                  /* bytes swapped to that GPU without a copy on the host */
     uint64_t borrowed_reported, dirty_reported;      /* as reported to the daemon last */
     uint8_t lender_uuid[16];
     /* The client's file (block/store.c): bytes of blocks in it; the limit of the last STORE, and
@@ -85,13 +85,13 @@ struct client {
     int node;                        /* NUMA node near this device; -1: any */
     unsigned allocators;             /* threads that are making host slabs now, */
     unsigned preallocators;          /* and while the program runs; see host_threads.c */
-    uint64_t host_most;              /* held by the last order; these keep no slab beyond it, */
+    uint64_t host_most;              /* `host` of the last order: preallocators keep no more, */
     bool preallocates;               /* and begin slabs up to it */
 
-    int socket;                      /* as connection.h has it; -1: no daemon now */
+    int socket;                      /* a handle of connection.h; -1: no daemon is connected */
     uint64_t question;               /* number of the last COMMIT */
-    /* commit.c. COMMITs of threads that want to pin memory and have not begun to; and whether a
-     * thread waits for a free entry. */
+    /* commit.c. COMMITs of threads that want to pin memory, until the memory is counted as pinned;
+     * and whether a thread waits for a free entry. */
     struct open_question {
         uint64_t number;             /* 0: the entry is free */
         uint64_t wanted;             /* bytes requested in all, */
@@ -99,12 +99,12 @@ struct client {
         uint64_t granted;            /* us: when the grant was read; 0: not yet */
     } open[QUESTIONS_OPEN];
     bool crowded;
-    uint64_t answered;               /* and of the last answered one */
+    uint64_t answered;               /* number of the last answered COMMIT */
     struct nvshare_limits answer;    /* the last answer */
     char reason[REASON_LONGEST];     /* reason of the refusal, for people; "": unknown */
-    bool reason_begun;               /* a part of it has arrived, the answer has not */
+    bool reason_begun;               /* a part of `reason` has arrived, the LIMITS has not */
     char explained[REASON_LONGEST];  /* last reason printed on stderr */
-    unsigned introduced;             /* number of HELLOs; older questions are void */
+    unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
     /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each free entry of `open`
      * and each change of the socket. Threads wait on it for an answer, and not on memory_changed:
      * the wait may be long, and the thread may be cancelled. */
@@ -118,8 +118,8 @@ struct client {
     CUcontext copy_context;          /* the copy stream's context; NULL: not created yet */
     CUstream copy_stream;
     unsigned undrained;              /* number of drains in a row that gave up */
-    struct nvshare_order postponed[POSTPONED_MOST];  /* orders that were read before their time, */
-    unsigned postponed_count;        /* the oldest first */
+    struct nvshare_order postponed[POSTPONED_MOST];  /* orders read during another order, to be */
+    unsigned postponed_count;        /* carried out later, the oldest first */
 };
 
 #define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
@@ -144,28 +144,28 @@ extern pthread_mutex_t service_lock;
 
 extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
 
-/* Wrappers pass through: no client has ever been attached in this process, or the driver has called
- * back in the middle of a call by the library (client_is_called_back()). */
+/* Wrappers must only call the driver: no client has ever been attached in this process, or the
+ * calling thread holds memory_lock (see client_is_called_back()). */
 bool client_none(void);
-/* A tool that watches the driver's calls (CUPTI) is called back in the middle of each, on the same
- * thread, and may call the driver itself. In the middle of a call by the library that thread holds
- * memory_lock, or is a thread of the library: it can neither lock that again, nor wait for an
- * answer of the daemon or at the gate. */
+/* Whether the calling thread is inside a driver call made by the library. A tool that traces driver
+ * calls (CUPTI) has callbacks there, which may call the driver themselves. Such a thread holds
+ * memory_lock or belongs to the library, so it must not take memory_lock, wait for the daemon or
+ * wait at the gate. */
 bool client_is_called_back(void);
-void client_thread_is_ours(void);                 /* the calling thread, until it ends */
+void client_thread_is_ours(void);                 /* the calling thread belongs to the library */
 bool client_alone(void);                          /* there is exactly one client */
 unsigned clients_count(void);
 /* Attaching (daemon/attach.c). */
 void client_enter(struct client *client);          /* memory_lock held */
 void clients_watch_forks(void);                   /* a forked child has no clients; call once */
 
-struct client *client_here(void);                 /* of the current context's device, or NULL */
+struct client *client_here(void);                 /* of the current context's device; or NULL */
 struct client *client_current(void);              /* the same; NULL if client_is_called_back() */
 
-/* A STOP is being carried out: the gate stays closed until the work in flight is done. */
+/* Whether any client is carrying out a STOP, so that the gate stays closed until its drain ends. */
 bool clients_stopping(void);
 
-/* A thread is about to wait at the gate. memory_lock is not held. */
+/* Informs the daemon that a thread is about to wait at the gate. memory_lock is not held. */
 void clients_want(void);
 
 CUresult device_uuid(CUdevice device, CUuuid *uuid);
@@ -184,7 +184,7 @@ uint64_t now_microseconds(void);                  /* monotonic */
 void client_update(struct client *client);
 void client_changed(struct client *client);       /* only reports changed figures */
 uint64_t client_need(const struct client *client);
-bool client_is_whole(const struct client *client);      /* all memory is resident, within its room */
+bool client_is_whole(const struct client *client);      /* all memory is resident, within room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 /* Whether freed memory may stay mapped, given the daemon's last orders. */
 bool client_may_keep_freed(const struct client *client);
@@ -195,22 +195,24 @@ bool client_may_keep_freed(const struct client *client);
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* One keeper of such memory of a client releases `bytes`, or all. With `until`, a time in us, also
- * memory that has to be waited for, until then at the latest, and memory that the program has asked
- * to keep; the lock may be released meanwhile. 0: neither. False: it keeps none. */
+/* Releases `bytes` of the freed memory that one keeper holds for a client, or all. `until` 0: only
+ * memory that no work uses. Else `until` is a deadline in us: also waits for memory that work still
+ * uses, and releases memory that the program has asked to keep; the lock may be released meanwhile.
+ * False: nothing was released. */
 typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
-/* All keepers, in the order in which they are called; ends with NULL. Before there is a client. */
+/* Sets the keepers, in the order in which reclaim() calls them; ends with NULL. To be called before
+ * there is a client. */
 void reclaim_from(reclaimer *const *all);
-/* True: a keeper has released memory. */
+/* Calls the keepers until one has released memory. False: none has. */
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 /* Sends the report with the client's figures. Failure closes the connection; the service thread
  * reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
-/* The report alone. */
+/* Returns the report with the client's figures, without sending it. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
-/* HELLO on a connection, after the client's names and STORED, if there are bytes in its file. No lock
- * is needed. False: it did not go. */
+/* HELLO on a connection, after the client's names and STORED, if there are bytes in its file. No
+ * lock is needed. False: sending has failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
                       const struct nvshare_report *hello);
 
@@ -221,7 +223,7 @@ struct client;
  * the memory must not be swapped at all, the caller must be inside the gate. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
-/* The same for all present and future clients of this process. */
+/* Pins all present and future clients of this process. */
 void clients_pin(enum nvshare_pin_reason reason);
 /* The reason for which this process's clients are pinned. */
 enum nvshare_pin_reason clients_pin_reason(void);

@@ -5,10 +5,10 @@
  *
  * Memory to be pinned is requested each time, and the daemon counts a grant as pinned at once. The
  * figures alone cannot tell the daemon when to stop counting it separately, because another thread
- * may have freed as much meanwhile. Each report therefore says up to which question the answers
- * have been read, and how many of the granted bytes are still to be pinned. A grant is part of that
- * sum from the moment its answer is read until the figures contain it, however long its thread
- * takes, whatever other threads pin and free meanwhile.
+ * may have freed as much meanwhile. Each report therefore says up to which COMMIT the answers have
+ * been read (`answered`), and how many of the granted bytes are still to be pinned (`to_pin`). A
+ * grant is part of that sum from the moment its answer is read until the figures contain it,
+ * however long its thread takes, whatever other threads pin and free meanwhile.
  *
  * A thread may end in between, or leave by siglongjmp() from a signal handler, without notice. A
  * grant that is unused for long is therefore given up.
@@ -33,8 +33,8 @@ static __thread struct {
     uint64_t number;
 } asked;
 
-/* This thread's question, if it is still open: a question that was refused, voided or given up has
- * left its entry. */
+/* This thread's entry, if its COMMIT is still open: the entry of a COMMIT that was refused, voided
+ * or given up is free or reused. */
 static struct open_question *own_question(void)
 {
     return asked.place != NULL && asked.place->number == asked.number ? asked.place : NULL;
@@ -84,7 +84,7 @@ void client_hears_reason(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* The program gets OUT_OF_MEMORY. Each limit is explained to its user once. memory_lock is held,
+/* Prints why the program gets OUT_OF_MEMORY, once for each reason. memory_lock is held,
  * and released meanwhile, because stderr may be slow. */
 static void explain(struct client *client)
 {
@@ -124,7 +124,7 @@ int64_t client_give_up(struct client *client)
     return left;
 }
 
-/* Waits until a message arrives, or until `until` unless that is NULL. memory_lock is held, and
+/* Waits until client->heard changes, or until `until` if not NULL. memory_lock is held, and
  * released meanwhile. */
 static void listen_on(struct client *client, const struct timespec *until)
 {
@@ -135,9 +135,9 @@ static void listen_on(struct client *client, const struct timespec *until)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Opens a question for this thread, in the entry of its former one. False: no entry was free, and
- * the thread has waited for one. A thread that has an entry never waits here, so entries become
- * free. */
+/* Takes an entry for this thread's next COMMIT, or reuses its former entry. False: no entry was
+ * free, and the thread has waited for one. A thread that has an entry never waits here, so entries
+ * become free. */
 static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
 {
     struct open_question *place = own_question();
@@ -166,8 +166,8 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* True: client->answer is the answer to this question. memory_lock is held, and released during the
- * wait. */
+/* Sends a COMMIT and waits. True: client->answer is its answer. memory_lock is held, and released
+ * during the wait. */
 static bool ask(struct client *client, uint64_t commit, uint64_t pins)
 {
     uint64_t question = ++client->question;
@@ -239,8 +239,8 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins, 
         if (pins > 0 && !open_question(client, wanted, pins))
             continue;
         bool ours = ask(client, wanted, pins);
-        /* Refused by the answer to this very question. If less than that grant applies by now (the
-         * answer to another thread's later question), or memory has been freed since, ask again. */
+        /* The answer to this COMMIT refuses. If less than that grant applies by now (the
+         * answer to another thread's later COMMIT), or memory has been freed since, ask again. */
         if (ours && client->answer.commit < wanted && with_more(client, bytes) >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             explain(client);

@@ -28,10 +28,11 @@
 struct known {
     CUcontext context, owner;
     CUdevice device;
-    unsigned since;                  /* `ended` at its listing: handles are reused */
+    unsigned since;                  /* `ended` when it was listed: handles are reused */
 };
 
-/* Protects the three below; `missed` is also read without it. Its holder takes no lock and calls no driver function. */
+/* Protects the three below; `missed` is also read without it. Its holder takes no lock and calls no
+ * driver function. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;

@@ -17,12 +17,12 @@ void contexts_add(CUcontext context, CUdevice device, CUcontext owner);
 /* The context ends, and with it the green contexts that it owns. With memory_lock once there is a
  * client. */
 void contexts_remove(CUcontext context);
-unsigned contexts_ended(void);                     /* a count; their objects are gone */
+unsigned contexts_ended(void);                     /* number of contexts that have ended */
 
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);
-/* Whether it was listed when contexts_ended() was `ended`, and has not ended since. */
+/* Whether the context was listed when contexts_ended() was `ended`, and has not ended since. */
 bool contexts_lasts(CUcontext context, unsigned ended);
-/* The contexts of a device that own themselves, in the order of listing; NULL: no more. */
+/* Context `number` of a device, in the order of listing, green contexts left out; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);
 /* False: a context could not be listed for want of memory, so its work cannot be waited for. */
 bool contexts_complete(void);
@@ -30,7 +30,7 @@ bool contexts_complete(void);
 CUcontext contexts_primary(CUdevice device);       /* not retained; NULL: none exists */
 
 /* Lists the current context, however it was created, and returns its owner. `added`, if not NULL,
- * says whether it was unknown. */
+ * receives whether the context was unknown before. */
 CUcontext contexts_learn(CUcontext current, bool *added);
 /* Returns the owner of the current context (NULL: none is current), or the driver's error. */
 CUresult contexts_current(CUcontext *owner);

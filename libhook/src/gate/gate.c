@@ -48,7 +48,8 @@ static struct {
     _Atomic uint32_t opened;         /* futex word; changes to wake waiting threads */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
-    /* Its destructor reports a thread's end. Without a key each thread keeps its entry. */
+    /* Its destructor frees the entry of a thread that ends. Without a key, entries are not reused.
+     */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;
@@ -83,8 +84,8 @@ static struct gate_thread *reuse_thread(void)
     return NULL;
 }
 
-/* From own pages: malloc may be replaced by an allocator that calls CUDA, and a cache line shared
- * with the program's data would slow the program down. */
+/* Entries are allocated in pages of their own: malloc may be replaced by an allocator that calls
+ * CUDA, and a cache line shared with the program's data would slow the program down. */
 static struct gate_thread *new_thread(void)
 {
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
@@ -161,7 +162,8 @@ static uint64_t look(void)
     return closed;
 }
 
-/* The same for a thread at the gate. Nothing is submitted before the pass counts. */
+/* Whether a thread at the gate, which is inside, may pass. Counts its pass before any submission.
+ */
 static bool passes(CUstream stream)
 {
     uint64_t closed = look();
@@ -186,8 +188,8 @@ static bool waits_for_pace_alone(void)
            && !gate_publishing->holds();
 }
 
-/* A signal handler may run here, leave by siglongjmp(), or submit work itself and clear the
- * mark. */
+/* Sleeps until the thread should check the gate again. A signal handler may run here, leave by
+ * siglongjmp(), or submit work itself and clear the mark. */
 static void stand(const struct gate_thread *self, bool (*is_vain)(void))
 {
     uint64_t since = 0;
@@ -228,7 +230,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = is_vain == NULL || !is_vain();
         atomic_store(&self->inside, inside);
-    } while (inside && !passes(stream)); /* the first count may have been cleared meanwhile */
+    } while (inside && !passes(stream)); /* counts again: the count may be cleared */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
@@ -317,5 +319,5 @@ uint64_t gate_submissions(void)
 
 void gate_abandon(void)
 {
-    bell_ring(&gate.opened);            /* a handler may have forked meanwhile */
+    bell_ring(&gate.opened);            /* wakes a thread whose signal handler has forked */
 }

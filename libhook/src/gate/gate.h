@@ -27,8 +27,8 @@
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
 #define GATE_PUBLISHING ((uint64_t)1 << 62)        /* inflight.c */
 #define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
-#define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING) /* passes are looked at, and may be
-                                                                  let through */
+#define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING) /* with only these bits, each
+                                                                  pass is checked */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that cannot be captured */
 
 /* One for each thread that has ever passed, on cache lines of its own. Only its thread writes
@@ -38,7 +38,7 @@ struct gate_thread {
     _Atomic uint32_t passes;         /* wraps; compared to find out whether work was submitted */
     /* The mark of a thread that waits at the gate: gate.c. */
     _Atomic uint32_t waits;          /* number of the opening; 0: it does not wait */
-    _Atomic uint32_t waits_pass;     /* and of its pass */
+    _Atomic uint32_t waits_pass;     /* number of the pass that waits */
     /* The number of its pass in which it is blocked elsewhere in this library, plus 1; 0: it is
      * not. */
     _Atomic uint32_t blocked;
@@ -46,7 +46,7 @@ struct gate_thread {
     _Atomic bool in_use;             /* reused after its thread has ended */
 };
 
-extern _Atomic uint64_t gate_closed;               /* reasons; 0 is open */
+extern _Atomic uint64_t gate_closed;               /* set of reasons; 0: open */
 extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void);
@@ -85,15 +85,15 @@ static inline void gate_leave(void)
 
 /* For the closing thread; never called by a thread that is inside. */
 void gate_prepare(void);                           /* before it is closed for the first time */
-void gate_close(uint64_t reason);                  /* returns at once; threads may still be inside */
+void gate_close(uint64_t reason);                  /* returns while threads may be inside */
 void gate_open(uint64_t reason);
-void gate_look_again(void);                        /* waiting threads may be let through now */
+void gate_look_again(void);                        /* wakes waiting threads to check again */
 bool gate_empty(void);                             /* no thread (but the caller) is inside */
 bool gate_has_waiters(void);
-bool gate_has_blocked(void);                       /* a thread waits there, or is BLOCKED */
+bool gate_has_blocked(void);                       /* a thread waits at the gate, or is BLOCKED */
 uint64_t gate_passes(void);                        /* changes when work is submitted */
-uint64_t gate_submissions(void);                   /* with GATE_CAPTURING: passes that are not captured */
-void gate_allow(uint64_t goal);                    /* of the passes that are counted while paced */
+uint64_t gate_submissions(void);                   /* passes not captured, with GATE_CAPTURING */
+void gate_allow(uint64_t goal);                    /* sets gate_goal */
 void gate_abandon(void);                           /* in a forked child, where it stays open */
 
 /* BLOCKED: until the end of the block this thread of the program waits within the library, where
@@ -104,19 +104,20 @@ void gate_abandon(void);                           /* in a forked child, where i
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
-/* Called by threads that pass or wait while GATE_PUBLISHING is set; assigned before that bit is ever
- * set. */
+/* Called by threads that pass or wait while GATE_PUBLISHING is set; assigned before that bit is
+ * ever set. */
 struct gate_publishing {
-    void (*count)(void);             /* inside, before anything else */
-    bool (*may_pass)(void);          /* inside */
-    bool (*holds)(void);             /* outside: looking again is useless */
+    void (*count)(void);             /* called inside, before anything else */
+    bool (*may_pass)(void);          /* called inside */
+    bool (*holds)(void);             /* outside: a watched program has work in flight */
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
 
 /* Called by a thread that is about to wait at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);
 
-/* Passes let through while paced, since the start, and how many may be. */
+/* Passes let through while paced since the process began, and the number up to which passes may be.
+ */
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called inside by a thread that passes while paced, with the number of its pass. */
 extern void (*gate_on_taken)(uint64_t number);

@@ -5,12 +5,12 @@
  * would come too late.
  *
  * Each urgent program publishes a page with two counters: how often work has begun (`begun`), and
- * up to which of these times it is done (`done`). Only that program can write to the page.
- * Background programs map it read-only, and read it at each pass of the gate. The daemon hands the
- * pages out, and thereby decides which programs a background program watches: only those of higher
- * priority. It does so only while a background program holds the card. The gate's word then has
- * GATE_PUBLISHING, and passes of these programs take the gate's slow path; those of other programs
- * do not.
+ * the value of `begun` up to which all work is done (`done`). Only that program can write to the
+ * page. Background programs map it read-only, and read it at each pass of the gate. The daemon
+ * sends the pages, and thereby decides which programs a background program watches: only those of
+ * higher priority. The daemon does so only while a background program holds the card. gate_closed
+ * then has GATE_PUBLISHING, and passes of these programs take the gate's slow path; those of other
+ * programs do not.
  *
  * Publishing. The first launch after a pause increments `begun`, with a full fence, before it does
  * anything else. From then on the counters say that work is in flight, and later launches need not
@@ -34,8 +34,8 @@
  * page is watched. Counters may also stay unchanged because their program was stopped, its kernel
  * never ends, or it waits for the very program that it holds back. When no counters that hold a
  * program back have changed for two seconds, its waiting threads are let through one pass at a
- * time. The same if the program's own work in flight does not end, because that may wait for what
- * the program is about to submit.
+ * time. Passes are also let through one at a time if the program's own work in flight does not end,
+ * because that work may wait for work that the program is about to submit.
  *
  * A mapping is never removed, only replaced by another at the same address, so threads read it
  * without a lock.
@@ -51,7 +51,7 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 
-#define WATCHED_MAX 64               /* as many as the daemon hands out */
+#define WATCHED_MAX 64               /* the daemon sends at most so many */
 #define PAGE 4096
 #define BOUND_US 2000000             /* without a change of the counters */
 #define SLOWLY_US 50000              /* between two passes after that */
@@ -72,12 +72,12 @@ static struct watched {
     void *at;
     struct client *_Atomic client;   /* the background client that watches */
     uint64_t number;
-    uint64_t begun, done, since;     /* last values, and since when they are unchanged */
+    uint64_t begun, done, since;     /* last values; us when they last changed */
 } watched[WATCHED_MAX];
-static _Atomic unsigned places;      /* entries that were ever used */
+static _Atomic unsigned places;      /* number of entries ever used */
 static _Atomic unsigned watching;     /* entries in use */
 
-static _Atomic bool held;            /* a thread waits for an urgent program, at the last check */
+static _Atomic bool held;            /* at the last check, a thread waited for an urgent program */
 static uint64_t held_since, let_on;
 static _Atomic unsigned allowed;     /* passes allowed in spite of busy counters */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Urgent programs publish whether they have work in flight, background programs watch; inflight.c.
+ * Programs of high priority publish whether they have work in flight, and background programs watch
+ * that; see inflight.c.
  */
 #pragma once
 
@@ -11,21 +12,22 @@ struct client;
 
 /* Called by service threads, with service_lock. The caller closes the descriptor. */
 
-/* The client publishes its counters in this page; -1: it stops. */
+/* Publishes the client's counters in the page of `descriptor`; -1: stops publishing. */
 void inflight_publish(struct client *client, int descriptor);
-/* The client watches the client `number`, by this page; -1: it stops. */
+/* Watches the client `number` through the page of `descriptor`; -1: stops watching that client. */
 void inflight_watch(struct client *client, uint64_t number, int descriptor);
-void inflight_forget(struct client *client);        /* stops all of both */
-/* Whether this program watches any other, and so is in the background. */
+void inflight_forget(struct client *client);        /* stops publishing and all watching */
+/* Whether this program watches another, which only background programs do. */
 bool inflight_is_watching(void);
 /* Whether a watched program has work in flight. */
 bool inflight_urgent(void);
 
 /* Whether the client's counters say that it has work in flight. */
 bool inflight_busy(const struct client *client);
-/* More work is in flight than before: until inflight_clear(), threads need not count. */
+/* Counts new work. Until inflight_clear(), passing threads need not count. */
 void inflight_extend(struct client *client);
-/* From now on threads count. True if the gate is empty and was passed `passes` times in all. */
+/* Makes passing threads count from now on. True if the gate is empty and gate_passes() is still
+ * `passes`. */
 bool inflight_arm(struct client *client, uint64_t passes);
 /* The work submitted before inflight_arm() is done. False if a thread has counted since. */
 bool inflight_clear(struct client *client);

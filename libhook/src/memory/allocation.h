@@ -47,7 +47,7 @@ struct owner_operations {
     struct block *const *(*blocks)(struct page_owner *owner, size_t *count);
 };
 
-/* The same operations on the owner of `address`; false: there is none. */
+/* The operations above on the owner of `address`. False: the address has no owner. */
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
 void allocation_set_sync_memops(CUdeviceptr address, bool on);
 bool allocation_retire(CUdeviceptr address);
@@ -58,6 +58,6 @@ void allocations_context_ends(const struct client *client, CUcontext context);
 
 unsigned long long allocation_id(void);           /* a new unique id */
 
-/* Maps those of the blocks for which there is room; the others stay empty, and the client counts as
- * starved until it is granted more. */
+/* Maps as many of the blocks as fit the client's room. The others stay EMPTY, and the client counts
+ * as starved until it gets more room. */
 void allocation_fill(struct block *const *blocks, size_t count);

@@ -21,15 +21,15 @@ struct large {
     bool spare;                      /* freed by the program and kept: spare.c */
     uint64_t freed_at;               /* us */
     struct ring order, alike;        /* in the lists of its client's spares */
-    struct vmm_allocation *vmm;      /* whose home it is; NULL: made by cuMemAlloc */
+    struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
     size_t block_count;
     struct block *blocks[];
 };
 
 CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
                         CUdeviceptr *address);
-/* The same for physical memory with these properties, which must outlive it. Memory that may be
- * exported is one block if it is not too large. */
+/* As large_allocate(), for physical memory with `properties`, which must outlive the allocation.
+ * Memory that may be exported is a single block if it is not too large. */
 CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
                       CUdeviceptr *address);
 void large_release(struct large *large);

@@ -40,11 +40,11 @@ struct deferred {
     uint64_t number;                 /* position in the sequence of all deferred frees */
     struct deferred *next;
 };
-static struct deferred *deferred;    /* this and the next ones are protected by memory_lock */
+static struct deferred *deferred;    /* these three are protected by memory_lock */
 static uint64_t deferrals;
-static CUcontext waited_in;          /* by deferred_frees_reclaim(), one thread at a time */
+static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
-/* how many there have been in all */
+/* The number of deferred frees so far. */
 static uint64_t deferred_frees_so_far(void)
 {
     return deferrals;

@@ -13,8 +13,8 @@ struct client;
 
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* With `until`, waits for the oldest deferred free and releases it: gate/client.h. False: there is
- * none, or a capture is still in progress. */
+/* A `reclaimer` (gate/client.h): with `until`, waits for the oldest deferred free and releases it.
+ * False: there is none, or a capture is still in progress. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 struct memory_description;

@@ -10,7 +10,7 @@ void memory_imported(void);
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context,
                   CUcontext *from_context);
 
-/* memory_apart() is false for all addresses */
+/* Whether memory_apart() is false for all addresses. */
 bool memory_never_apart(void);
 
 /* Allows or forbids device `reader` to access the memory of device `owner`. */

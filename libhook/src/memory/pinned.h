@@ -16,13 +16,14 @@
  *     pinned_end(r == CUDA_SUCCESS ? bytes : 0);
  * Where no client is attached both do nothing and succeed. */
 CUresult pinned_begin(size_t bytes);
-/* The same for a device other than the current context's. `submits`: the call also submits work to
- * a stream, so it begins inside the gate in any case. */
+/* As pinned_begin(), for a device other than the current context's. `submits`: the call also
+ * submits work to a stream, so it begins inside the gate in any case. */
 CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits);
 bool pinned_counts_on(CUdevice device);            /* whether a client is attached there */
 void pinned_end(size_t bytes_taken);
-/* The same for memory that the driver itself needs, of unknown size: `room`, initially zero, grows
- * from call to call. False: no more room can be made; room_end() is not called then. */
+/* As pinned_begin() and pinned_end(), for memory of unknown size that the driver itself needs.
+ * `room`, initially zero, grows from call to call. False: no more room can be made; then room_end()
+ * must not be called. */
 struct room {
     size_t bytes;
     uint64_t until;                  /* us; deadline for waits for freed memory, over all calls */

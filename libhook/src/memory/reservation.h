@@ -10,7 +10,7 @@
 void reservation_add(CUdeviceptr base, size_t size);
 /* cuMemAddressFree: calls the driver. */
 CUresult reservation_free(CUdeviceptr base, size_t size);
-/* The driver is about to map memory there that the library does not know. */
+/* Records that the driver is about to map memory there that is not the library's. */
 void reservation_is_mixed(CUdeviceptr address);
 
 /* Whether the range lies in one reservation in which only the library maps memory. */

@@ -21,7 +21,8 @@ bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdevice
 /* Removes an allocation that is being released from the spares; no-op for all other memory. */
 void spare_leave(struct large *large);
 
-/* Releases the oldest spares until `bytes` bytes or all are released: gate/client.h. */
+/* A `reclaimer` (gate/client.h): releases the oldest spares until `bytes` bytes or all are
+ * released. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* For the service thread: releases spares that are too old, at most EXPIRED_AT_ONCE. Returns the us
  * until it must be called again. */

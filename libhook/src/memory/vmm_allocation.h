@@ -30,10 +30,11 @@ bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size);
  * left unchanged. CUDA_ERROR_OUT_OF_MEMORY if the card has no room for a copy, CUDA_ERROR_NOT_READY
  * if the program's work did not end; nothing has changed then. */
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
-/* The same for all allocations mapped in a range. */
+/* vmm_pin_in_place() for all allocations mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
 
-/* NULL: not the library's. This and the next function are called with memory_lock held. */
+/* Finds the allocation of a handle. NULL: not the library's. This and the next function are called
+ * with memory_lock held. */
 struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle);
 /* Frees the allocation if it has neither a handle nor a mapping left. */
 void vmm_drop(struct vmm_allocation *vmm);

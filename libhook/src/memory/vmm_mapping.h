@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's mappings of its own memory, as the wrappers see them: as in vmm_allocation.h.
+ * The program's mappings of memory that it created itself. For wrappers, with the conventions of
+ * vmm_allocation.h.
  */
 #pragma once
 

@@ -19,7 +19,7 @@ struct async_allocation {
     unsigned class;
     struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
     bool freed;
-    uint64_t stream;                 /* in which it was freed; see stream.c; 0: not known */
+    uint64_t stream;                 /* stream of the free, named by stream.c; 0: unknown */
     CUcontext context;               /* in which `stream` is unique */
     struct pending_frees *pending;   /* its pending list; NULL: no work touches it */
     struct marker *marker;           /* recorded after the work that touches it */
@@ -36,7 +36,7 @@ CUresult async_take(struct pool *pool, struct client *client, size_t bytes, CUco
 /* Makes the program's address invalid; the caller owns the allocation then. NULL: there is no
  * allocation, or no host memory to record it. */
 struct async_allocation *async_retire(CUdeviceptr address);
-/* No work touches it any more: makes it idle in its pool, or frees it. */
+/* Called when no work touches the allocation any more: makes it idle in its pool, or frees it. */
 void async_idle(struct async_allocation *async);
 
 /* Releases idle allocations until the pool holds at most `keep` bytes. True if it released any. */

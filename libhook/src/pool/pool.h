@@ -32,8 +32,8 @@ struct pool {
     struct pool *next;
 };
 
-/* For the wrappers: from any thread, with no lock held. False: not the library's; call the
- * driver. */
+/* For the wrappers: from any thread, with no lock held. False: not a pool of the library, so the
+ * wrapper calls the driver. */
 
 /* The driver has created `handle`, whose memory may be evictable. `most`: bytes, 0 for no
  * maximum. */
@@ -59,7 +59,7 @@ struct pool *pool_named(CUmemoryPool handle);
 /* The same, but a device's default pool that is known becomes the library's, before it has
  * allocations. */
 struct pool *pool_adopted(CUmemoryPool handle);
-/* Access for some devices is still to be granted by pool_open(), without the lock. */
+/* Whether pool_open() must still grant some devices access, without the lock. */
 bool pool_is_opening(const struct pool *pool);
 CUresult pool_open(CUmemoryPool handle);
 void pool_leave(struct pool *pool);               /* drops one user */
@@ -67,6 +67,6 @@ void pool_leave(struct pool *pool);               /* drops one user */
 /* Releases free memory of pools because the client needs it. True if any was released. Waits for no
  * work, as the driver does not. */
 bool pools_yield(const struct client *client);
-/* With `until` the same: gate/client.h. Otherwise pools keep the memory that the program's
- * thresholds allow. */
+/* A `reclaimer` (gate/client.h). With `until`, as pools_yield(); otherwise pools keep the memory
+ * that the program's thresholds allow. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);

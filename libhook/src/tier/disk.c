@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tier of a file on a disk, one for each client. The daemon opens it and unlinks it, so no file
- * remains after a crash. Blocks come from host memory (block/store.c), and never from the card. When
- * they are loaded, the file keeps their bytes: an unchanged block leaves again without a copy.
+ * remains after a crash. Blocks are written from host memory (block/store.c), never from the card.
+ * The file keeps the bytes of a loaded block: if unchanged, the block is evicted again without a
+ * copy.
  *
  * A few threads keep several requests in flight, up to one for each thread. Writers take a block
- * each and write straight from page-locked host memory. Readers take a chunk each, of whichever
- * block comes next, into a page-locked slot; the service thread copies filled slots to the card. A
- * disk that hangs thus blocks only its threads, and who waits for a block to load. Pages of
- * registered memory are aligned, so O_DIRECT works where the file system offers it.
+ * each and write straight from page-locked host memory. Readers read a chunk each, of the next
+ * block to load, into a page-locked slot; the service thread copies filled slots to the card. A
+ * disk that hangs therefore blocks only these threads, and threads that wait for a block to be
+ * loaded. Pages of registered memory are aligned, so O_DIRECT works where the file system offers
+ * it.
  *
  * The program may close any descriptor, or put another file at its number: a write there would
  * destroy a file of the program. The threads of this file therefore have a descriptor table of
  * their own, which holds nothing else. The number in the program's table is closed at once, so no
- * child inherits it either. In return these threads call no driver and print nothing.
+ * child inherits it either. For the same reason these threads call no driver function and print
+ * nothing.
  *
- * A sum of each chunk is kept in memory. A chunk that comes back otherwise, or not at all, is lost:
- * its block is never mapped again (pipeline.c), and the driver reports any use of it.
+ * A checksum of each chunk is kept in memory. If a chunk cannot be read, or its checksum differs,
+ * its block is lost: it is never mapped again (pipeline.c), and the driver reports any use of it.
  */
 #define _GNU_SOURCE
 #include "tier/disk.h"
@@ -46,10 +49,11 @@
 #define READERS 8
 #define WRITERS 4
 #define NICER 10
-#define GROWTH ((uint64_t)1 << 30)   /* a file that grows with each write admits one at a time */
+#define GROWTH ((uint64_t)1 << 30)   /* of the file per fallocate(): writes that extend a file
+                                        run one at a time */
 #define LANES 8
 
-/* The place of one block: `size` bytes from a page of the file on. */
+/* The place of one block: `size` bytes from page `page` of the file. */
 struct disk_extent {
     struct disk *disk;
     uint64_t page;
@@ -57,7 +61,7 @@ struct disk_extent {
     /* While it is read: */
     CUdeviceptr address;
     CUstream stream;
-    size_t begun, left;              /* bytes that readers took on; that are not on the card */
+    size_t begun, left;              /* bytes that readers have begun; bytes not on the card yet */
     CUresult result;
     int error;
     struct disk_extent *next;
@@ -66,17 +70,17 @@ struct disk_extent {
 
 static struct disk {
     struct client *client;
-    int descriptor;                  /* in the table of its threads */
-    int handle;                      /* the same, in the process's table, while it is opened */
+    int descriptor;                  /* in the descriptor table of its threads */
+    int handle;                      /* of own_file.h, while the file is being opened */
     int opened;                      /* an errno; -1: not known yet */
     bool quits;
     bool *taken;                     /* one for each page of 2 MiB */
-    uint64_t pages, used;            /* pages in `taken`, and how many of them are */
-    uint64_t grown;                  /* bytes that the file system was asked for */
-    bool empties;                    /* a thread truncates the file: none may write */
-    struct disk_write *writes;       /* not begun */
+    uint64_t pages, used;            /* entries of `taken`, and how many of them are true */
+    uint64_t grown;                  /* bytes of the file requested from the file system */
+    bool empties;                    /* a thread truncates the file: no other may write */
+    struct disk_write *writes;       /* queue of writes not begun */
     struct disk_extent *reads;
-    struct place staging;            /* its tier is NULL: none */
+    struct place staging;            /* `tier` is NULL: no staging memory */
     struct slot {
         struct disk_extent *extent;  /* NULL: free */
         size_t offset, size;
@@ -85,11 +89,11 @@ static struct disk {
     unsigned threads;
 } *disks[CLIENTS_MAX];
 
-/* Signalled when there is something to do for such threads. */
+/* Signalled when a reader or writer thread has work. */
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
-/* A multiplication by an odd number and a rotation can be undone, so a single word that differs
- * always shows. Independent lanes run as fast as the processor multiplies. */
+/* Checksum. Multiplication by an odd number and rotation are invertible, so a single changed word
+ * always changes the result. Independent lanes run as fast as the processor multiplies. */
 static uint64_t sum(const char *memory, size_t size)
 {
     uint64_t lanes[LANES], word;
@@ -106,7 +110,7 @@ static uint64_t sum(const char *memory, size_t size)
     return lanes[0];
 }
 
-/* Returns an errno. Reads, if `into` is not NULL. */
+/* Reads into `into`, or writes from `from` if `into` is NULL. Returns an errno. */
 static int transfer(const struct disk *disk, const char *from, char *into, size_t size, uint64_t at)
 {
     for (size_t done = 0; done < size;) {
@@ -136,7 +140,7 @@ static int write_extent(struct disk *disk, const struct disk_write *write)
     return 0;
 }
 
-/* memory_lock is held, and released meanwhile; so in the next ones. */
+/* This and the next two functions are called with memory_lock held, and release it meanwhile. */
 static void write_next(struct disk *disk)
 {
     struct disk_write *write = disk->writes;
@@ -146,7 +150,7 @@ static void write_next(struct disk *disk)
     if (end > grown)
         disk->grown = more;
     pthread_mutex_unlock(&memory_lock);
-    /* If the file system refuses, the write says why. */
+    /* If fallocate() fails, the write itself reports the error. */
     if (end > grown && fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(more - grown)) != 0)
         errno = 0;
     int error = write_extent(disk, write);
@@ -161,7 +165,7 @@ static void empty(struct disk *disk)
     disk->empties = true;
     pthread_mutex_unlock(&memory_lock);
     if (ftruncate(disk->descriptor, 0) != 0)
-        errno = 0;                   /* it is used again, or goes with the process */
+        errno = 0;                   /* the space is reused, or freed when the process ends */
     pthread_mutex_lock(&memory_lock);
     disk->grown = 0;
     disk->empties = false;
@@ -196,7 +200,7 @@ static struct slot *find_slot(struct disk *disk, bool filled)
     return NULL;
 }
 
-/* The last thread closes the file by its end, with the table. */
+/* Ends a thread. The end of the last thread closes the file, with the descriptor table. */
 static void end(struct disk *disk)
 {
     if (--disk->threads > 0)
@@ -226,7 +230,7 @@ static void *write_blocks(void *argument)
     struct disk *disk = argument;
     own_thread_begins("nvshare-write");
     if (nice(NICER) == -1)
-        errno = 0;                   /* it writes as if it were urgent */
+        errno = 0;                   /* it writes with normal priority */
     LOCKED(memory_lock);
     while (!disk->quits) {
         if (disk->writes != NULL && !disk->empties)
@@ -240,14 +244,15 @@ static void *write_blocks(void *argument)
     return NULL;
 }
 
-/* Leaves this thread a table with nothing but the file, and those threads that it starts. */
+/* Gives this thread, and the threads that it starts, a descriptor table that contains only the
+ * file. */
 static int own_table(const struct disk *disk)
 {
     unsigned number = (unsigned)disk->descriptor;
     if (syscall(SYS_close_range, number + 1, ~0u, UNSHARE) != 0
         || (number > 0 && syscall(SYS_close_range, 0u, number - 1, 0u) != 0))
         return errno;
-    /* The program may have taken the number before. */
+    /* The program may have replaced the descriptor before. */
     return own_file_descriptor(disk->handle) == disk->descriptor ? 0 : EBADF;
 }
 

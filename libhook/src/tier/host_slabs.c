@@ -59,7 +59,7 @@ static bool place_in(struct host_slab *slab, struct client *client, size_t size,
     return false;
 }
 
-/* Full slabs are skipped once. */
+/* Full slabs at the head are skipped once and for all: host_room then begins after them. */
 bool host_place(struct client *client, size_t size, struct place *place)
 {
     struct host_slab **first = &client->host_room;

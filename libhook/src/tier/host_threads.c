@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Allocating host memory takes two to ten times as long as copying into it. Several threads
- * therefore make slabs, on two occasions.
+ * therefore make slabs, in two cases.
  *
  * During an eviction (host_allocate()). While blocks are copied into existing slabs, the threads
  * make the next slabs and register them with the driver; piece by piece, so that all of them work
@@ -49,7 +49,7 @@ static struct work {
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;
     CUcontext context;
-    char *memory;                    /* mapped for slabs; so many bytes of it are unused */
+    char *memory;                    /* mapped for slabs; `mapped` bytes of it are unused */
     uint64_t mapped;
     unsigned count;
     pthread_t threads[ALLOCATORS_MOST];
@@ -60,9 +60,9 @@ static unsigned *running(const struct work *work)
     return work->early ? &work->client->preallocators : &work->client->allocators;
 }
 
-/* The slab on which the threads work next, from the common mapping while that lasts. NULL: there
- * are enough, or the machine has no more memory. memory_lock is held. If early, it is released
- * while the kernel maps the slab: the program may need it. */
+/* Creates the slab on which the threads work next, in the common mapping while it has unused bytes.
+ * NULL: there are enough slabs, or the machine has no more memory. memory_lock is held. If early,
+ * it is released while the kernel maps the slab: the program may need it. */
 static struct host_slab *begin(struct work *work)
 {
     struct client *client = work->client;
@@ -89,7 +89,8 @@ static struct host_slab *begin(struct work *work)
     return slab;
 }
 
-/* False: no more can be made. memory_lock is held, and may be released meanwhile. */
+/* Adds a populated slab to the client. False: no more slabs can be made. memory_lock is held, and
+ * may be released meanwhile. */
 static bool finish(const struct work *work, struct host_slab *slab)
 {
     struct client *client = work->client;

@@ -7,18 +7,19 @@
 
 #include "gate/client.h"
 
-/* So many bytes are about to be evicted, and another client waits for that. */
+/* Announces that `bytes` are about to be evicted, while another client waits. */
 void host_expect(struct client *client, uint64_t bytes);
-/* The first of these blocks needs a place: starts threads that make memory for all of them, up to
- * `allowance` in all, unless there is enough. Does not wait for them. */
+/* Called when the first of these blocks needs a place. Unless host memory suffices, starts threads
+ * that make memory for all of them, until the client holds `allowance`. Does not wait for them. */
 void host_allocate(struct client *client, uint64_t allowance);
-/* One of the blocks has a place. */
+/* Called when one of the blocks has got a place. */
 void host_placed(struct client *client, uint64_t size);
-/* The eviction is over: waits for these threads. Releases and retakes the lock. */
+/* Called at the end of the eviction: waits for these threads. Releases and retakes the lock. */
 void host_allocated(struct client *client);
 
-/* Makes memory while the program runs, before an eviction: until `most` is held in all, as far as
- * it may be used. */
+/* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no
+ * more than its blocks could use. */
 void host_preallocate(struct client *client, uint64_t most);
-/* Ends that. A slab in progress is kept if at most `most` is held when it is complete. */
+/* Ends the preallocation. A slab in progress is kept if at most `most` is held when it is complete.
+ */
 void host_preallocated(struct client *client, uint64_t most);

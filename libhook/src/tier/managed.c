@@ -13,7 +13,8 @@
 #include "tier/host_slabs.h"
 #include "tier/tier.h"
 
-/* Empty slabs are released for it. */
+/* Only counts the bytes in memory.host; empty slabs are released first to stay within `allowance`.
+ */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
@@ -83,7 +84,7 @@ static CUresult out(struct place *place, CUdeviceptr address, size_t offset, siz
     return result;
 }
 
-/* Memory that the program prefers on the host stays there. */
+/* Memory whose preferred location is the host is not loaded. */
 static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
                    CUstream stream)
 {

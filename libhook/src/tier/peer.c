@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tier of another GPU's memory, which the daemon lends (EVICT's `loan`). Over NVLink a block
- * leaves and comes back seven times as fast as over the bus, and no host memory is needed. The
+ * is evicted and loaded seven times as fast as over the bus, and no host memory is needed. The
  * process needs no context on the other GPU: memory that cuMemCreate makes there is mapped for
  * access by this GPU, whose copy engines do the rest.
  *
- * A loan ends when the daemon says so, and what lies there then goes to host memory (block/out.c). So
- * it counts in memory.host from the beginning, as what the host could take.
+ * When the daemon ends a loan, the borrowed bytes are copied to host memory (block/out.c). They
+ * therefore count in memory.host from the beginning, so that host memory is available for them.
  */
 #include "tier/peer.h"
 
@@ -40,7 +40,7 @@ uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]
 {
     bool same = memcmp(client->lender_uuid, uuid, 16) == 0;
     if (!same && client->borrowed > 0)
-        loan = 0;                    /* one at a time */
+        loan = 0;                    /* at most one lender at a time */
     client->loan = loan;
     if (!same && loan > 0) {
         client->lender = find_lender(client, uuid);
@@ -94,7 +94,8 @@ static void count(struct client *client, uint64_t bytes)
     client->borrowed += bytes;
 }
 
-/* Empty slabs are released, so that the allowance has room for the loan. */
+/* Borrowed bytes count in memory.host, so empty slabs are released first to stay within
+ * `allowance`. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
@@ -108,7 +109,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     CUresult result = map(client, size, place);
     if (result != CUDA_SUCCESS) {
         debug("no memory on the GPU that lends it: error %d", (int)result);
-        client->loan = client->borrowed;     /* not tried for each block of this order */
+        client->loan = client->borrowed;     /* no further attempts for this order */
         return false;
     }
     count(client, size);
@@ -116,7 +117,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return true;
 }
 
-/* Where the driver does not let go of it, as its context has failed, it goes with the process. */
+/* If the context has failed and the driver refuses, the memory is freed when the process ends. */
 static void give(struct client *client, size_t size, struct place *place)
 {
     CUresult result = REAL(cuMemRelease)(place->peer.handle);

@@ -4,8 +4,8 @@
 
 #include "gate/client.h"
 
-/* From now on at most `loan` bytes may lie on the GPU with this uuid. Returns how many may: none, while
- * some lie on another. */
+/* Allows `loan` bytes of swapped blocks on the GPU `uuid`. Returns the bytes allowed: 0 while
+ * blocks are on a different lender. */
 uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]);
-/* A copy to that GPU has failed: no more blocks go there. */
+/* Called after a copy to that GPU has failed: no more blocks are evicted to it. */
 void peer_failed(struct client *client);

@@ -8,10 +8,10 @@
  * asked to prefetch them. tier_disk is a file to which blocks move on from host memory: it has no
  * take() and no out().
  *
- * A block has a list of tiers, and takes a place in the first that has one. Its next place may be
- * in another tier: it gives its place up whenever it is resident and other blocks need that place.
- * To add a tier: implement the operations in tier/NAME.c, declare it below, and name it in
- * MAPPED_TIERS (block/block.c). Its data about a place goes into struct place.
+ * A block has a list of tiers, and takes a place in the first tier with space. While a block is
+ * resident, other blocks may need its place; it then gives the place up, and its next place may be
+ * in another tier. To add a tier: implement the operations in tier/NAME.c, declare it below, and
+ * name it in MAPPED_TIERS (block/block.c). Its data about a place goes into struct place.
  *
  * All functions except settle() are called with memory_lock held, and only room(), take(), out()
  * and in() may release it. These five run on the service thread, in client->copy_context.
@@ -60,8 +60,8 @@ enum settled {
 };
 
 struct tier {
-    /* So many bytes are about to be evicted, and a client waits for that: the tier may prepare
-     * places ahead. 0: the eviction is over, and such preparation ends. NULL: it prepares
+    /* Announces that `bytes` are about to be evicted while a client waits, so that the tier can
+     * prepare places. 0: the eviction is over, and the preparation ends. NULL: the tier prepares
      * nothing. */
     void (*room)(struct client *client, uint64_t bytes);
     /* Finds a place for `size` bytes. memory.host may grow to `allowance` for it, and counts the
@@ -79,8 +79,8 @@ struct tier {
                     CUstream stream);
     CUresult (*in)(struct place *place, CUdeviceptr address, size_t offset, size_t size,
                    CUstream stream);
-    /* All copies of the block started by out() or in() have ended, completely or not. Without
-     * memory_lock; may wait. NULL: nothing to do. */
+    /* Called when all copies of the block started by out() or in() have ended, completely or not.
+     * Without memory_lock; may wait. NULL: nothing to do. */
     enum settled (*settle)(struct place *place, CUdeviceptr address);
 
     bool pieces;                     /* out() and in() can copy a part of a block */
