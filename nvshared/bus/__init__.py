@@ -5,11 +5,10 @@
     …
     await publication.close()
 
-manager.py, gpu.py, client.py and logcontrol.py have the service objects, as dbus-next declares
-them; interface.py adds who may call a method and how a property's changes are announced.
-A call comes in through connection.py, the transport. dispatch.py answers it, after authority.py
-has let it pass, with the objects in objects.py, which also announces changes. publication.py
-holds all of this together.
+manager.py, gpu.py, client.py and logcontrol.py have the service objects, declared as dbus-next
+requires; interface.py adds the permission that a method needs and how property changes are
+announced. connection.py is the transport. dispatch.py answers the calls that authority.py permits,
+with the objects in objects.py, which also announces changes. publication.py creates them all.
 """
 
 from nvshared import dbus  # noqa: F401, isort: skip (first: it keeps dbus-next's package empty)

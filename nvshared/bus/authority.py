@@ -2,8 +2,8 @@
 """Decides which callers may change something: polkit permits it; without polkit, only root may.
 
 The subject that polkit is asked about is the caller's name on the bus, never a
-process id: a name cannot be taken over by another process between the question
-and the answer.
+process id: no other process can take over a name between the check and its
+result.
 
 For root and for the user whom the daemon runs as, polkit is not asked. polkit permits root
 everything anyway, and the daemon's user could as well restart the daemon with other settings.
@@ -39,7 +39,7 @@ POLKIT = (
     "/org/freedesktop/PolicyKit1/Authority",
     "org.freedesktop.PolicyKit1.Authority",
 )
-USERS_REMEMBERED = 256                  # a bus never gives a name to another connection
+USERS_REMEMBERED = 256                  # uids kept by bus name; a bus never reuses a name
 _ALLOW_USER_INTERACTION = 1
 PATIENCE = 25.0                         # seconds for polkit's reply if no password is asked for
 OWNER_PATIENCE = SECOND                 # for looking up the owner of a subordinate user id

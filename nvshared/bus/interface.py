@@ -10,10 +10,10 @@
         @signal("TurnStarted", "client")
         def turn_started(self, client: str) -> "o": ...
 
-`action` has no default: each method says who may call it, either a polkit action or ANYONE.
+`action` has no default: each method names the polkit action that its callers need, or ANYONE.
 dispatch.py checks the permission before the method runs.
 
-dbus/*.xml says the same with a description of each member, and a test compares the two.
+dbus/*.xml declares and describes the same members; a test compares it with the classes.
 """
 
 import struct

@@ -168,7 +168,7 @@ class Daemon:
     def set_tenant_terms(
         self, name: str, terms: "Mapping[str, int]", source: str = ""
     ) -> None:
-        """Sets terms of a tenant by their names; 0 takes back what was set.
+        """Sets terms of a tenant by their names; 0 resets a term.
 
         `source`: one of TERM_SOURCES, "" for a term set by hand.
         """

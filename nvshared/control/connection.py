@@ -131,7 +131,7 @@ class ControlConnection:
             self._buffer += data
 
     def _error(self, name: str, text: str) -> NvshareError:
-        """The exception for an error that came over the bus."""
+        """The exception for a D-Bus error."""
         short = name.removeprefix(_DBUS_ERROR)
         if short in ("ServiceUnknown", "NameHasNoOwner"):
             return not_running(self._bus)

@@ -14,12 +14,12 @@ from nvshared.errors import NvshareError
 if TYPE_CHECKING:
     from dbus_next.signature import Variant
 
-Properties = dict[str, "Variant"]       # as they come over the bus
+Properties = dict[str, "Variant"]       # as the bus delivers them
 Objects = dict[str, dict[str, Properties]]
 
 
 class GPUSnapshot(NamedTuple):
-    """One card."""
+    """The state of one GPU."""
 
     index: int  # type: ignore[assignment]      # hides tuple.index, which is unused
     uuid: str
@@ -58,7 +58,7 @@ class Unshared(NamedTuple):
 
 
 class ClientSnapshot(NamedTuple):
-    """One process on one card."""
+    """The state of one client: a process on a GPU."""
 
     id: int
     gpu: int                            # index

@@ -3,14 +3,14 @@
 
     kubelet ◄── gRPC ──► plugin or driver ──► offer: which cards can be shared; container: what a
                                                 ▲    container gets, by CDI if it is supported
-                                      card ─────┘  asks nvshared over D-Bus, and reads what kubelet
-                                                   gave away
+                                      card ─────┘  asks nvshared over D-Bus, and reads kubelet's
+                                                   checkpoint file: devices in use
 
-    API server ◄─ api ─► pods ─► annotations: tells nvshared over D-Bus pods' names and terms, by
-                    │      ▲     annotations and by claims
+    API server ◄─ api ─► pods ─► annotations: sets pods' names and terms in nvshared over D-Bus,
+                    │      ▲     from annotations and claims
                     │      └── driver: has claims prepared
-                    └── slices: says which cards there are to claim
+                    └── slices: publishes the GPUs that claims may have
 
-A process of its own, since gRPC would double the daemon's memory. It decides nothing about the
-cards: it offers their shares, and refuses them while nvshared does not answer.
+nvshare-kubelet is a process of its own, since gRPC would double the daemon's memory. It makes no
+scheduling decisions: it offers shares of GPUs, and refuses them while nvshared does not reply.
 """

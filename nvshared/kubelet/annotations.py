@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of this node's pods, which nvshared is told, and their annotations, which are set as
-terms of their tenants, live (meanings.py).
+"""Sends the names of this node's pods to nvshared, and sets their annotations as terms of their
+tenants, also while they run (meanings.py).
 
-nvshared says what it takes. What makes no sense is refused, and what held goes on to hold: an event
-of the pod says why, and its status as long as it is so. An annotation that is taken away is a term
-that is taken back, and all are when the pod is gone. Nobody else's terms are touched.
+nvshared validates the terms. If an annotation is refused, the term keeps its value: an event of the
+pod gives the reason, and so does its status while the annotation is there. If an annotation is
+removed, its term is reset, and so are all terms when the pod is gone. Terms that others have set
+are not touched.
 
-What a claim of DRA gives to a pod holds where no annotation says otherwise, and none can go beyond
-the memory and the time that are claimed. Where neither gives a priority, the pod's PriorityClass
-does.
+A DRA claim's terms are in force unless an annotation overrides them. An annotation cannot exceed
+the memory and the time that are claimed. Without a priority from either, the pod's PriorityClass
+sets it.
 """
 
 import logging
@@ -28,58 +29,60 @@ from nvshared.quantity import sized
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds for nvshared's answer
-PERIOD = 2.0                            # until it is asked again
-MOST_IN_STATUS = 4096                   # bytes; the API server takes 32,768
+PATIENCE = 5.0                          # seconds for nvshared's reply
+PERIOD = 2.0                            # seconds until nvshared is called again
+MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
 
 
-# Terms of which a claim has so much, and an annotation no more; with how it is written.
+# Terms whose annotation cannot exceed the claim; each with the formatter of its value.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
-MOST_QUOTED = 60                        # characters of an annotation that a message has
+MOST_QUOTED = 60                        # characters of an annotation that a message quotes
 
 
 class Terms:
-    """What pods are called and ask for, and what of it nvshared knows. A thread tells it."""
+    """The names and terms of pods, and which of them nvshared has. A thread sends the rest."""
 
     def __init__(
         self, bus: str, complain: Callable[[Pod, str], None],
         mark: Callable[[Pod, str], bool], claimed: Claimed,
         classes: Classes = (), smallest: Callable[[], int] | None = None,
     ) -> None:
-        """`complain` and `mark` have people read what is wrong with a pod's annotations, the one
-        when it is found, the other as long as it is so; "" when it is not, and False if that
-        failed. `claimed`: by pods of before our start; nvshared had been told. `classes`,
-        `smallest`: what PriorityClasses and foreign annotations mean, see meanings.py."""
+        """`complain` reports a refused annotation once, as an event.
+
+        `mark` sets the pod's status to all current refusals, "" for none; returns False if that
+        failed. `claimed`: terms of claims from before our start, which nvshared has. `classes`,
+        `smallest`: the meaning of PriorityClasses and foreign annotations, see meanings.py.
+        """
         self._bus = bus
         self._complain = complain
         self._mark = mark
         self._classes = classes
         self._smallest = smallest
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._pods: dict[str, Pod] = {}                 # as they were last seen, by uid
-        self._renamed = False                           # nvshared does not know all their names,
-        self._untold: dict[Pod, dict[str, int]] = {}    # or terms; 0 is one that is taken back
-        self._set = {one: dict(terms) for one, terms in claimed.items()}    # as nvshared has them
-        self._asked: dict[Pod, dict[str, int]] = {}     # by annotations that made sense
-        self._wrong: dict[Pod, dict[str, str]] = {}     # why others were refused, by term or key
-        self._refusals: dict[Pod, list[str]] = {}       # which no event has said yet
-        self._unmarked: dict[str, str] = {}     # by uid: what the API server did not take as status
-        self._unread: set[Pod] = set()                  # until it is known which GPUs there are
+        self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
+        self._renamed = False                           # nvshared lacks names of pods
+        self._untold: dict[Pod, dict[str, int]] = {}    # terms to send; 0 resets a term
+        self._set = {one: dict(terms) for one, terms in claimed.items()}    # terms in nvshared
+        self._asked: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
+        self._wrong: dict[Pod, dict[str, str]] = {}     # reasons of refusals, by term or annotation
+        self._refusals: dict[Pod, list[str]] = {}       # not sent as events yet
+        self._unmarked: dict[str, str] = {}     # by uid: status that could not be written
+        self._unread: set[Pod] = set()                  # with annotations that need the GPUs' sizes
         self._claimed = dict(claimed)
-        self._before = set(claimed)                     # of these, pods that nobody has seen yet
-        self._waiting: list[Future[None]] = []          # until nvshared knows a claim
-        self._refused: NvshareError | None = None       # what it said to one
-        self._listed = False                            # pods that went may have left terms
+        self._before = set(claimed)                     # of these, pods that no list has had yet
+        self._waiting: list[Future[None]] = []          # claims that nvshared does not have yet
+        self._refused: NvshareError | None = None       # its error for one of them
+        self._listed = False                            # terms of removed pods may be left
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def hear(self, news: str, what: Any = None) -> None:
-        """What the API server says of pods; or AGAIN: nvshared is back, and may know nothing."""
+        """Queues news of pods from the API server, or AGAIN: nvshared has restarted."""
         self._news.put((news, what))
 
     def claim(self, claimed: Claimed) -> "Future[None]":
-        """Has these terms hold for pods. The future has a result when nvshared knows them."""
+        """Sets the terms that pods have by claims. The future is done when nvshared has them."""
         known: Future[None] = Future()
         self.hear("CLAIMED", (claimed, known))
         return known
@@ -148,8 +151,11 @@ class Terms:
             self._see(what)
 
     def _see(self, one: Pod) -> None:
-        """Only a static pod may name its tenant, and anybody could annotate a pod like its mirror.
-        The first one was kubelet's: nobody else knows the hash before."""
+        """Takes a new or changed pod, unless another pod has its tenant.
+
+        A static pod's tenant is named by a hash in its annotations, which others could copy. The
+        first pod with it is kubelet's: nobody else knows the hash before.
+        """
         for other in self._pods.values():
             if other.tenant == one.tenant and other.uid != one.uid:
                 logger.warning("%s is ignored: it says that it is %s", one, other)
@@ -166,13 +172,13 @@ class Terms:
         gone = self._pods.pop(one.uid)
         self._read(replace(one, annotations={}), gone.annotations)
         self._want(one, "priority")
-        self._asked.pop(one, None)      # its claims bind it until kubelet lets go of them
+        self._asked.pop(one, None)      # its claims stay until kubelet unprepares them
         self._wrong.pop(one, None)
         self._unmarked.pop(one.uid, None)
         self._renamed = True
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:
-        """What is new in a pod's annotations."""
+        """Parses the annotations of a pod that have changed since `before`."""
         was, now = meanings(before, self._smallest), self._meant(one)
         for what in sorted(was.keys() | now.keys()):
             if what in was and what in now and was[what][:2] == now[what][:2]:
@@ -194,11 +200,11 @@ class Terms:
                 self._want(one, what)
 
     def _meant(self, one: Pod) -> dict[str, Asked]:
-        known = self._pods.get(one.uid, one)    # a claim knows no annotations
+        known = self._pods.get(one.uid, one)    # a Pod made from a claim has no annotations
         return meanings(known.annotations, self._smallest)
 
     def _claim(self, one: Pod, terms: dict[str, int]) -> None:
-        """What a pod's claims give it now."""
+        """Sets the terms that a pod has by claims."""
         before = self._claimed.pop(one, {})
         if terms:
             self._claimed[one] = terms
@@ -209,7 +215,7 @@ class Terms:
             self._want(one, term)
 
     def _is_claimed(self, one: Pod, term: str, value: int) -> bool:
-        """Whether an annotation may say this; its pod is told if not."""
+        """Whether a term is within the pod's claim; if not, refuses its annotation."""
         most = self._claimed.get(one, {}).get(term, 0)
         if term not in CLAIMED or not 0 < most < value:
             return True
@@ -220,7 +226,7 @@ class Terms:
         return False
 
     def _want(self, one: Pod, term: str) -> None:
-        """From now on holds what its annotations say, or else its claims, or its class."""
+        """Queues a term for nvshared: by annotation, or else by claim, or by PriorityClass."""
         self._untold.setdefault(one, {})[term] = (
             self._asked.get(one, {}).get(term, 0) or self._claimed.get(one, {}).get(term, 0)
             or self._by_class(one, term))
@@ -230,7 +236,7 @@ class Terms:
         return priority(self._classes, *known.priority_class) if known and term == "priority" else 0
 
     def _settle(self, daemon: Daemon) -> None:
-        """Tells nvshared what it does not know yet. Raises NvshareError if it does not answer."""
+        """Sends nvshared the names and terms that it lacks. Raises NvshareError without a reply."""
         if self._renamed:
             daemon.set_pods(
                 (one.tenant.partition(":")[2], one.namespace, one.name, one.containers)
@@ -278,7 +284,7 @@ class Terms:
             del self._set[one][term]
 
     def _clean(self, daemon: Daemon) -> None:
-        """Takes back what pods left that went while nobody looked: no name is known of them."""
+        """Resets terms of pods that were removed unseen: nvshared has no name for them."""
         claimed = {one.tenant for one in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
@@ -288,15 +294,14 @@ class Terms:
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
     def _refuse(self, one: Pod, what: str, why: str) -> None:
-        """An annotation, by its term or key."""
+        """Records the refusal of an annotation, by its term or key."""
         self._wrong.setdefault(one, {})[what] = why
         self._refusals.setdefault(one, []).append(why)
 
     def _show(self) -> None:
-        """Has the status of pods say what is wrong, and no more.
+        """Writes the current refusals to the status of pods where it differs.
 
-        What the API server does not take is written again when it says something of the pod, or
-        lists all.
+        A status that could not be written is retried when the pod changes, or when all are listed.
         """
         for one in list(self._pods.values()):
             wrong = clipped(". ".join(sorted(self._wrong.get(one, {}).values())), MOST_IN_STATUS)
@@ -309,5 +314,5 @@ class Terms:
 
 
 def quoted(text: str) -> str:
-    """An annotation for a message, of which the API server takes so much alone."""
+    """An annotation as a message quotes it: shortened, since events are limited in size."""
     return repr(text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' API server: who asks it, and the few questions that there are.
+"""A client of Kubernetes' API server: credentials, requests, and watches.
 
-A pod of a DaemonSet asks with its service account, whose token is replaced from time to time. On a
-host, kubelet's own kubeconfig is at hand: a node may read its pods and write their events and their
-status. Both are read anew for each connection.
+In a pod of a DaemonSet the client uses the service account, whose token is renewed from time to
+time. On a host it uses kubelet's own kubeconfig: a node may read its pods and write their events
+and status. Either is read again for each connection.
 
-One question lists the objects of a node, the next waits for what becomes of them. Pods come whole:
-the ids of containers stand at their very end.
+One request lists the objects of a node, the next watches their changes. Pods are fetched in full:
+the container ids, at the end of each, are needed.
 """
 
 import base64
@@ -31,13 +31,13 @@ from nvshared.errors import NvshareError
 logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-PAGE = 5                                # objects in one answer: a pod takes 100 KB to be read
-LISTEN = 60                             # seconds for which one question waits for news
+PAGE = 5                                # objects per response: parsing a pod takes 100 KB
+LISTEN = 60                             # seconds that a watch request lasts
 WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
-PATIENCE = 10.0                         # seconds for an answer, and for a sign of life after LISTEN
+PATIENCE = 10.0                         # seconds for a response, and after LISTEN for a watch
 NODES = "/api/v1/nodes"
-PERIOD = 2.0                            # seconds until an API server that is away is asked again
-# An answer may also be something else than one of an API server.
+PERIOD = 2.0                            # seconds between attempts to reach the API server
+# Another server may answer at the address, so the response may be anything.
 TROUBLES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
@@ -47,34 +47,34 @@ CERTIFICATE = re.compile(
 
 
 class Connection(http.client.HTTPSConnection):
-    """One whose server's certificate may be for another name than that of its address."""
+    """An HTTPS connection that verifies the certificate for `name`, not for the address."""
 
     def __init__(self, netloc: str, name: str, patience: float, context: ssl.SSLContext) -> None:
         super().__init__(netloc, timeout=patience, context=context)
         self._tls, self._name = context, name
 
     def connect(self) -> None:
-        """As the base class does, with the name. Raises OSError."""
+        """Connects as the base class does, but with `name`. Raises OSError."""
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name or self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where it is, and as whom we ask."""
+    """The address of an API server, and our credentials."""
 
     url: str
-    authority: str = ""                 # whose certificate it has: a file,
-    authority_data: str = ""            # or what would be in it
-    certificate: tuple[str | bytes, ...] = ()   # ours and its key: files, or what would be in them
+    authority: str = ""                 # file of the CA certificates,
+    authority_data: str = ""            # or their text
+    certificate: tuple[str | bytes, ...] = ()   # client certificate, key: files or contents
     token: str = ""
-    name: str = ""                      # that its certificate is for; "": that of its address
+    name: str = ""                      # expected in its certificate; "": the address
     is_verified: bool = True
 
     def ask(
         self, method: str, path: str, body: Any = None, patience: float = PATIENCE
     ) -> http.client.HTTPResponse:
-        """The answer, to be read. Raises NvshareError with what the server says; OSError."""
+        """Sends a request, returns the response. Raises NvshareError for an HTTP error; OSError."""
         place = urlsplit(self.url)
         if place.scheme == "http":
             made = http.client.HTTPConnection(place.netloc, timeout=patience)
@@ -99,11 +99,11 @@ class Server:
         return answer
 
     def _context(self) -> ssl.SSLContext:
-        """What kubelet and kubectl verify. Raises OSError."""
+        """A TLS context that verifies what kubelet and kubectl verify. Raises OSError."""
         context = ssl.create_default_context(
             cafile=self.authority or None, cadata=self.authority_data or None)
-        # From Python 3.13 on, an authority without key usage or key identifiers would be refused,
-        # as many clusters have. Go also trusts an authority that another one has signed.
+        # Python 3.13 and later would refuse a CA certificate without key usage or key
+        # identifiers, which many clusters have. Go also trusts an intermediate CA.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if not self.is_verified:
@@ -115,16 +115,16 @@ class Server:
         return context
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """The object that comes of it. Raises as ask() does."""
+        """Sends a request and returns the object in the response. Raises as ask() does."""
         with self.ask(method, path, body) as answer:
             return json.load(answer)
 
     def follow(
         self, path: str, selector: str, read: Callable[[Any], Any]
     ) -> Iterator[tuple[str, Any]]:
-        """LISTED with all objects, then ADDED, MODIFIED or DELETED with one, for ever.
+        """Yields LISTED with all objects, then ADDED, MODIFIED or DELETED with one each.
 
-        Ends where all of them must be listed anew. Raises as ask() and read() do.
+        Ends when the objects must be listed again. Raises as ask() and read() do.
         """
         chosen = {"fieldSelector": selector}
         found: list[Any] = []
@@ -146,7 +146,7 @@ class Server:
             ) as answer:
                 for line in answer:
                     news = json.loads(line)
-                    if news["type"] == "ERROR":         # our version is too old for it
+                    if news["type"] == "ERROR":         # our resourceVersion is too old
                         return
                     version = news["object"]["metadata"]["resourceVersion"]
                     if news["type"] != "BOOKMARK":
@@ -157,10 +157,10 @@ def listen(
     words: str, kubeconfig: Path, path: str, node: str, read: Callable[[Any], Any],
     hear: Callable[[str, Any], None],
 ) -> NoReturn:
-    """Has `hear` take all that follow() says of the objects of a node, for ever; in a thread.
+    """Passes everything that follow() yields for a node to `hear`, for ever; runs in a thread.
 
-    `words`: what is listened to. A server that is away, or answers something else, is asked
-    again; the journal says so once.
+    `words`: the kind of objects, for the log. After an error the server is tried again; each
+    error is logged once.
     """
     trouble = ""
     while True:
@@ -177,7 +177,7 @@ def listen(
 
 
 def server(kubeconfig: Path) -> Server:
-    """The one that is known here. Raises NvshareError where none is."""
+    """The API server, by service account or kubeconfig. Raises NvshareError without either."""
     try:
         if host := os.environ.get("KUBERNETES_SERVICE_HOST"):
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -211,7 +211,7 @@ def _of(config: Any, kubeconfig: Path) -> Server:
     authority = cluster.get("certificate-authority") or ""
     data = ""
     if text := cluster.get("certificate-authority-data"):
-        # Without what stands around the certificates: ssl takes ASCII alone.
+        # Only the certificates: text around them may not be ASCII, which ssl requires.
         found = CERTIFICATE.findall(base64.b64decode(text))
         if not found:
             raise ValueError("there is no certificate in certificate-authority-data")
@@ -238,7 +238,7 @@ def _of(config: Any, kubeconfig: Path) -> Server:
 
 @contextmanager
 def _file(certificate: str | bytes) -> Iterator[str]:
-    """The name of a file with this content: ssl reads files alone."""
+    """The path of a certificate; contents are put into a memory file, as ssl needs a path."""
     if isinstance(certificate, str):
         yield certificate
         return

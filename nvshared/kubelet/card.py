@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This node's GPUs, and whether they can be shared: nvshared is asked, and kubelet's file read.
+"""This node's GPUs, and whether they can be shared, from nvshared and kubelet's checkpoint file.
 
 A GPU that another device plugin offers is not shared. The name of that plugin's device identifies a
-GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with whatever the plugin put
+GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with any text of the plugin
 around it.
 """
 
@@ -19,11 +19,11 @@ from nvshared.control import Daemon
 from nvshared.errors import NvshareError
 from nvshared.kubelet.pod import RESOURCE
 
-PATIENCE = 5.0                          # seconds for nvshared's answer,
-RESTART = 5.0                           # and until it counts as gone: its restart takes one
+PATIENCE = 5.0                          # seconds for nvshared's reply
+RESTART = 5.0                           # seconds without a reply until shares are withdrawn
 DRIVER = Path("/proc/driver/nvidia/gpus")
 
-# NVML's names of a GPU and of a MIG device; a UUID without such a word may be of anything.
+# UUIDs of a GPU and of a MIG device; one without that prefix may belong to anything.
 UUID = re.compile(r"(?:gpu|mig)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PCI = re.compile(r"(?:(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?![0-9a-f])")
 MINOR = re.compile(r"(?:^|/)nvidia(\d+)(?![\d.])")
@@ -31,7 +31,7 @@ MINOR = re.compile(r"(?:^|/)nvidia(\d+)(?![\d.])")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU, as nvshared and kubelet tell of it."""
+    """One GPU, as nvshared and kubelet report it."""
 
     uuid: str
     index: int
@@ -42,16 +42,15 @@ class Card:
 
     @property
     def names(self) -> set[str]:
-        """All that people call it."""
+        """The names by which --replicas may call the GPU: UUID, index, PCI address."""
         pci = self.pci_bus_id
         return {self.uuid, str(self.index), pci, pci.removeprefix("00000000:")}
 
 
 def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
-    """Whether a device's name identifies this card; None where it identifies none.
+    """Whether a device's name identifies this GPU; None if it identifies no GPU at all.
 
-    A MIG device has a UUID of its own. It cannot be part of a card that is not divided, and a
-    divided card is not shared.
+    The UUID of a MIG device matches no GPU: a GPU divided by MIG is not shared anyway.
     """
     text = device.lower()
     uuid = card.uuid.lower()
@@ -68,13 +67,13 @@ def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
 
 
 def address(text: str) -> str:
-    """A PCI address as the kernel writes it, whose domain NVML and others pad or leave out."""
+    """A PCI address in the kernel's form: NVML pads its domain, others leave the domain out."""
     domain, _, rest = text.lower().rpartition(":")[0].rpartition(":")
     return f"{int(domain or '0', 16):04x}:{rest}:{text.lower().rpartition(':')[2]}"
 
 
 def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
-    """N of the card's /dev/nvidiaN, as NVIDIA's driver tells it; None where it does not."""
+    """N of the GPU's /dev/nvidiaN from NVIDIA's driver; None if unknown."""
     try:
         said = (driver / address(card.pci_bus_id) / "information").read_text(errors="replace")
     except (OSError, ValueError):
@@ -83,21 +82,19 @@ def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
     return int(found[1]) if found else None
 
 
-# The cards, or why nvshared does not say which there are; and its own name on the bus, "" if it
-# does not answer.
+# The GPUs, or the error of asking nvshared; and nvshared's unique bus name, "" without a reply.
 Seen = tuple[tuple[Card, ...] | NvshareError, str]
 T = TypeVar("T")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
-# Of a resource whose devices may be NVIDIA's GPUs. The other makers' GPUs are none.
+# Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
 GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
 OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
 
 
 def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
-    """Names of devices of other resources than ours, each with its resource.
+    """Names of the devices of resources other than ours, each with its resource.
 
-    Raises NvshareError where kubelet's file cannot be read or understood: without it every card
-    may be given away.
+    Raises NvshareError if kubelet's file cannot be read or parsed: then any GPU may be in use.
     """
     def read(data: Any) -> dict[str, str]:
         found = {
@@ -113,7 +110,7 @@ def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
 
 
 def holders(kubelet: Path, ours: str) -> set[tuple[str, str]]:
-    """Pods, by kubelet's identifier, and their containers that have devices of our resource.
+    """Pods (kubelet's UID) and names of their containers that have devices of our resource.
 
     Raises NvshareError as elsewhere() does.
     """
@@ -142,15 +139,17 @@ def _checkpoint(kubelet: Path, read: Callable[[Any], T], nothing: T) -> T:
 
 
 def _devices(given: Any) -> list[str]:
-    """By NUMA node, as kubelet has it since 1.20, or plain."""
+    """Device ids from a map by NUMA node (kubelet 1.20 and later) or from a list."""
     if isinstance(given, dict):
         return [device for devices in given.values() for device in devices or ()]
     return list(given or ())
 
 
 def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> str:
-    """Why this card may be handed out already, by names of devices with their resources; "" if it
-    is not."""
+    """Why another device plugin may have handed out this GPU; "" if none has.
+
+    `devices`: names of devices, each with its resource.
+    """
     unknown = ""
     for device, resource in devices.items():
         match identifies(device, card, driver):
@@ -166,7 +165,7 @@ def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> s
 async def look_until_answered(
     look: Callable[[], Seen], patience: float, pause: float = RESTART / 10
 ) -> Seen:
-    """What `look` says once nvshared answers, or else its last answer after `patience` seconds."""
+    """Calls `look` until nvshared replies, for `patience` seconds; returns the last result."""
     limit = time.monotonic() + patience
     while True:
         seen, name = await asyncio.to_thread(look)
@@ -178,10 +177,10 @@ async def look_until_answered(
 def look(
     bus: str, socket: Path, kubelet: Path, *, fresh: bool = False
 ) -> Seen:
-    """The cards now, or why nvshared does not say which there are; and its own name on the bus.
+    """The current GPUs, or the error of asking nvshared; and nvshared's unique bus name.
 
-    The name is another one after each start; "" if nvshared does not answer. `socket`: of nvshared,
-    for programs. `fresh`: nvshared asks the driver about each card first, which may take a second.
+    The name differs after each restart; "" without a reply. `socket`: nvshared's socket for
+    programs. `fresh`: nvshared samples each GPU's driver first, which may take a second.
     """
     try:
         with Daemon(bus, PATIENCE) as daemon:
@@ -206,7 +205,7 @@ def _look(
             uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
         if gpu["State"] == "lost":
             trouble = f"{uuid} fell off the bus, or its driver is gone"
-        elif gpu.get("Fault"):          # an older nvshared has none
+        elif gpu.get("Fault"):          # older versions of nvshared lack Fault
             trouble = f"{uuid} cannot be relied on: {gpu['Fault']}"
         elif gpu["MIG"]:
             trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of DRA: what Kubernetes has allocated of our cards, and the terms that a pod gets by it.
+"""DRA claims: shares of GPUs that Kubernetes has allocated, and the terms that pods get by them.
 
     status:
       allocation:
@@ -9,9 +9,9 @@
           config: [{opaque: {driver: gpu.nvshare.com, parameters: {weight: 200}}}]
       reservedFor: [{resource: pods, name: train, uid: …}]
 
-A pod is a tenant, whose terms are the same on each card and hold for all its containers together.
-So what its claims consume of one card is added up, and must be the same on each of several cards.
-Pods that use one claim have equal parts of it. What was not asked for is not limited.
+A pod is a tenant: its terms are the same on each GPU and hold for all its containers together. So
+what its claims consume of one GPU is added up, and must be the same on each GPU of the pod. Pods
+that use one claim have equal parts of it. Without consumed capacity there is no limit.
 """
 
 import json
@@ -31,7 +31,7 @@ from nvshared.kubelet.pod import Claimed, Pod
 from nvshared.quantity import priority, weight
 
 DRIVER = "gpu.nvshare.com"
-# Of what is consumed, the term that it is.
+# By name of a capacity: the term that consuming it sets.
 TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
 QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
@@ -40,12 +40,12 @@ DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # powers of 1000 and of 1024
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of one card, for one request of a claim."""
+    """The share of one GPU that is allocated to one request of a claim."""
 
     request: str
     pool: str
     device: str
-    id: str                             # "" where the device is not for several
+    id: str                             # "" if the device is allocated to one claim only
 
     consumed: tuple[tuple[str, int], ...]       # terms
     given: tuple[tuple[str, int], ...]          # terms, by opaque parameters
@@ -53,13 +53,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One that Kubernetes has allocated, as far as it is ours."""
+    """An allocated claim, with its shares of our GPUs."""
 
     namespace: str
     name: str
     uid: str
-    pods: tuple[tuple[str, str], ...]   # names and UIDs of those that may use it
-    is_shareable: bool                  # pods may come that use it, too
+    pods: tuple[tuple[str, str], ...]   # names and UIDs of pods that it is reserved for
+    is_shareable: bool                  # further pods may use it later
     shares: tuple[Share, ...]
 
     def __str__(self) -> str:
@@ -67,17 +67,17 @@ class Claim:
 
     @property
     def uids(self) -> list[str]:
-        """Of its pods."""
+        """The UIDs of its pods."""
         return [uid for _, uid in self.pods]
 
 
 def device(uuid: str) -> str:
-    """What a card is called in a ResourceSlice."""
+    """The GPU's device name in a ResourceSlice."""
     return uuid.lower()
 
 
 def quantity(text: str) -> int:
-    """Kubernetes' way to write a number, rounded up: 12Gi, 50, 1500m. Raises ValueError."""
+    """Parses a Kubernetes quantity, rounded up: 12Gi, 50, 1500m. Raises ValueError."""
     found = QUANTITY.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no quantity")
@@ -92,7 +92,7 @@ def quantity(text: str) -> int:
 
 
 def read(said: Mapping[str, Any]) -> Claim:
-    """From the API server's object. Raises InvalidArgs."""
+    """Makes a Claim from the API server's object. Raises InvalidArgs."""
     meta = said["metadata"]
     called = f"{meta['namespace']}/{meta['name']}"
     status = said.get("status") or {}
@@ -120,7 +120,7 @@ def read(said: Mapping[str, Any]) -> Claim:
 def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> Share:
     request = result["request"]
     given: dict[str, int] = {}
-    for config in configs:              # those of the class first, and then the claim's own
+    for config in configs:              # the device class's first, then the claim's
         opaque = config.get("opaque") or {}
         for_whom = config.get("requests") or ()
         if opaque.get("driver") == DRIVER and (
@@ -148,7 +148,7 @@ PARAMETERS: Mapping[str, Callable[[Any], int]] = {
 
 
 def parameters(said: Any) -> dict[str, int]:
-    """Terms, of what a claim or a class says for us. Raises ValueError."""
+    """Parses the opaque parameters of a claim or device class into terms. Raises ValueError."""
     if not isinstance(said, dict):
         raise ValueError(f"its parameters are no object: {said!r}")
     found = {}
@@ -163,8 +163,11 @@ def parameters(said: Any) -> dict[str, int]:
 
 
 def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
-    """Of a pod that has all of these. Raises InvalidArgs where they do not go together, if
-    `strictly`; they may not while they are taken away one by one."""
+    """The terms of a pod that has all these claims.
+
+    `strictly`: raises InvalidArgs if the claims contradict each other, which they may while they
+    are unprepared one by one.
+    """
     by_card: dict[str, dict[str, int]] = defaultdict(dict)
     found: dict[str, int] = {}
     for claim in claims:
@@ -195,32 +198,31 @@ FILE = "claims.json"
 
 
 class Prepared:
-    """Several threads may use it."""
+    """The prepared claims, kept in a file. Thread-safe."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / FILE
         self._lock = threading.Lock()
-        self._said: dict[str, Any] = {}         # by the claims' UIDs
+        self._said: dict[str, Any] = {}         # API objects, by the claims' UIDs
         try:
             for said in json.loads(self._path.read_text()):
                 self._said[read(said).uid] = said
         except FileNotFoundError:
             return
         except (OSError, NvshareError, ValueError, KeyError, TypeError, AttributeError) as error:
-            # Terms hold on in nvshared; kubelet asks for what a container needs that starts.
+            # nvshared still has the terms, and kubelet prepares claims again for new containers.
             logger.warning("%s is not used: %s", self._path, error)
 
     def claims(self) -> list[Claim]:
-        """All of them."""
+        """All prepared claims."""
         with self._lock:
             return [read(said) for said in self._said.values()]
 
     def terms(self, *news: Claim, without: str = "", strictly: bool = False) -> Claimed:
-        """For each pod of these claims, before and now, what all its claims give it; for all pods
-        if there are no news.
+        """The terms of pods that have, or had, a claim of `news` or `without`; by default, of all.
 
-        `without`: the UID of a claim that is let go of. Raises InvalidArgs where claims do not go
-        together, if `strictly`.
+        `without`: the UID of a claim that is unprepared. `strictly`: raises InvalidArgs if a
+        pod's claims contradict each other.
         """
         before = {claim.uid: claim for claim in self.claims()}
         now = before | {claim.uid: claim for claim in news}
@@ -238,14 +240,14 @@ class Prepared:
         }
 
     def devices(self, claim: Claim) -> set[str]:
-        """All that the pods of a claim have, by it and by others."""
+        """The devices that the pods of a claim have by any claim."""
         return {
             share.device for one in (*self.claims(), claim) for share in one.shares
             if set(one.pods) & set(claim.pods)
         }
 
     def without(self, pod: str) -> list[Any]:
-        """What is left of claims that other pods use, too, when this one is gone."""
+        """The shareable claims of a removed pod, as API objects without that pod."""
         with self._lock:
             return [
                 said | {"status": said["status"] | {"reservedFor": [
@@ -255,7 +257,7 @@ class Prepared:
             ]
 
     def keep(self, said: Any) -> None:
-        """Remembers a claim. Raises NvshareError."""
+        """Adds a claim to the file. Raises NvshareError."""
         with self._lock:
             wanted = ("namespace", "name", "uid", "ownerReferences")
             meta = {key: one for key, one in said["metadata"].items() if key in wanted}
@@ -263,13 +265,13 @@ class Prepared:
             self._write()
 
     def forget(self, uid: str) -> None:
-        """It is not prepared any more. Raises NvshareError."""
+        """Removes a claim from the file. Raises NvshareError."""
         with self._lock:
             if self._said.pop(uid, None) is not None:
                 self._write()
 
     def forget_but(self, pods: Collection[str]) -> None:
-        """Forgets claims that none of these pods uses."""
+        """Removes claims that none of these pods uses. Raises NvshareError."""
         for claim in self.claims():
             if not any(uid in pods for uid in claim.uids):
                 logger.info("claim %s is gone", claim)

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets that shares a GPU: the library, the way to nvshared, and the GPU.
+"""What a container needs to share a GPU: the library, nvshared's socket, and the GPU.
 
-The library is preloaded by a line in a mounted /etc/ld.so.preload. LD_PRELOAD would replace that
-of the image (many bring jemalloc or tcmalloc), and the pod's own would replace ours: the pod would
-run unshared. Programs wait where nvshared does not answer (NVSHARE_REQUIRED), for the same reason.
+A mounted /etc/ld.so.preload preloads the library. Setting LD_PRELOAD would replace the image's
+value (many images preload jemalloc or tcmalloc), and a pod's own value would replace ours: the pod
+would run unshared. For the same reason programs wait if nvshared does not reply (NVSHARE_REQUIRED).
 
-Folders are mounted, not files: an upgrade puts another library there, and a restart another
-socket, which a container that has the old file would never see. /etc/ld.so.preload is a file by
-necessity, and is never replaced. All of it is read-only.
+Folders are mounted, not files: an upgrade replaces the library and a restart the socket, and a
+mount of the old file would keep showing the old one. /etc/ld.so.preload has to be mounted as a
+file, so it is never replaced. All mounts are read-only.
 
-All of that, and the GPU, comes by devices of CDI (Container Device Interface: files that tell a
-container runtime what a device is) where the container runtime supports them. Where it does not, it
-comes by mounts and variables, and NVIDIA_VISIBLE_DEVICES asks NVIDIA's container runtime for the
-GPU. Our one CDI file has a device for each card, nvshare.com/gpu=UUID, and one for containers that
-get the card by NVIDIA's own device, nvshare.com/gpu=shared. Nothing in it is of one container, so
-it stays while nvshare-kubelet is away: containers that start anew meanwhile find it, and nothing is
-left behind by those that end.
+If the container runtime supports CDI (Container Device Interface: files that describe devices to
+a runtime), mounts, variables and the GPU are CDI devices. If not, they are plain mounts and
+variables, and NVIDIA_VISIBLE_DEVICES requests the GPU from NVIDIA's container runtime. Our CDI file
+has a device for each GPU, nvshare.com/gpu=UUID, and nvshare.com/gpu=shared for containers that get
+the GPU by NVIDIA's own CDI device. The file depends on no container, so it stays when
+nvshare-kubelet stops: containers that restart meanwhile need it, and there is nothing to clean up.
 """
 
 import fcntl
@@ -32,7 +31,7 @@ from nvshared import library
 from nvshared.errors import AlreadyRunning, NotPermitted, NvshareError
 from nvshared.names import SOCKET_VARIABLE
 
-# In a container.
+# Paths in a container.
 LIBRARY = "/usr/lib/nvshare"
 SOCKETS = "/run/nvshare"
 PRELOAD = "/etc/ld.so.preload"
@@ -43,28 +42,28 @@ NVIDIA = "nvidia.com/gpu"
 KIND = "nvshare.com/gpu"
 SHARED = "shared"
 FILE = "nvshare.com-gpu.json"
-VERSION = "0.3.0"                       # of the format: the first that every runtime knows
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"      # asks NVIDIA's container runtime for cards
-VOID = "void"                           # not to add any: images of CUDA say "all"
+VERSION = "0.3.0"                       # of the format: the oldest, which every runtime knows
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"      # requests GPUs from NVIDIA's container runtime
+VOID = "void"                           # requests none: CUDA images set "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where the runtime looks; we write to one of them."""
+    """The folders in which runtimes look for CDI files; we write to `ours`."""
 
     ours: Path
     others: Sequence[Path] = (STATIC,)
 
     @property
     def file(self) -> Path:
-        """Ours."""
+        """Our CDI file."""
         return self.ours / FILE
 
     def write(
         self, cards: Iterable[str], variables: Mapping[str, str],
         mounts: Iterable[tuple[str, Path]],
     ) -> None:
-        """Has there be devices for these cards. Raises NotPermitted."""
+        """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted."""
         devices = {SHARED: VOID} | {card: card for card in cards}
         text = json.dumps({
             "cdiVersion": VERSION, "kind": KIND,
@@ -90,17 +89,17 @@ class Folders:
             ) from error
 
     def devices(self, cards: Sequence[str]) -> tuple[str, ...]:
-        """Those that give a container these cards; none where only variables can do that."""
+        """The CDI devices that give a container these GPUs; empty if only variables can."""
         if self._are_nvidias(cards):
             return f"{KIND}={SHARED}", *(f"{NVIDIA}={card}" for card in cards)
         return (f"{KIND}={cards[0]}",) if len(cards) == 1 else ()
 
     def _are_nvidias(self, cards: Sequence[str]) -> bool:
-        """Whether NVIDIA's toolkit has written devices for all of them."""
+        """Whether NVIDIA's toolkit has written CDI devices for all these GPUs."""
         texts = []
         for path in (path for folder in (*self.others, self.ours) for path in folder.glob("*")):
             if path.suffix in (".json", ".yaml"):
-                with suppress(OSError):     # it was just replaced, or names no card for anybody
+                with suppress(OSError):     # just replaced, or unreadable
                     texts.append(path.read_text(errors="replace"))
         theirs = [text for text in texts if re.search(rf"\bkind\"?:\s*\"?{NVIDIA}\b", text)]
         return all(
@@ -111,10 +110,10 @@ class Folders:
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """Says what they get."""
+    """Makes the mounts, variables and devices of containers."""
 
     socket: Path
-    state: Path                         # our folder on the host, with what is mounted
+    state: Path                         # our folder on the host, whose files are mounted
     cdi: Folders
 
     def learn(self, cards: Iterable[str]) -> None:
@@ -122,7 +121,7 @@ class Containers:
         self.cdi.write(cards, self._variables, self._mounts)
 
     def answer(self, cards: Sequence[str], *, by_cdi: bool) -> dict[str, Any]:
-        """A container's that gets these cards, as fields of ContainerAllocateResponse."""
+        """The fields of ContainerAllocateResponse for a container with these GPUs."""
         if by_cdi and (devices := self.cdi.devices(cards)):
             return {"cdi_devices": [{"name": name} for name in devices]}
         return {
@@ -147,7 +146,7 @@ class Containers:
 
 
 def prepare(state: Path) -> int:
-    """Puts what is mounted into our folder. Returns a descriptor that keeps others out of it.
+    """Copies the files to mount into our folder. Returns the descriptor of the folder's lock.
 
     Raises NvshareError; AlreadyRunning if another nvshare-kubelet uses the folder.
     """
@@ -166,7 +165,7 @@ def prepare(state: Path) -> int:
         folder.mkdir(exist_ok=True)
         replace(folder / "libnvshare.so", source.read_bytes())
         line = state / "ld.so.preload"
-        if not line.exists():           # never replaced: containers have this very file
+        if not line.exists():           # never replaced: containers have it mounted
             replace(line, LINE.encode())
     except PermissionError as error:
         raise NotPermitted(
@@ -175,12 +174,12 @@ def prepare(state: Path) -> int:
     except OSError as error:
         raise NvshareError(f"cannot write to {state}: {error.strerror}") from error
     for path, mode in ((state, 0o755), (folder, 0o755), (line, 0o644)):
-        path.chmod(mode)                # whatever our umask is: containers run as anybody
+        path.chmod(mode)                # regardless of our umask: any user must be able to read
     return lock
 
 
 def replace(path: Path, content: bytes) -> None:
-    """All at once: somebody may be reading the old one."""
+    """Replaces a file atomically: another process may be reading it."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return

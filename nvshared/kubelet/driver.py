@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DRA driver gpu.nvshare.com, dra/v1: kubelet has claims prepared before their pods start.
 
-What a claim consumes becomes terms of its pods, before kubelet gets an answer; containers get
-the card, the library and the way to nvshared by CDI devices. Whatever is in the way is the answer,
-and kubelet asks again: while nvshared is away, or the container runtime does not support CDI
-devices, no pod starts. A claim may be prepared any number of times.
+A claim's consumed capacity becomes terms of its pods before kubelet gets the response. CDI devices
+give containers the GPU, the library and nvshared's socket. On failure the response has the reason,
+and kubelet retries: while nvshared does not run, or if the container runtime does not support CDI
+devices, no pod starts. Preparing a claim is idempotent.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from nvshared.kubelet.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 PACKAGE = "k8s.io.kubelet.pkg.apis.dra.v1"
-HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # which are the same
+HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # with the same messages
 HEALTHY, UNHEALTHY = 1, 2
-REFRESH = 10.0                          # seconds; kubelet forgets what it has not heard for 30
+REFRESH = 10.0                          # seconds; kubelet drops a device's health after 30
 
 API = classes(PACKAGE, DRA)
 HEALTH_API = classes("health", HEALTH)
 
 
 class Driver:
-    """Answers kubelet. `look` asks nvshared anew, for `offer`."""
+    """Serves kubelet's DRA calls. `look` updates `offer` from nvshared."""
 
     kind = Kind("DRAPlugin", DRIVER, ("v1.DRAPlugin",), f"{DRIVER}-reg.sock")
 
@@ -54,7 +54,7 @@ class Driver:
         self._alone = asyncio.Lock()
 
     def services(self) -> Sequence[rpc.Service]:
-        """What kubelet asks of us."""
+        """The gRPC services that kubelet calls."""
         return (
             rpc.Service(f"{PACKAGE}.DRAPlugin", API, {
                 "NodePrepareResources": (self.prepare, "NodePrepareResourcesRequest"),
@@ -69,7 +69,7 @@ class Driver:
         )
 
     async def prepare(self, request: Any, _context: Any) -> Any:
-        """Has containers get what their claims have; or says why they do not."""
+        """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
         answer = API["NodePrepareResourcesResponse"]()
         async with self._alone:
             await self._look()
@@ -113,7 +113,7 @@ class Driver:
         ]
 
     def _check(self, claim: Claim) -> None:
-        """Raises NvshareError if one of its cards cannot be shared."""
+        """Raises NvshareError if a GPU of the claim cannot be shared."""
         if trouble := self._offer.trouble_of_all:
             raise NvshareError(trouble)
         known = {device(card.uuid): card for card in self._offer.offered()}
@@ -124,7 +124,7 @@ class Driver:
                 raise NvshareError(trouble)
 
     async def unprepare(self, request: Any, _context: Any) -> Any:
-        """Its pods have ended, all of them."""
+        """Unprepares claims, after all their pods have ended."""
         answer = API["NodeUnprepareResourcesResponse"]()
         async with self._alone:
             for asked in request.claims:
@@ -136,7 +136,7 @@ class Driver:
         return answer
 
     async def health(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
-        """Of all devices: now, whenever something changes, and from time to time."""
+        """Streams the health of all devices: at once, on changes, and every REFRESH seconds."""
         while True:
             news = asyncio.ensure_future(self._offer.news())
             try:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of this node, named as NVIDIA's GPU feature discovery names its own, for node selectors.
 
-    nvshare.com/gpu.shared: "true"      GPUs are shared here; "false": none is
-    nvshare.com/gpu.count: "2"          GPUs that are
-    nvshare.com/gpu.replicas: "10"      pods that may share each; the fewest of any
-    nvshare.com/gpu.memory: "81559"     MiB; of the smallest
-    nvshare.com/gpu.product: NVIDIA-H100-80GB-HBM3      where all are alike
+    nvshare.com/gpu.shared: "true"      GPUs are shared on this node; "false": none
+    nvshare.com/gpu.count: "2"          number of shared GPUs
+    nvshare.com/gpu.replicas: "10"      pods that may share a GPU; the minimum
+    nvshare.com/gpu.memory: "81559"     MiB of the smallest GPU
+    nvshare.com/gpu.product: NVIDIA-H100-80GB-HBM3      only if all GPUs are the same model
 
-They say what the node has, and not whether it can be had at the moment.
+The labels describe the node's GPUs, not whether shares are available now.
 """
 
 import logging
@@ -24,14 +24,14 @@ from nvshared.units import MIB
 
 logger = logging.getLogger(__name__)
 
-AGAIN = 30.0                            # seconds until labels that were not taken are sent again
+AGAIN = 30.0                            # seconds until a failed write is retried
 LONGEST = 63                            # characters of a label's value
 
 Values = dict[str, str | None]          # None: there is no such label
 
 
 def labels(offer: Offer) -> Values:
-    """What is offered, in labels."""
+    """The labels for an offer."""
     offered = offer.offered()
     products = {re.sub(r"[^\w.-]+", "-", card.product, flags=re.ASCII)[:LONGEST].strip("-_.")
                 for card in offered}
@@ -46,7 +46,7 @@ def labels(offer: Offer) -> Values:
 
 
 class Labels:
-    """A thread writes them."""
+    """Writes the labels, in a thread."""
 
     def __init__(self, kubeconfig: Path, node: str) -> None:
         self._kubeconfig = kubeconfig
@@ -56,7 +56,7 @@ class Labels:
         threading.Thread(target=self._write, name="labels", daemon=True).start()
 
     def publish(self, offer: Offer) -> None:
-        """From now on these hold; nothing new while nobody knows which cards there are."""
+        """Queues the labels for an offer; no-op while the GPUs are unknown."""
         if not offer.trouble_of_all and self._wanted != (wanted := labels(offer)):
             self._wanted = wanted
             self._news.put(wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where nvshare-kubelet begins and ends."""
+"""The main program of nvshare-kubelet: start, main loop, shutdown."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 2.0                            # seconds between two looks at nvshared, and our socket
+PERIOD = 2.0                            # seconds between checks of nvshared and of our socket
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def _run(argv: Sequence[str] | None) -> None:
 
 
 async def _serve(options: Options) -> None:
-    """From the first look to the last signal. Raises NvshareError."""
+    """Runs until a signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.driver import Driver
         from nvshared.kubelet.labels import Labels
@@ -61,17 +61,18 @@ async def _serve(options: Options) -> None:
     offer = Offer(options.replicas)
     containers = Containers(options.socket, options.state, Folders(options.cdi_folder))
     runtime = Runtime(options.cdi, options.runtime)
-    nvshared = ""                       # its own name on the bus, when it was last asked
+    nvshared = ""                       # its unique bus name at its last reply
 
     async def look_again(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        # A pod that kubelet refuses fails for good, so a restart of nvshared withdraws nothing.
+        # A pod that kubelet refuses fails permanently, so during a restart of nvshared the shares
+        # stay offered.
         seen, answered = await look_until_answered(
             partial(look, options.bus, options.socket, options.kubelet, fresh=fresh),
             0 if offer.trouble_of_all else RESTART)
         news = offer.learn(seen)
         if pods is not None and answered not in ("", nvshared):
-            pods.nvshared_is_back()     # which looks at what is offered now
+            pods.nvshared_is_back()     # after learn(): it uses the offer
         nvshared = answered or nvshared
         if news:
             logger.info("%s", offer.words())
@@ -84,7 +85,7 @@ async def _serve(options: Options) -> None:
             await look_again(fresh=True)
 
     def warn() -> None:
-        """The scheduler says of a pod that waits only that there is no GPU for it."""
+        """Reports the reason as an event: Kubernetes' scheduler only says that no GPU is free."""
         if pods is not None and offer.has_trouble:
             threading.Thread(
                 target=pods.tell_of_node, args=(offer.words(),), name="node", daemon=True).start()
@@ -96,7 +97,7 @@ async def _serve(options: Options) -> None:
     failures: list[NvshareError] = []
 
     def fail(what: threading.ExceptHookArgs) -> None:
-        """Without one of its threads it would go on, and do nothing: it is started anew."""
+        """Ends the process when a thread fails, so that systemd restarts the process."""
         threading.__excepthook__(what)
         thread = "" if what.thread is None else what.thread.name
         failures.append(NvshareError(
@@ -140,7 +141,7 @@ async def _serve(options: Options) -> None:
             await asyncio.wait(
                 [*news, looking], timeout=PERIOD, return_when=asyncio.FIRST_COMPLETED)
             if looking.done():
-                looking.result()        # it ends by a fault of ours alone
+                looking.result()        # raises: the task ends only by a fault of ours
             for one in news:
                 one.cancel()
             if not stopped.is_set() and not registered.is_there():

@@ -101,7 +101,7 @@ def _fraction(smallest: Callable[[], int], text: str) -> int:
 def meanings(
     annotations: Mapping[str, str], smallest: Callable[[], int] | None
 ) -> dict[str, Asked]:
-    """The requested values by term. An unknown nvshare.com/ annotation stands under its own name.
+    """The requested values by term. An unknown nvshare.com/ annotation is listed by its own name.
 
     `smallest` returns the bytes of the node's smallest GPU, 0 while unknown; None: annotations of
     other projects are ignored.
@@ -129,7 +129,7 @@ def meanings(
 
 
 def priority(classes: Classes, name: str, value: int) -> int:
-    """What a PriorityClass of this name and value means to us; 0: nothing."""
+    """The nvshare priority for a PriorityClass of this name and value; 0: none."""
     found = (meant for which, meant in reversed(classes)
              if which == name or (isinstance(which, range) and value in which))
     return next(found, 0)

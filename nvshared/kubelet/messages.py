@@ -2,13 +2,12 @@
 """The messages that kubelet and its plugins exchange, described here and made at run time.
 
 Interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins,
-deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two questions of CRI's runtime/v1; of
-each message the fields that nvshare-kubelet sets or reads. All of them are frozen. Protobuf makes
-classes of the descriptions, so there is no generated code, which would be bound to one version of
-protobuf.
+deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two calls of CRI's runtime/v1. Messages
+have only the fields that nvshare-kubelet sets or reads. All these interfaces are frozen. Protobuf
+makes classes of the descriptions at run time: generated code would need one version of protobuf.
 
-A field is written as NUMBER TYPE; `*` stands before the type of a repeated one, `map` is one from
-strings to strings, and `map TYPE` one from strings to messages.
+A field is written as NUMBER TYPE. A type after `*` is repeated, `map` is a map from strings to
+strings, and `map TYPE` is a map from strings to messages.
 """
 
 from typing import Any
@@ -103,7 +102,7 @@ def _add(message: Any, package: str, name: str, words: str) -> None:
     field.label = _Field.LABEL_REPEATED if kind[0] == "*" or kind == "map" else (
         _Field.LABEL_OPTIONAL)
     kind = kind.removeprefix("*")
-    if kind == "map":                   # on the wire a list of messages of a key and a value
+    if kind == "map":                   # encoded as a list of messages with key and value
         kind = f"{message.name}.{name.capitalize()}Entry"
         entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
         entry.options.map_entry = True
@@ -117,7 +116,7 @@ def _add(message: Any, package: str, name: str, words: str) -> None:
 
 
 def classes(package: str, described: Described) -> dict[str, Any]:
-    """The messages of a package, by name."""
+    """The message classes of a package, by name."""
     file = descriptor_pb2.FileDescriptorProto(
         name=f"nvshare/{package}.proto", package=package, syntax="proto3"
     )

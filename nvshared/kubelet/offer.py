@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which shares of which cards kubelet may hand out, and which it had better take.
+"""The shares of GPUs that kubelet may hand out, and which of them it should prefer.
 
-A share is called UUID::NUMBER. A card that cannot be shared now has a reason, which all of its
-shares go by: nobody gets one, and kubelet counts them as unhealthy.
+A share is called UUID::NUMBER. If a GPU cannot be shared now, the offer has a reason, which holds
+for all its shares: no container gets one, and kubelet counts the shares as unhealthy.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ class Replicas:
     """How many pods may share a card."""
 
     usual: int = 10
-    own: tuple[tuple[str, int], ...] = ()   # of cards, by index, UUID or PCI address
+    own: tuple[tuple[str, int], ...] = ()   # of single GPUs, by index, UUID or PCI address
 
     def of(self, card: Card) -> int:
-        """Those of one card; the last word wins."""
+        """The number for one GPU; the last --replicas that names it counts."""
         own = (number for name, number in reversed(self.own) if name in card.names)
         return next(own, self.usual)
 
     def unknown(self, cards: Iterable[Card]) -> list[str]:
-        """Names that no card goes by."""
+        """Names in --replicas that belong to no GPU."""
         known = set[str]().union(*(card.names for card in cards))
         return [name for name, _ in self.own if name not in known]
 
@@ -45,17 +45,17 @@ class SameCardTwice(InvalidArgs):
 
 
 class Offer:
-    """What there is to hand out, as it was last seen."""
+    """The GPUs and their shares, as they were last reported."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
-        self._trouble = "nvshared has not answered yet"     # of all cards
-        self._elsewhere: dict[str, str] = {}        # attributes of devices, with their driver
+        self._trouble = "nvshared has not answered yet"     # reason that holds for all GPUs
+        self._elsewhere: dict[str, str] = {}        # driver by attribute of its devices
         self._changed = asyncio.Event()
 
     def learn(self, seen: tuple[Card, ...] | NvshareError) -> bool:
-        """The cards, or why nobody says which there are. Returns whether that is news."""
+        """Takes the current GPUs, or the error of asking nvshared. Returns whether that changed."""
         before = (self._cards, self._trouble)
         if isinstance(seen, NvshareError):
             self._trouble = str(seen)
@@ -67,7 +67,7 @@ class Offer:
         return True
 
     def learn_elsewhere(self, devices: Mapping[str, str]) -> None:
-        """What other DRA drivers of this node offer: attributes, with the driver's name."""
+        """Takes the attributes of devices that other DRA drivers offer, with the driver's name."""
         if devices != self._elsewhere:
             self._elsewhere = dict(devices)
             self._tell()
@@ -77,21 +77,21 @@ class Offer:
         self._changed = asyncio.Event()
 
     def news(self) -> Coroutine[Any, Any, bool]:
-        """Returns when something has changed, from now on."""
+        """Waits for the next change of the offer."""
         return self._changed.wait()
 
     @property
     def trouble_of_all(self) -> str:
-        """Why nobody gets a share of any card; "" if that depends on the card."""
+        """Why no GPU can be shared; "" if that depends on the GPU."""
         return self._trouble
 
     @property
     def has_trouble(self) -> bool:
-        """Whether a card that could be shared is not."""
+        """Whether an offered GPU cannot be shared now."""
         return bool(self._trouble) or any(map(self.trouble, self.offered()))
 
     def trouble(self, card: Card) -> str:
-        """Why nobody gets a share of it now; "" if somebody may."""
+        """Why this GPU cannot be shared now; "" if it can."""
         if self._trouble or card.trouble:
             return self._trouble or card.trouble
         drivers = (name for text, name in self._elsewhere.items() if identifies(text, card))
@@ -99,11 +99,11 @@ class Offer:
         return f"{card.uuid} is offered by {driver} already" if driver else ""
 
     def offered(self) -> dict[Card, int]:
-        """The cards that may be shared, if nothing is wrong; by how many."""
+        """The number of shares by GPU, whether or not the GPU can be shared now."""
         return {card: number for card in self._cards if (number := self._replicas.of(card))}
 
     def smallest(self) -> int:
-        """Bytes of the smallest of them; 0 while none is known."""
+        """Bytes of the smallest offered GPU; 0 while none is known."""
         return min((card.memory for card in self.offered()), default=0)
 
     def shares(self) -> dict[str, bool]:
@@ -114,7 +114,7 @@ class Offer:
         }
 
     def words(self) -> str:
-        """One sentence on all of it."""
+        """The whole offer in one line, for the log and the status."""
         if self._trouble:
             return f"no shares: {self._trouble}"
         parts = [
@@ -126,9 +126,9 @@ class Offer:
         return "; ".join(parts) or "nvshared knows no GPU"
 
     def check(self, shares: Sequence[str]) -> list[str]:
-        """The cards of these shares, which one container is to get, by index.
+        """The GPUs of the shares that one container is to get, sorted by index.
 
-        Raises NvshareError if it must not; SameCardTwice if it never can.
+        Raises NvshareError if a share is unavailable; SameCardTwice for two shares of one GPU.
         """
         if self._trouble:
             raise NvshareError(self._trouble)
@@ -150,13 +150,13 @@ class Offer:
 
 
 def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-    """`size` of the available shares with `must`: of different cards, and of the emptiest ones."""
+    """`size` available shares that include `must`, on different GPUs with the most free shares."""
     chosen = list(must[:size])
     free: dict[str, list[str]] = {}
     for share in available:
         if share not in must:
             free.setdefault(card_of(share), []).append(share)
-    for shares in free.values():        # those of the lowest numbers last, which go first
+    for shares in free.values():        # descending: pop() takes the lowest number
         shares.sort(key=lambda share: (len(share), share), reverse=True)
     here = Counter(map(card_of, chosen))
     while len(chosen) < size and free:

@@ -30,9 +30,9 @@ RUNTIMES = tuple(map(Path, (
     "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock",
     "/run/crio/crio.sock",
 )))
-MOST = 1000                             # shares of a card
-CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # a PriorityClass's name
-LARGEST_VALUE = 1 << 31                 # of a PriorityClass
+MOST = 1000                             # shares of a GPU at most
+CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # pattern of a PriorityClass's name
+LARGEST_VALUE = 1 << 31                 # of a PriorityClass, either sign
 
 DESCRIPTION = """\
 Offers this machine's GPUs to Kubernetes as nvshare.com/gpu: each to several pods,
@@ -62,7 +62,7 @@ def _path(text: str) -> Path:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Also the source of the manual page."""
+    """Makes the parser. The manual page is generated from it, too."""
     made = Parser(
         prog="nvshare-kubelet", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
-    """Raises InvalidArgs."""
+    """Parses the command line. Raises InvalidArgs."""
     given = parser().parse_args(arguments)
     given.replicas = replicas(given.replicas)
     given.classes = priority_classes(given.classes)
@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
 
 
 def priority_classes(given: Sequence[str]) -> Classes:
-    """From what stands behind each --priority-class. Raises InvalidArgs."""
+    """Parses the values of --priority-class. Raises InvalidArgs."""
     found: list[tuple[str | range, int]] = []
     for text in given:
         which, _, meant = text.rpartition("=")
@@ -164,7 +164,7 @@ def priority_classes(given: Sequence[str]) -> Classes:
 
 
 def replicas(given: Sequence[str]) -> Replicas:
-    """From what stands behind each --replicas. Raises InvalidArgs."""
+    """Parses the values of --replicas. Raises InvalidArgs."""
     usual = Replicas().usual
     own = []
     for text in given:

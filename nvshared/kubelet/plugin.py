@@ -22,7 +22,7 @@ DP = classes("v1beta1", DEVICE_PLUGIN)
 
 
 class Plugin:
-    """Answers kubelet. `look` asks nvshared anew, for `offer`."""
+    """Serves kubelet's device plugin calls. `look` updates `offer` from nvshared."""
 
     kind = Kind("DevicePlugin", RESOURCE, (VERSION,), "nvshare.com-gpu-reg.sock")
 
@@ -36,7 +36,7 @@ class Plugin:
         self._look = look
 
     def services(self) -> Sequence[rpc.Service]:
-        """What kubelet asks of us."""
+        """The gRPC services that kubelet calls."""
         return (rpc.Service(f"{VERSION}.DevicePlugin", DP, {
             "GetDevicePluginOptions": (self.options, "Empty"),
             "ListAndWatch": (self.list_and_watch, "Empty"),
@@ -45,11 +45,11 @@ class Plugin:
         }),)
 
     async def options(self, _request: Any, _context: Any) -> Any:
-        """What kubelet may ask."""
+        """Reports the optional calls that the plugin supports."""
         return DP["DevicePluginOptions"](get_preferred_allocation_available=True)
 
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
-        """All shares, now and whenever something changes."""
+        """Streams all shares: at once, and on changes."""
         while True:
             news = asyncio.ensure_future(self._offer.news())
             try:
@@ -62,7 +62,7 @@ class Plugin:
                 news.cancel()
 
     async def preferred(self, request: Any, _context: Any) -> Any:
-        """Which shares would be best."""
+        """Chooses shares for each container."""
         return DP["PreferredAllocationResponse"](container_responses=[
             DP["ContainerPreferredAllocationResponse"](deviceIDs=preferred(
                 one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
@@ -71,7 +71,7 @@ class Plugin:
         ])
 
     async def allocate(self, request: Any, context: Any) -> Any:
-        """What each container gets; or nothing, with the reason, if nvshared does not answer."""
+        """Allocates shares to containers; refuses the call if nvshared does not reply."""
         await self._look()
         by_cdi = not await self._runtime.why_not()
         try:
@@ -88,11 +88,11 @@ class Plugin:
         return DP["AllocateResponse"](container_responses=answers)
 
     def _answer(self, shares: Sequence[str], *, by_cdi: bool) -> Any:
-        """What one container gets. Raises NvshareError.
+        """The response for one container. Raises NvshareError.
 
-        A pod that is refused here has failed, and its Deployment makes another one at once, many in
-        a second. If that would never help, the pod is kept: its container cannot be created for
-        want of a device, whose name is the reason, and kubelet tries again ever more seldom.
+        A pod that is refused here fails, and its Deployment replaces it at once, many times in a
+        second. If no retry can succeed, the response names a device that does not exist, with the
+        reason as its path: so the container cannot be created, and kubelet retries with backoff.
         """
         try:
             cards = self._offer.check(shares)

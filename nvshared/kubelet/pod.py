@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we need to know of a pod, from all that the API server says."""
+"""The part of a pod's API object that nvshare-kubelet needs."""
 
 import re
 from collections.abc import Mapping
@@ -7,43 +7,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PREFIX = "nvshare.com/"
-RESOURCE = f"{PREFIX}gpu"               # a share
+RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
 # Annotations of KAI's scheduler and of NVIDIA's GPU sharing: meanings.py.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
-# Of a static pod's mirror: what the control group is named after. A pod that has an identifier of
-# the API server's there would set the terms of another one.
+# Annotations of a static pod's mirror. The hash names the pod's cgroup. Only a hash is accepted: an
+# API server's UID there would give the pod the tenant of another pod.
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# A condition of its status: what is wrong with our annotations.
+# A condition in the pod's status: why annotations were refused.
 CONDITION = f"{PREFIX}AnnotationRefused"
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One of this node's."""
+    """A pod of this node."""
 
     namespace: str
     name: str
-    uid: str                            # by which the API server knows it
-    tenant: str                         # and nvshared
+    uid: str                            # the API server's
+    tenant: str                         # its name in nvshared: pod:UID, or pod:HASH if static
     created: str = field(default="", compare=False)
-    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # that may count
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # with a meaning
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
-    static: str = field(default="", compare=False)      # by which kubelet knows a static pod
-    wanting: frozenset[str] = field(default=frozenset(), compare=False)     # containers, of a share
-    refused: str = field(default="", compare=False)     # what its status says is wrong
+    static: str = field(default="", compare=False)      # kubelet's id of a static pod
+    wanting: frozenset[str] = field(default=frozenset(), compare=False)     # that request shares
+    refused: str = field(default="", compare=False)     # the message of its condition
     priority_class: tuple[str, int] = field(default=("", 0), compare=False)     # name and value
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-Claimed = Mapping[Pod, dict[str, int]]  # terms that claims give
+Claimed = Mapping[Pod, dict[str, int]]  # terms that pods have by claims
 
 
 def pod(said: Mapping[str, Any]) -> Pod:
-    """From the API server's object. Raises KeyError, TypeError, AttributeError if it is none."""
+    """Makes a Pod from an API object. Raises KeyError, TypeError, AttributeError if malformed."""
     meta, status, spec = said["metadata"], said.get("status") or {}, said.get("spec") or {}
     every = meta.get("annotations") or {}
     uid, named = meta["uid"], every.get(STATIC, "")
@@ -72,6 +72,6 @@ def pod(said: Mapping[str, Any]) -> Pod:
 
 
 def clipped(text: str, most: int) -> str:
-    """At most so many bytes of it, in UTF-8."""
+    """The text, cut to at most `most` bytes in UTF-8."""
     taken = text.encode()
     return text if len(taken) <= most else taken[:most - 3].decode(errors="ignore") + "…"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens to what the API server says of this node's pods; writes their events, and a condition of
-their status."""
+"""Watches this node's pods at the API server; writes their events, and a condition of their
+status."""
 
 import logging
 import threading
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 REFUSED = "AnnotationRefused"
 UNAVAILABLE = "GPUsNotShared"
-MOST_IN_EVENT = 1024                    # bytes that the API server takes
+MOST_IN_EVENT = 1024                    # bytes of an event's message that the API server accepts
 NAMESPACE = "/api/v1/namespaces/"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 
 
 class Pods:
-    """Two threads: one listens, and that of Terms tells nvshared."""
+    """Two threads: one watches pods, the other (of Terms) sends terms to nvshared."""
 
     def __init__(
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
@@ -45,18 +45,18 @@ class Pods:
             "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._hear)).start()
 
     def nvshared_is_back(self) -> None:
-        """It may know nothing of what it was told."""
+        """Sends all names and terms again: nvshared may have lost them in a restart."""
         self._terms.hear("AGAIN")
 
     def ask(self, namespace: str, name: str) -> Any:
-        """What the API server says of a claim. Raises NvshareError."""
+        """Fetches a claim from the API server. Raises NvshareError."""
         try:
             return server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
         except TROUBLES as error:
             raise NvshareError(f"claim {namespace}/{name} is not known: {error}") from error
 
     def claim(self, said: Any) -> None:
-        """Has a claim's terms hold for its pods. Raises NvshareError if they do not."""
+        """Sets a claim's terms for its pods. Raises NvshareError if nvshared refuses them."""
         claimed = self._prepared.terms(read(said), strictly=True)
         try:
             self._terms.claim(claimed).result(3 * PATIENCE)
@@ -67,12 +67,12 @@ class Pods:
             raise NvshareError(str(error) or "nvshared does not take its terms in time") from error
 
     def unclaim(self, uid: str) -> None:
-        """Takes them back. Raises NvshareError."""
+        """Resets the terms of a claim. Raises NvshareError."""
         self._terms.claim(self._prepared.terms(without=uid))
         self._prepared.forget(uid)
 
     def devices(self, claim: Claim) -> set[str]:
-        """All that the pods of a claim have, by it and by others."""
+        """The devices that the pods of a claim have by any claim."""
         return self._prepared.devices(claim)
 
     def _hear(self, news: str, what: Any) -> None:
@@ -80,7 +80,7 @@ class Pods:
         for one, why in self._static.hear(news, what):
             self._complain(one, f"{why}; {ADVICE}", REASON)
         there = {one.uid for one in what} if news == "LISTED" else {what.uid}
-        if not self._has_listed:        # only now: a list of later may be older than a claim
+        if not self._has_listed:        # not later: a list may be older than a new claim
             self._prepared.forget_but(there)
             self._has_listed = True
         if news in ("LISTED", "ADDED"):
@@ -90,7 +90,7 @@ class Pods:
                 self._renew(said)
 
     def _look_again(self, pods: set[str]) -> None:
-        """Whether pods that have come use a claim that is prepared: kubelet does not say so."""
+        """Fetches shareable claims again when pods start: kubelet does not report new users."""
         for claim in self._prepared.claims():
             if claim.is_shareable and pods - set(claim.uids):
                 said = self.ask(claim.namespace, claim.name)
@@ -99,17 +99,17 @@ class Pods:
                     self._renew(said)
 
     def _renew(self, said: Any) -> None:
-        """Other pods use a claim than before."""
+        """Updates the terms of a claim whose pods have changed."""
         self._terms.claim(self._prepared.terms(read(said)))
         self._prepared.keep(said)
 
     def tell_of_node(self, why: str) -> None:
-        """An event of the node: why GPUs are not offered. It blocks for the API server's answer."""
+        """Writes why GPUs are not offered as an event of the node. Blocks for the response."""
         self._write_event(UNAVAILABLE, why, "default", {
-            "kind": "Node", "name": self._node, "uid": self._node})     # as kubelet's own
+            "kind": "Node", "name": self._node, "uid": self._node})     # uid as in kubelet's events
 
     def _complain(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
-        """An event, which `kubectl describe` shows, and a line of the journal."""
+        """Writes an event of the pod, which `kubectl describe` shows, and a line of the journal."""
         logger.warning("%s: %s", pod, clipped(why, MOST_IN_EVENT))
         self._write_event(reason, why, pod.namespace, {
             "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid})
@@ -126,10 +126,10 @@ class Pods:
         })
 
     def _mark(self, pod: Pod, wrong: str) -> bool:
-        """A condition: whether annotations are refused, and why. Returns whether it is written."""
+        """Writes the condition: whether and why annotations are refused. False: not written."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         return self._write(f"the status of {pod}", "PATCH", path, {
-            "metadata": {"uid": pod.uid},       # another one of its name is left alone
+            "metadata": {"uid": pod.uid},       # not for a new pod of the same name
             "status": {"conditions": [{
                 "type": CONDITION, "status": "True" if wrong else "False",
                 "reason": REFUSED if wrong else "NothingRefused", "message": wrong,

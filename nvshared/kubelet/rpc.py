@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC over local sockets: what we serve to kubelet, and what we ask the container runtime."""
+"""gRPC over Unix sockets: servers for kubelet, calls to the container runtime."""
 
 import logging
 import os
@@ -15,14 +15,14 @@ import grpc.aio
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 from nvshared.kubelet.messages import REGISTRATION, classes
 
-LONGEST_PATH = 107                      # bytes of a socket's name
+LONGEST_PATH = 107                      # bytes of a Unix socket's path
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What we answer: by the name of each method, with which function and to which message.
+    """A gRPC service: for each method its function and the name of its request message.
 
-    A function that yields has its answers streamed, until whoever asks hangs up.
+    An async generator streams its responses until the peer disconnects.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Service:
     methods: Mapping[str, tuple[Callable[[Any, Any], Any], str]]
 
     def handler(self) -> Any:
-        """As gRPC wants it."""
+        """The service as a handler for a grpc server."""
         return grpc.method_handlers_generic_handler(self.name, {
             name: (
                 grpc.unary_stream_rpc_method_handler if isasyncgenfunction(function)
@@ -44,7 +44,7 @@ class Service:
 
 
 async def serve(path: Path, *services: Service) -> Any:
-    """A server at a new socket, for root alone. Raises NvshareError."""
+    """Starts a server at a new socket that only root may use. Raises NvshareError."""
     if len(os.fsencode(path)) > LONGEST_PATH:
         raise InvalidArgs(f"{path} is too long for a socket: {LONGEST_PATH} bytes at most")
     server = grpc.aio.server()
@@ -61,12 +61,12 @@ async def serve(path: Path, *services: Service) -> Any:
 
 
 async def refuse(context: Any, why: str) -> None:
-    """Ends a call. Raises, so that nothing comes after it."""
+    """Ends a call with an error. Always raises."""
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
 
 async def ask(path: Path, method: str, request: Any, answer: Any, patience: float) -> Any:
-    """Somebody else's answer. Raises NvshareError."""
+    """Calls a method of another server. Raises NvshareError."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         try:
             return await channel.unary_unary(
@@ -86,25 +86,25 @@ REG = classes("pluginregistration", REGISTRATION)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Who we are for kubelet."""
+    """How a plugin registers with kubelet."""
 
     type: str
     name: str
     versions: tuple[str, ...]
-    socket: str                         # in its folder
+    socket: str                         # its name in kubelet's folder
 
 
 class Servant(Protocol):
-    """A plugin of kubelet's."""
+    """A plugin of kubelet: the device plugin or the DRA driver."""
 
     kind: Kind
 
     def services(self) -> Sequence[Service]:
-        """What kubelet asks of it."""
+        """The gRPC services that kubelet calls."""
 
 
 class Registered:
-    """A plugin that kubelet can find."""
+    """Registers a plugin with kubelet, and serves it."""
 
     def __init__(self, plugin: Servant, kubelet: Path) -> None:
         self._plugin = plugin
@@ -113,7 +113,7 @@ class Registered:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Serves at a new socket, which kubelet notices. Raises NvshareError."""
+        """Serves at a new socket, which kubelet's plugin watcher finds. Raises NvshareError."""
         await self.stop()
         if not self.path.parent.parent.is_dir():
             raise NvshareError(
@@ -122,7 +122,7 @@ class Registered:
             )
         try:
             self.path.parent.mkdir(mode=0o750, exist_ok=True)
-            self.path.unlink(missing_ok=True)   # of one of us that was killed
+            self.path.unlink(missing_ok=True)   # left by a killed nvshare-kubelet
         except OSError as error:
             raise NotPermitted(
                 f"cannot make a socket in {self.path.parent}: {error.strerror}", "run it as root"
@@ -137,14 +137,14 @@ class Registered:
         )
 
     async def stop(self) -> None:
-        """Takes the socket away: kubelet hands out nothing from now on."""
+        """Removes the socket, which unregisters the plugin."""
         if self._server is not None:
             self.path.unlink(missing_ok=True)
             await self._server.stop(None)
             self._server = None
 
     def is_there(self) -> bool:
-        """Whether kubelet can find us; `kubeadm reset` and the like empty its folder."""
+        """Whether the socket exists: `kubeadm reset`, for example, empties kubelet's folder."""
         return self.path.is_socket()
 
     async def _info(self, _request: Any, _context: Any) -> Any:

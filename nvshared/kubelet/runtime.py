@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the container runtime supports CDI devices: it is asked, over its own socket.
+"""Whether the container runtime supports CDI devices, found over the runtime's CRI socket.
 
-containerd 1.6 drops them without a word, and so does 1.7 unless `enable_cdi` is set: a container
-would start without the library, and use the whole GPU. The question is put again for each pod, as
-a runtime is upgraded and set up anew while we run.
+containerd 1.6 ignores CDI devices silently, and so does 1.7 unless `enable_cdi` is set: a container
+would start without the library, and use the whole GPU. The runtime is asked for each pod, since it
+may be upgraded or reconfigured while we run.
 
 A machine may have several runtimes: Docker's containerd beside that of k3s. The command line of the
-kubelet that runs, or its configuration, names the one that starts pods. Where neither does, CDI
+running kubelet, or its configuration file, names the runtime that starts pods. If neither does, CDI
 devices are used if all runtimes support them.
 """
 
@@ -24,25 +24,25 @@ from nvshared.kubelet.options import AUTO, ON
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds for its answer
+PATIENCE = 5.0                          # seconds for the runtime's response
 
 CRI = classes("runtime.v1", RUNTIME)
 SERVICE = "runtime.v1.RuntimeService"
 ENDPOINT = "container-runtime-endpoint"
-# The same in a file, which is YAML or JSON.
+# The same option in kubelet's configuration file, which is YAML or JSON.
 CONFIGURED = re.compile(
     r"""(?:^|[{,])\s*["']?containerRuntimeEndpoint["']?\s*:\s*["']?([^"'\s,}]+)""", re.MULTILINE)
 
 
 class Runtime:
-    """The one of this node, or what its administrator says of it."""
+    """The container runtime of this node, or the administrator's --cdi."""
 
     def __init__(self, cdi: str, sockets: Sequence[Path], proc: Path = Path("/proc")) -> None:
-        """`sockets`: the one that the administrator names, or those where runtimes usually are."""
+        """`sockets`: the administrator's --runtime, or the usual paths of runtimes."""
         self._cdi = cdi
         self._sockets = sockets
         self._proc = proc
-        self.supports_cdi = False              # CDI devices, when it was last asked
+        self.supports_cdi = False              # the result of the last check
 
     async def why_not(self) -> str:
         """Why containers cannot get CDI devices; "" if they can."""
@@ -83,20 +83,20 @@ class Runtime:
 
 
 def endpoint(proc: Path) -> Path | None:
-    """The socket that the kubelet of this machine has for its container runtime, if it says so."""
+    """The container runtime's socket from the running kubelet's options; None if not given."""
     for process in proc.glob("[0-9]*"):
         try:
             if _is_kubelet(process):
                 arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 named = _option(arguments, ENDPOINT) or _configured(_option(arguments, "config"))
                 return Path(named.removeprefix("unix://")) if named else None
-        except OSError:                 # it has ended
+        except OSError:                 # the process has ended
             continue
     return None
 
 
 def _is_kubelet(process: Path) -> bool:
-    """Whether it is root's and in no container: anybody may call a program kubelet."""
+    """Whether a process is the host's kubelet: root's, in no container. The name proves nothing."""
     if (process / "comm").read_bytes() != b"kubelet\n" or process.stat().st_uid != 0:
         return False
     status = (process / "status").read_bytes().decode(errors="replace")
@@ -104,7 +104,7 @@ def _is_kubelet(process: Path) -> bool:
 
 
 def _option(arguments: Sequence[str], name: str) -> str:
-    """What stands behind --name, as Go's flags are written; the last one counts."""
+    """The value of --name in the syntax of Go's flags; the last one counts."""
     found = ""
     for number, argument in enumerate(arguments):
         key, equals, value = argument.partition("=")
@@ -114,7 +114,7 @@ def _option(arguments: Sequence[str], name: str) -> str:
 
 
 def _configured(file: str) -> str:
-    """What kubelet's configuration says; "" where it cannot be read."""
+    """The runtime's endpoint in kubelet's configuration file; "" if unknown."""
     if not file:
         return ""
     try:
@@ -126,7 +126,7 @@ def _configured(file: str) -> str:
 
 
 def refusal(name: str, version: str, config: str) -> str:
-    """Why this runtime drops CDI devices; "" if it does not. `config` is what it says of itself."""
+    """Why this runtime ignores CDI devices; "" if it supports them. `config`: its own, as JSON."""
     known = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version, re.ASCII)
     number = tuple(map(int, known.groups())) if known else (0, 0, 0)
     match name:

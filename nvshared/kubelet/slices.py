@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceSlice of this node: our cards, for the scheduler of Kubernetes to allocate.
+"""Publishes this node's ResourceSlice: the GPUs that Kubernetes' scheduler may allocate.
 
-Each card is one device that any number of claims share, each consuming a part:
+Each GPU is one device that several claims share, each consuming a part:
 
-    memory      bytes; a claim has at most the card's, and all together as often the card's as there
-                are clients: what does not fit waits in host memory
-    compute     percent of the card's time, 100 in all
-    clients     claims; one each
+    memory      bytes; one claim may have at most the GPU's memory, all claims together that times
+                the number of clients: memory that does not fit is swapped to the host
+    compute     percent of the GPU's time, 100 in all
+    clients     number of claims; each consumes one
 
-What a claim does not ask for it does not consume, and is not limited in. A device is tainted while
-its card cannot be shared. Kubelet removes all slices when it starts, and ours when we are away for
-long: a watch sees that. It also shows which cards another driver offers.
+A capacity that a claim does not request is not consumed, and sets no limit. A device is tainted
+while its GPU cannot be shared. Kubelet removes all slices when it starts, and ours when we do not
+run for long: a watch notices that, and also which GPUs other drivers offer.
 """
 
 import logging
@@ -35,7 +35,7 @@ LOADED = Path("/proc/driver/nvidia/version")
 
 
 def driver_version() -> str:
-    """Of NVIDIA's driver; "" if there is none."""
+    """The version of NVIDIA's driver; "" if it is not loaded."""
     with suppress(OSError):
         if found := re.search(r"\d+\.\d+(\.\d+)?", LOADED.read_text()):
             return found[0]
@@ -43,7 +43,7 @@ def driver_version() -> str:
 
 
 def described(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
-    """As a device."""
+    """The GPU as a device of the ResourceSlice."""
     texts = {
         "uuid": card.uuid, "productName": card.product, "driverVersion": driver_version(),
         "resource.kubernetes.io/pciBusID": card.pci_bus_id[-12:].lower(),
@@ -70,10 +70,10 @@ def described(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
 
 
 def elsewhere(slices: Mapping[str, Any]) -> dict[str, str]:
-    """Texts that devices of other drivers have as attributes, each with the driver.
+    """All string attributes of other drivers' devices, each with the name of the driver.
 
-    Drivers call the attribute that identifies a GPU as they like; offer.Offer knows a GPU's UUID
-    and PCI address among the texts.
+    The name of the attribute that identifies a GPU is up to the driver; offer.Offer finds UUIDs
+    and PCI addresses among all values.
     """
     return {
         text: one["spec"]["driver"]
@@ -85,26 +85,26 @@ def elsewhere(slices: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Slices:
-    """Two threads: one listens, one writes."""
+    """Two threads: one watches the slices, one writes ours."""
 
     def __init__(
         self, kubeconfig: Path, node: str, tell: Callable[[dict[str, str]], None]
     ) -> None:
-        """`tell` hears what other drivers offer, in a thread."""
+        """`tell` gets the attributes of other drivers' devices; a thread calls it."""
         self._kubeconfig = kubeconfig
         self._node = node
         self._tell = tell
         self._name = f"{node}-{DRIVER}"
         self._news = threading.Condition()
-        self._wanted: list[dict[str, Any]] | None = None    # devices; None: nobody knows yet
+        self._wanted: list[dict[str, Any]] | None = None    # devices; None: GPUs unknown
         self._written: list[dict[str, Any]] | None = None
-        self._known: dict[str, Any] | None = None           # all of this node; None: not listed yet
+        self._known: dict[str, Any] | None = None           # this node's slices; None: not listed
         threading.Thread(target=listen, name="slices", daemon=True, args=(
             "ResourceSlices", kubeconfig, SLICES, node, dict, self._learn)).start()
         threading.Thread(target=self._write, name="slice", daemon=True).start()
 
     def publish(self, offer: Offer) -> None:
-        """From now on this is offered; nothing new while nobody knows which cards there are."""
+        """Sets the devices to publish; no-op while the GPUs are unknown."""
         devices = [
             described(card, clients, is_tainted=bool(offer.trouble(card)))
             for card, clients in offer.offered().items()
@@ -152,11 +152,11 @@ class Slices:
                     self._known[self._name] = said
 
     def _send(self, devices: Any, there: Any) -> Any:
-        """Makes the slice, or puts it in place of what is there. Raises as ask() does."""
+        """Creates our slice, or replaces the existing one. Raises as ask() does."""
         api = server(self._kubeconfig)
         if there is None:
             node = api.send("GET", f"{NODES}/{self._node}")["metadata"]
-            meta = {"name": self._name, "ownerReferences": [{   # it goes with the node
+            meta = {"name": self._name, "ownerReferences": [{   # deleted with the node
                 "apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"],
             }]}
         else:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static pods that run without the share of a GPU that they ask for. The doctor reads who they are.
+"""Finds static pods that run without the GPU share that they request, for nvshare's doctor.
 
     /var/lib/nvshare-kubelet/without-gpu.json
-    [[what is wrong with one, what to do], ...]
+    [[what is wrong with a pod, what to do], ...]
 
-Kubelet starts a static pod before it knows our resource, gives it nothing, and says so to nobody:
-no scheduler has looked whether there is any.
+If kubelet starts a static pod before our resource is registered, the pod gets no share, and kubelet
+reports no error: static pods bypass Kubernetes' scheduler, which would have checked.
 """
 
 import json
@@ -26,19 +26,19 @@ ADVICE = "move the static pod's file out of kubelet's folder and back, or use a 
 
 
 class StaticPods:
-    """Those of this node."""
+    """The static pods of this node without their share."""
 
     def __init__(self, state: Path, holders: Callable[[], set[tuple[str, str]]]) -> None:
-        """`holders`: pods, by kubelet's identifier, and their containers that have a share."""
+        """`holders` returns pods (kubelet's UID) and names of containers that have a share."""
         self._path = state / WITHOUT_GPU
         self._holders = holders
-        self._without: dict[Pod, str] = {}      # what is wrong, which has been said
+        self._without: dict[Pod, str] = {}      # problems that were reported, by pod
 
     def hear(self, news: str, what: Any) -> list[tuple[Pod, str]]:
-        """What the API server says of pods. Returns pods newly found without, with the reason.
+        """Takes news of pods from the API server. Returns pods newly without a share, and why.
 
-        While kubelet's file cannot be read, nothing is found: nvshare-kubelet offers nothing then,
-        and says why.
+        While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
+        no shares, and reports why.
         """
         if news == "LISTED":
             there = set(what)

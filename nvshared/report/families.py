@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus is told: the predecessors' names, and ours in base units.
+"""The Prometheus metrics: names that the predecessors had, and our own in base units.
 
-Figures are noted where the scheduler lives, which must not wait for long: they become metrics
-elsewhere. The manual and docs/monitoring.md describe the metrics by the words here.
+`note` reads the figures in the event loop, which must not be blocked for long. `Noted.family` makes
+metrics of them in another thread. The manual and docs/monitoring.md take the help texts from here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,14 +28,14 @@ TENANT = (*CARD, "tenant")
 
 Thing = TypeVar("Thing")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
-# Names, words about them, and what makes the figure.
+# For each metric: name, help text, and the function that returns its value.
 Table = list[tuple[str, str, Callable[[Thing], float | None]]]
-# The same for what its labels say: which, and what makes them.
+# For metrics with the value 1: name, help text, extra labels, and the function for their values.
 Signs = list[tuple[str, str, tuple[str, ...], Callable[[Thing], tuple[str, ...] | None]]]
 
 
 class Noted(NamedTuple):
-    """The figures of one metric."""
+    """The values of one metric, read in the event loop."""
 
     kind: type[Family]
     name: str
@@ -52,7 +52,7 @@ class Noted(NamedTuple):
 
 
 def families() -> dict[str, Family]:
-    """All that is told, by name, without figures: for those who describe it."""
+    """All metrics by name, without values: for the manual and for tests of the documentation."""
     every = [one.family() for one in note((), (), TenantTotals())]
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in every}
 
@@ -60,7 +60,7 @@ def families() -> dict[str, Family]:
 def note(
     gpus: Iterable[GPU], clients: Iterable[Client], totals: TenantTotals
 ) -> list[Noted]:
-    """All figures, as of now."""
+    """Reads the current values of all metrics."""
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
@@ -178,7 +178,7 @@ def _usage(whose: str) -> Table[Usage]:
     ]
 
 
-CLIENT_COUNTERS = _usage("the program")[:3]     # for so many, no more
+CLIENT_COUNTERS = _usage("the program")[:3]     # few: there may be thousands of clients
 TENANT_COUNTERS = _usage("the tenant")
 
 
@@ -186,7 +186,7 @@ def _signs(
     prefix: str, labels: Sequence[str], signs: Signs[Thing],
     labelled: Iterable[tuple[Sequence[str], Thing]],
 ) -> Iterator[Noted]:
-    """Those of a table whose figure is always 1."""
+    """The metrics of a table whose value is always 1; the labels carry the information."""
     for name, words, more, say in signs:
         yield Noted(GaugeMetricFamily, prefix + name, words, (*labels, *more), [
             ((*its_labels, *said), 1)
@@ -210,7 +210,7 @@ def _figures(
     kind: type[Family], prefix: str, labels: Sequence[str], table: Table[Thing],
     labelled: Iterable[tuple[Sequence[str], Thing]],
 ) -> Iterator[Noted]:
-    """Those of a table, of things with their labels."""
+    """The metrics of a table, for GPUs, clients or tenants with their labels."""
     for name, words, figure in table:
         yield Noted(kind, prefix + name, words, labels, [
             (its_labels, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people who look after the machine are told: the journal's lines and systemd's status."""
+"""Reports for administrators: lines of the journal, and the status that systemd shows."""
 
 import asyncio
 import logging
@@ -16,15 +16,15 @@ from nvshared.units import MIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-STATUS_INTERVAL = 2.0                   # seconds between two, at least
-MOST_HOLDERS = 3                        # that are named, of those who use a GPU unshared
-MOST_NAMED = 20                         # programs that wait for another daemon, a line each
+STATUS_INTERVAL = 2.0                   # seconds between two status updates at least
+MOST_HOLDERS = 3                        # processes without nvshare that a line names
+MOST_NAMED = 20                         # programs that farewell() names, a line each
 
 
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
-    """Says which programs come and leave, and with --debug every turn.
+    """Logs clients that connect and disconnect and their problems; with --debug, every turn.
 
-    Once `stopped` is set, a client that is removed has not left: its program goes on.
+    Once `stopped` is set, removed clients are not logged: their programs go on.
     """
 
     def say(level: int, client: Client, what: str, words: str) -> None:
@@ -66,20 +66,20 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
 
 
 def _held(strangers: dict[int, int]) -> str:
-    """Who holds the rest without sharing it; nothing where the driver does not say."""
+    """Names the largest processes that use the GPU unshared; "" if the driver reports none."""
     most = sorted(strangers.items(), key=lambda one: -one[1])[:MOST_HOLDERS]
     held = ", ".join(f"{shown(pid)} ({size // MIB} MiB)" for pid, size in most)
     return f"; these use it unshared: {held}" if held else ""
 
 
 def complain(limited: Limited, who: Peer, kind: str, message: str) -> None:
-    """Says what a client did wrong: who it was, of what kind that is, in words."""
+    """Logs an error of the client `who`. Lines are limited by `kind` and user."""
     limited.say(
         logging.WARNING, (kind, who.account), lambda: f"{who} of {who.user}: {message}")
 
 
 def farewell(manager: Manager) -> None:
-    """Names those who stand still without us. Whoever runs goes on."""
+    """Logs which programs wait until nvshared is restarted: all that have no turn now."""
     left = [one for one in manager.clients if one.view.state is not ClientState.RUNNING]
     for client in left[:MOST_NAMED]:
         away = client.memory.allocated - client.memory.resident
@@ -92,14 +92,14 @@ def farewell(manager: Manager) -> None:
 
 
 def cards(manager: Manager) -> str:
-    """All of them with their names."""
+    """All GPUs with their product names, for a line of the log."""
     return ", ".join(f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus)
 
 
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
-    """Tells systemd how we are until we are to stop.
+    """Sends status and watchdog pings to systemd until `stopped` is set.
 
-    The watchdog is fed only while the loop gets here and all schedulers decide.
+    The watchdog is pinged only while the event loop runs and all schedulers make decisions.
     """
     if not notifier.listened:
         await stopped.wait()
@@ -130,10 +130,10 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
 
 
 class Pulse:
-    """When to look: regularly, and a moment after something happened, but never in between."""
+    """Times the updates: regularly, or STATUS_INTERVAL after the last if something happened."""
 
     def __init__(self, regular: float | None) -> None:
-        """`regular`: seconds; None: only when something happened."""
+        """`regular`: seconds between updates; None: only after hasten()."""
         self._regular = inf if regular is None else regular
         self._soon = min(STATUS_INTERVAL, self._regular)
         self._last = asyncio.get_running_loop().time()
@@ -141,14 +141,14 @@ class Pulse:
         self._limit: asyncio.Timeout | None = None
 
     def hasten(self, *_: object) -> None:
-        """Something happened."""
+        """Brings the next update forward; a handler of signals."""
         if not self._hurry:
             self._hurry = True
             if self._limit is not None and not self._limit.expired():
                 self._limit.reschedule(self._last + self._soon)
 
     async def beat(self, stopped: asyncio.Event) -> None:
-        """Returns when it is time to look again, or we are to stop."""
+        """Waits until the next update is due, or `stopped` is set."""
         when = self._last + (self._soon if self._hurry else self._regular)
         try:
             async with asyncio.timeout_at(None if when == inf else when) as self._limit:

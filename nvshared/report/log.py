@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines for the journal, or for a person who runs the daemon in a terminal.
+"""Log lines for the journal, or for a person who runs the daemon in a terminal.
 
 Under systemd a line begins with its priority in angle brackets (sd-daemon(3))
-and has no time of its own. What clients cause is limited, so that a program in
+and has no timestamp. Lines that clients cause are limited, so that a program in
 a loop cannot fill the disk.
 """
 
@@ -19,7 +19,7 @@ from nvshared.errors import ExitCode, NvshareError
 from nvshared.report import systemd
 from nvshared.units import SECOND
 
-BURST = 20                              # lines of one kind in one interval, then no more
+BURST = 20                              # lines of one kind in one interval at most
 INTERVAL = 30 * SECOND
 
 PRIORITIES = {
@@ -36,20 +36,20 @@ class JournalFormatter(logging.Formatter):
 
 
 class Lines(logging.Handler):
-    """Writes to stderr, and keeps nothing: what that does not take is lost, and nobody is told.
+    """Writes to stderr without a buffer: lines that stderr does not take are lost silently.
 
-    A stream would keep it and, with the disk still full at the end, make a failure of a
-    daemon's orderly end.
+    A buffered stream would keep them and, if the disk is still full at exit, turn the daemon's
+    orderly end into a failure.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Once; whoever could be told that this failed would be told here."""
+        """Writes a line once. A failure is not reported: reports go to stderr, too."""
         tell(self.format(record))
 
 
 def tell(line: str) -> None:
-    """Writes a line to stderr, as far as that takes it at once: users can keep a journal busy."""
-    if sys.stderr is None:              # as where it was closed when we were started
+    """Writes a line to stderr as far as possible without blocking: a busy journal may block."""
+    if sys.stderr is None:              # stderr was closed when the process started
         return
     text = f"{line}\n".encode(errors="backslashreplace")
     with suppress(OSError):
@@ -60,7 +60,7 @@ def tell(line: str) -> None:
 
 
 def start(environment: Mapping[str, str], *, debug: bool) -> None:
-    """Sends everything to stderr, as whoever reads that wants it."""
+    """Sends all log lines to stderr, in the format of the journal or of a terminal."""
     handler = Lines()
     if _is_journal(environment.get("JOURNAL_STREAM", "")):
         handler.setFormatter(JournalFormatter("%(message)s"))
@@ -71,13 +71,13 @@ def start(environment: Mapping[str, str], *, debug: bool) -> None:
 
 
 def set_debug(debug: bool) -> None:
-    """Whether to say everything that happens."""
+    """Sets the log level to debug or info."""
     logging.getLogger().setLevel(logging.DEBUG if debug else logging.INFO)
 
 
 @dataclass(slots=True)
 class _Lines:
-    """Those of one kind, in one interval."""
+    """The lines of one kind in one interval."""
 
     began: int
     said: int = 0
@@ -86,10 +86,10 @@ class _Lines:
 
 
 class Limited:
-    """At most BURST lines of one kind in an interval; how many more there were is said at its end.
+    """Logs at most BURST lines of one kind per interval; at its end, the number left out.
 
-    A kind is what happened together with who caused it, so that nobody's noise
-    hides what somebody else does.
+    A kind is an event together with the user who caused it, so that one user's lines do not
+    suppress another's.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
@@ -99,7 +99,7 @@ class Limited:
         self._kinds: dict[Hashable, _Lines] = {}
 
     def say(self, level: int, kind: Hashable, words: Callable[[], str]) -> None:
-        """Says what `words` gives, which is not asked if there were too many of this `kind`."""
+        """Logs the result of `words`, which is not called if the line is left out."""
         now = self._clock()
         lines = self._kinds.get(kind)
         if lines is None or (now - lines.began >= INTERVAL and not lines.left_out):
@@ -129,7 +129,7 @@ class Limited:
 
 
 def _is_journal(stream: str) -> bool:
-    """JOURNAL_STREAM names device and inode of the journal's socket; stderr may be another."""
+    """Whether stderr is the journal's socket, by device and inode in JOURNAL_STREAM."""
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -138,7 +138,7 @@ def _is_journal(stream: str) -> bool:
 
 
 def run(name: str, act: Callable[[], None]) -> int:
-    """Runs it. Returns its exit status."""
+    """Runs `act`, reports an NvshareError, and returns the exit status."""
     try:
         act()
     except NvshareError as error:
@@ -147,5 +147,5 @@ def run(name: str, act: Callable[[], None]) -> int:
         systemd.say_why(os.environ, str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        return ExitCode.OK              # before there was a loop to catch it
+        return ExitCode.OK              # SIGINT before the event loop handles it
     return ExitCode.OK

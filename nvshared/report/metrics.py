@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics over HTTP, to which anybody may talk.
+"""Serves the Prometheus metrics over HTTP, to anybody who can connect.
 
-Everything is read from the manager when it is asked for, once in a while at the most: to note a
-thousand clients takes the event loop a while. To write their figures down takes longer, so that is
-done in another thread, one form after the other. There are four forms, and nothing else that is
-asked makes a difference.
+A scrape reads the figures from the manager, at most once per FRESH seconds: a thousand clients
+take the event loop noticeable time. Formatting takes longer, so it is done in another thread, one
+response at a time. There are four forms of a response: two formats, each plain or gzipped. The rest
+of a request is ignored.
 
-There are few connections at a time, and none lasts long, whatever it sends or reads. Where there is
-no room for one more, the oldest has to go. An honest one takes milliseconds, so it is hardly ever
-the oldest.
+Connections are limited in number and in time, whatever they send or read. If there are too many,
+the oldest is closed. A normal scrape takes milliseconds, so it is hardly ever the oldest.
 """
 
 import asyncio
@@ -36,17 +35,17 @@ from nvshared.sharing.totals import TenantTotals
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds a scrape waits for its figures
-FRESH = 1.0                             # seconds for which figures are as good as new ones
-LONGEST = 10.0                          # seconds for all of a scrape; Prometheus waits no longer
+FRESH = 1.0                             # seconds for which figures are not read again
+LONGEST = 10.0                          # seconds per connection; Prometheus' default timeout
 SCRAPES_AT_MOST = 16                    # at a time
 OPENMETRICS = "application/openmetrics-text"
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 
-Form = tuple[str, bool]                 # what is accepted: OPENMETRICS or ""; and gzip
+Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whether gzip is used
 
 
 class Figures(Collector):
-    """All figures, noted at once in the event loop it was made in."""
+    """The values of all metrics, read in the event loop."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -59,11 +58,11 @@ class Figures(Collector):
 
     @property
     def fresh(self) -> bool:
-        """Whether what was noted last is as good as new."""
+        """Whether the figures are younger than FRESH seconds."""
         return self._clock() - self._noted_at < FRESH
 
     async def note(self) -> None:
-        """Notes them, unless that was done just now."""
+        """Reads the figures, unless they are fresh."""
         if not self.fresh:
             await look(self._manager.gpus)
             clients = tuple(self._manager.clients)
@@ -71,29 +70,29 @@ class Figures(Collector):
             self._noted_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:
-        """What was noted; may be called in any thread."""
+        """The metrics as they were read last; may be called in any thread."""
         return [one.family() for one in self._noted]
 
 
 class Scrapes:
-    """Answers, each in a task of its own."""
+    """Serves scrapes, each in a task of its own."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self._registry = CollectorRegistry()
         self._registry.register(figures)
-        ProcessCollector(registry=self._registry)   # what Prometheus wants to know of every program
+        ProcessCollector(registry=self._registry)   # CPU time, memory and descriptors of the daemon
         self._writing = asyncio.Lock()
-        self._answers: dict[Form, asyncio.Task[bytes]] = {}     # the last of each form
+        self._answers: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
         self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest first
 
     @property
     def count(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         return len(self._tasks)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its first byte to its end."""
+        """Serves one connection; closes the oldest one if there are too many."""
         task = asyncio.current_task()
         assert task is not None
         if self.count == SCRAPES_AT_MOST:
@@ -101,7 +100,7 @@ class Scrapes:
             del self._tasks[oldest]
             oldest.cancel()
         self._tasks[task] = None
-        # Who goes away or never asks is no news, and could be so a thousand times a second.
+        # A peer that disconnects or sends nothing is logged at debug only: there may be many.
         try:
             async with asyncio.timeout(LONGEST):
                 writer.write(await self._answer(reader))
@@ -114,7 +113,7 @@ class Scrapes:
             self._tasks.pop(task, None)
 
     async def close(self) -> None:
-        """Nobody is served any more."""
+        """Cancels all scrapes."""
         ending = [*self._tasks, *self._answers.values()]
         for task in ending:
             task.cancel()
@@ -139,7 +138,7 @@ class Scrapes:
             if answer is None or (answer.done() and not self._figures.fresh):
                 answer = self._answers[form] = asyncio.create_task(self._figures_as(form))
             async with asyncio.timeout(PATIENCE):
-                return await asyncio.shield(answer)     # others wait for it as well
+                return await asyncio.shield(answer)     # shielded: other scrapes wait for it, too
         except TimeoutError:
             return _said(HTTPStatus.SERVICE_UNAVAILABLE, "Content-Type: text/plain",
                          body=b"nvshared is busy\n")
@@ -169,7 +168,7 @@ async def listen(
     where: Endpoint,
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> asyncio.Server:
-    """On the address, or else on all of IPv6 and of IPv4. Raises OSError."""
+    """Listens at the address, or else on all of IPv6 and IPv4. Raises OSError."""
     try:
         return await asyncio.start_server(serve, where.address or None, where.port)
     except OSError as error:
@@ -185,7 +184,7 @@ async def publish(manager: Manager, where: Endpoint) -> Callable[[], Awaitable[N
         server = await listen(where, scrapes.serve)
     except OSError as error:
         raise NvshareError(
-            # asyncio's own words name the address a second time.
+            # asyncio's message would repeat the address.
             f"the metrics cannot be served on {where}: "
             f"{os.strerror(error.errno) if error.errno else error}",
             "choose another with --metrics, or 0 for none",

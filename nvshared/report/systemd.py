@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd hands to a service, and what it wants to hear. Harmless without systemd.
+"""systemd's service protocol: inherited sockets and notifications. Without systemd, a no-op.
 
-systemd also keeps sockets for us (sd_notify's FDSTORE): those that we name come
-back to the next daemon behind the listening one, whatever became of us. One
-whose other side has gone it drops by itself.
+systemd also stores sockets for us (sd_notify's FDSTORE): the next daemon inherits them by name,
+after the listening socket, however this daemon ended. systemd drops a stored socket by itself when
+its peer has closed.
 """
 
 import os
@@ -16,22 +16,22 @@ from typing import Any
 from nvshared.errors import InvalidArgs, NvshareError
 
 FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
-KEPT_AS = "client-"                     # what the names of kept sockets begin with
+KEPT_AS = "client-"                     # prefix of the names of stored sockets
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What systemd started us with."""
+    """The sockets that systemd passed to this daemon."""
 
     listening: socket.socket | None     # of nvshared.socket
-    kept: Mapping[str, socket.socket]   # connections of a daemon before us, by name
+    kept: Mapping[str, socket.socket]   # an earlier daemon's connections, by name
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
     """Takes over the descriptors that systemd passed to us.
 
-    Raises InvalidArgs when there is something else than one listening SOCK_SEQPACKET socket
-    and what an earlier daemon has left.
+    Raises InvalidArgs for anything but one listening SOCK_SEQPACKET socket and the sockets that
+    an earlier daemon stored.
     """
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return Inherited(None, {})
@@ -61,21 +61,21 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
 
 
 def say_why(environment: Mapping[str, str], words: str) -> None:
-    """Leaves the reason of our end as the status that systemd shows of us."""
-    with suppress(NvshareError):        # it cannot be told: that is why we end, or matters less
+    """Sends the reason of a failed end as the status that systemd shows."""
+    with suppress(NvshareError):        # without sdnotify there is no way to send it
         notifier = Notifier(environment)
         notifier.status(words)
         notifier.close()
 
 
 class Notifier:
-    """Tells systemd (Type=notify) how we are."""
+    """Sends state changes to systemd (Type=notify)."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Looks whether anybody listens, and only then needs the package sdnotify."""
+        """Imports the package sdnotify only if NOTIFY_SOCKET is set. Raises InvalidArgs."""
         self._notifier: Any = None
-        self._unkept: dict[str, int] = {}   # descriptors that systemd had no time to take
-        self.watchdog: int | None = None    # microseconds between two pings at most
+        self._unkept: dict[str, int] = {}   # descriptors to store once systemd's queue has space
+        self.watchdog: int | None = None    # microseconds between two pings at most; None: off
         if not environment.get("NOTIFY_SOCKET"):
             return
         try:
@@ -91,21 +91,21 @@ class Notifier:
 
     @property
     def listened(self) -> bool:
-        """Whether anybody wants to know."""
+        """Whether systemd reads notifications."""
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Clients can connect now. This must arrive; what comes later may be lost.
+        """Reports that clients can connect. This call blocks; later notifications may be lost.
 
-        A manager that does not read its notifications (a frozen one, or one that wanted to hear
-        of the start alone) would otherwise stop the whole daemon once its queue is full.
+        A service manager that stops reading (it hangs, or needed READY=1 alone) would otherwise
+        block the whole daemon once its queue is full.
         """
         self._tell("READY=1")
         if self._notifier is not None and self._notifier.socket is not None:
             self._notifier.socket.setblocking(False)
 
     def status(self, words: str) -> None:
-        """What `systemctl status` shows."""
+        """Sets the text that `systemctl status` shows."""
         self._tell("STATUS=" + words.replace("\n", "; "))
 
     def alive(self) -> None:
@@ -113,17 +113,17 @@ class Notifier:
         self._tell("WATCHDOG=1")
 
     def keep(self, name: str, descriptor: int) -> None:
-        """Has a copy of a client's socket kept for a daemon after us, now or with a later try."""
+        """Has systemd store a client's socket for the next daemon, now or at catch_up()."""
         if not self._store(name, descriptor):
             self._unkept[name] = descriptor
 
     def forget(self, name: str) -> None:
-        """Has the copy let go of."""
+        """Has systemd close its copy of a client's socket."""
         if self._unkept.pop(name, None) is None:
             self._tell(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def catch_up(self) -> bool:
-        """Tries again what systemd's queue had no place for. False: try again later."""
+        """Stores the sockets for which systemd's queue was full. False: it still is."""
         for name, descriptor in tuple(self._unkept.items()):
             if not self._store(name, descriptor):
                 return False
@@ -131,17 +131,17 @@ class Notifier:
         return True
 
     def stopping(self) -> None:
-        """We were told to end and do."""
+        """Reports that the daemon is stopping."""
         self._tell("STOPPING=1")
 
     def close(self) -> None:
-        """Says nothing more."""
+        """Closes the notification socket; later calls do nothing."""
         notifier, self._notifier = self._notifier, None
         if notifier is not None and notifier.socket is not None:
             notifier.socket.close()
 
     def _store(self, name: str, descriptor: int) -> bool:
-        """False: not now. Where nobody keeps anything there is no use in trying again."""
+        """Sends a socket to systemd. False: the queue is full; other failures are not retried."""
         if self._notifier is None or self._notifier.socket is None:
             return True
         words = f"FDSTORE=1\nFDNAME={name}".encode()
@@ -150,7 +150,7 @@ class Notifier:
         except BlockingIOError:
             return False
         except OSError:
-            return True                 # whoever started us wanted to hear of the start alone
+            return True                 # the service manager has stopped reading
         return True
 
     def _tell(self, line: str) -> None:

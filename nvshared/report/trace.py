@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file with one JSON line for each turn, order and answer, for benchmarks and for debugging.
+"""A file with a JSON line per turn, order and acknowledgement, for benchmarks and debugging.
 
     {"at": 81723645, "gpu": 0, "client": 3, "pid": 4711, "order": "evict", "number": 17, "room": …}
     {"at": 81731022, "gpu": 0, "client": 3, "pid": 4711, "event": "evicted", "number": 17,
      "bytes": 536870912, "microseconds": 9402}
 
-`at` is in microseconds of CLOCK_MONOTONIC. An order and its answer have the
-same number. What a record means is said in protocol.h and nvshared/scheduler.
+`at` is in microseconds of CLOCK_MONOTONIC. An order and its acknowledgement have the
+same number. protocol.h and nvshared/scheduler describe the records.
 
-A thread writes the lines, as the disk may be slow. The event loop waits a moment for each, so that
-readers find what has happened; while the disk is behind, the loop does not wait.
+A thread writes the lines, as the disk may be slow. The event loop waits up to PATIENCE for each
+line, so that readers of the file find it; while the thread is behind, the loop does not wait.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Trace:
-    """Writes what happens on every GPU it is given."""
+    """Writes the events and actions of GPUs to a file."""
 
     def __init__(self, path: Path) -> None:
-        """Appends. Raises NvshareError if the file cannot be opened."""
+        """Opens the file for appending. Raises NvshareError if that fails."""
         self.path = path
         try:
             self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
@@ -49,7 +49,7 @@ class Trace:
         self._behind = 0
 
     def add(self, gpu: GPU) -> None:
-        """Writes what happens on this GPU from now on."""
+        """Writes this GPU's events and actions from now on."""
         gpu.happened.connect(lambda at, event: self._event(gpu, at, event))
         gpu.decided.connect(lambda at, action: self._action(gpu, at, action))
 
@@ -83,7 +83,7 @@ class Trace:
             wait([self._last], PATIENCE)
 
     def _put(self, line: str) -> None:
-        """In the thread."""
+        """Writes a line; called in the thread."""
         try:
             if self._file is not None:
                 self._file.write(line)

@@ -37,7 +37,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             parse = option.variable_parse or option.parse
             values[option.name] = _parse(parse, text, place, ConfigError)
         if option.name in given:
-            places.pop(option.name, None)       # errors need no place: the user just gave it
+            places.pop(option.name, None)       # no place: errors name the option
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs
             )
