@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared, put together: what is started in which order, and ended in the opposite one.
+"""The daemon nvshared: starts its parts in order, and ends them in reverse order.
 
     settings ─► NVML: which cards ─► socket ─► manager, one GPU object each
              ─► bus ─► server: programs can connect ─► ready ─► … ─► SIGTERM
 
-Everything that decides runs in one event loop. What may block has threads: NVML one for each card,
-the rest nvshared/lanes.py.
+All decisions are made in one event loop. Calls that may block are made in threads: NVML has one per
+card, other calls those of nvshared/lanes.py.
 """
 
 import asyncio
@@ -54,12 +54,12 @@ logger = logging.getLogger("nvshared")
 
 # Seconds that one of NVML's threads may keep the interpreter while a hand-over wants it.
 GIVE_WAY = 0.000_5
-THREADS = 32                            # for what is answered at last; they begin when needed
-THREADS_FOR_NAMES = 8                   # for what programs can withhold
+THREADS = 32                            # at most, for calls that always return
+THREADS_FOR_NAMES = 8                   # at most, for calls that programs can block for ever
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Runs the command nvshared. Returns its exit status."""
     return log.run("nvshared", lambda: _run(argv))
 
 
@@ -84,19 +84,19 @@ def _run(argv: Sequence[str] | None) -> None:
 
 
 class WatchedSelector(selectors.DefaultSelector):
-    """Measures for how long the event loop stands, that is, does not look for what is new."""
+    """Measures how long the event loop takes between two calls of select()."""
 
     def __init__(self) -> None:
         super().__init__()
         self.restart()
 
     def restart(self) -> None:
-        """Measures from now on."""
+        """Resets the measurement."""
         self._woke = (time.monotonic(), time.thread_time())
-        self.longest = (0.0, 0.0)       # seconds, and how many of these on a processor
+        self.longest = (0.0, 0.0)       # seconds, and the CPU seconds among them
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the event loop calls it, each time it has done what was due."""
+        """Waits for events; called by the event loop after all due callbacks."""
         wall, processor = self._woke
         self.longest = max(self.longest, (time.monotonic() - wall, time.thread_time() - processor))
         try:
@@ -108,12 +108,12 @@ class WatchedSelector(selectors.DefaultSelector):
 async def _serve(
     config: Config, read: Callable[[], Config], watch: Watch, selector: WatchedSelector,
 ) -> None:
-    """From the first card to the last signal."""
+    """Starts all parts, serves until SIGTERM or SIGINT, and ends all parts."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    early: list[int] = []               # SIGHUPs before there is anything to reload
+    early: list[int] = []               # SIGHUPs that arrive before the manager exists
     loop.add_signal_handler(signal.SIGHUP, early.append, signal.SIGHUP)
     faults: list[str] = []
 
@@ -129,7 +129,7 @@ async def _serve(
         stack.callback(notifier.close)
         given = systemd.inherited(os.environ)
         listening = given.listening
-        # systemd kept it: we may not be the first.
+        # If systemd kept sockets, an earlier daemon may have left clients.
         successor = listening is not None or bool(given.kept)
         if listening is None:
             made = Listening(config.socket)
@@ -182,7 +182,7 @@ async def _serve(
         stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
-            stack.callback(kept.close)  # while it has its clients
+            stack.callback(kept.close)  # before server.close removes the clients
         loop.add_signal_handler(signal.SIGHUP, _reload, manager)
         if early:
             _reload(manager)
@@ -195,10 +195,10 @@ async def _serve(
         watch.start(partial(_reload, manager))
         logger.info("nvshared %s manages %s", __version__, journal.cards(manager))
         logger.info("programs find it at %s", config.socket)
-        # What there is now stays, and need not be looked through for what has become garbage.
+        # Objects of the start live as long as the daemon: keep them out of garbage collections.
         gc.freeze()
         notifier.ready()
-        selector.restart()              # The start does not count.
+        selector.restart()              # exclude the start from the measurement
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
         journal.farewell(manager)
@@ -211,7 +211,7 @@ async def _serve(
 
 
 def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
-    """Of all cards but those that are lost by then. Raises NoGPU when there is no other."""
+    """Samples all cards and leaves out lost ones. Raises NoGPU if none is left."""
     samples: dict[Facts, Sample] = {}
     for facts in nvml.find():
         try:
@@ -232,7 +232,7 @@ def _manager(
     timer = _timer(asyncio.get_running_loop())
     safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
-    told: list[str] = []                # settings that wait for the next start
+    told: list[str] = []                # changed settings that were logged as needing a restart
 
     def derived() -> Defaults:
         latest = first.pop() if first else read()
@@ -271,7 +271,7 @@ def _history(config: Config, stack: AsyncExitStack, manager: Manager) -> "Histor
 
 
 def _timer(loop: asyncio.AbstractEventLoop) -> Timer:
-    """The loop's own clock is CLOCK_MONOTONIC too, in seconds."""
+    """Makes a Timer of the event loop, whose clock is CLOCK_MONOTONIC in seconds."""
 
     def at(when: int, callback: Callable[[], None]) -> Callable[[], None]:
         return loop.call_at(when / SECOND, callback).cancel
@@ -281,7 +281,7 @@ def _timer(loop: asyncio.AbstractEventLoop) -> Timer:
 
 def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
     def post(function: Callable[[], None]) -> None:
-        # The answer of a slow driver may come when nobody runs the loop any more.
+        # The result of a slow driver may arrive after the event loop has been closed.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(function)
 
@@ -289,7 +289,7 @@ def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], N
 
 
 def _descriptors(config: Config) -> int:
-    """Takes as many descriptors as the clients may need, if the kernel lets us."""
+    """Raises the soft limit of open files for max_clients, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     number = min(hard, max(soft, descriptors(config.max_clients)))
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))

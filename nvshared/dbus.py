@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""D-Bus for both sides: where a message bus is, and messages as bytes.
+"""D-Bus for the daemon and nvsharectl: finds message buses, encodes and decodes messages.
 
-dbus-next makes and reads the bytes. Its package imports asyncio and TLS for clients that are not
-used here, which takes nvsharectl longer than a call of the daemon. So the package stays empty, and
-its modules are imported one by one. All that is private of them is used here and in objects.py.
+dbus-next does the encoding. Its package imports asyncio and TLS for clients that are not used here,
+which would take nvsharectl longer than a call of the daemon. So its __init__.py is not run, and its
+modules are imported one by one. Only this module and objects.py use private names of dbus-next.
 
 https://dbus.freedesktop.org/doc/dbus-specification.html
 """
@@ -34,20 +34,20 @@ from nvshared.errors import BusUnavailable, InvalidArgs, NvshareError
 
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")  # it, as a peer
-PATIENCE = 25.0                         # seconds for an answer, as libdbus has it
-LET_IN = b"OK "                         # how its answer to `introduction` begins, if it lets us in
-BEGIN = b"BEGIN\r\n"                    # before the first message
-START = 16                              # bytes of a message that tell how long it is
-SIGNATURES = 256                        # that dbus-next may remember; senders make them up
+PATIENCE = 25.0                         # seconds for a reply, as in libdbus
+LET_IN = b"OK "                         # start of the bus's reply to a successful `introduction`
+BEGIN = b"BEGIN\r\n"                    # sent before the first message
+START = 16                              # bytes of a message from which its length is known
+SIGNATURES = 256                        # that dbus-next may cache; senders choose signatures
 _LONGEST = 1 << 27                      # bytes of a message, by the specification
 
 
 class WireError(ValueError):
-    """Bytes that are no D-Bus message."""
+    """Raised for bytes that are not a valid D-Bus message."""
 
 
 class BusError(NvshareError):
-    """An error that another peer on the bus answered with; `name` is its D-Bus name."""
+    """An error reply from another peer on the bus; `name` is its D-Bus name."""
 
     def __init__(self, type_: ErrorType | str, message: str) -> None:
         super().__init__(message)
@@ -55,14 +55,14 @@ class BusError(NvshareError):
 
 
 def introduction() -> bytes:
-    """Tells the bus our user id. The bus answers with a line."""
+    """Returns the authentication line with this process's user id; the bus replies with a line."""
     return f"\0AUTH EXTERNAL {str(os.geteuid()).encode().hex()}\r\n".encode()
 
 
 def locate(bus: str) -> str:
-    """The address of "system" or "session", or the address itself.
+    """Returns the address of "system" or "session"; an address is returned as it is.
 
-    Raises BusUnavailable if there is no session bus, InvalidArgs if it is neither.
+    Raises BusUnavailable if there is no session bus, InvalidArgs if `bus` is none of these.
     """
     if bus == "system":
         return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SYSTEM_BUS)
@@ -89,7 +89,7 @@ def locate(bus: str) -> str:
 
 
 def connect(address: str) -> socket.socket:
-    """A socket connected to the first of the addresses that answers. Raises BusUnavailable."""
+    """Connects to the first reachable one of the addresses. Raises BusUnavailable."""
     reasons = []
     try:
         places = parse_address(address)
@@ -114,15 +114,15 @@ def connect(address: str) -> socket.socket:
 
 
 def marshalled(signature: str, *values: Any) -> bytes:
-    """Values as a message's body has them. Raises ValueError if one is not of its type."""
+    """Encodes values as the body of a message. Raises ValueError if a type does not match."""
     block = Marshaller(signature, list(values))
     block.marshall()
-    block.writers.clear()               # they refer to the block, which else is cyclic garbage
+    block.writers.clear()               # they refer to the block: break the reference cycle
     return bytes(block.buffer)
 
 
 def pack(message: Message, serial: int) -> bytes:
-    """The message with this serial number. Its body may be bytes, as of `marshalled`.
+    """Encodes a message with this serial number. Its body may be bytes made by `marshalled`.
 
     Raises ValueError if a value of the body is not of its type.
     """
@@ -138,16 +138,16 @@ def pack(message: Message, serial: int) -> bytes:
     return b"".join((header, bytes(-len(header) % 8), body))
 
 
-@lru_cache(256)                         # signals repeat them
+@lru_cache(256)                         # signals have the same fields again and again
 def _fields(*values: str | int | None) -> bytes:
     """The fields of a header, from byte 12 on."""
     given = enumerate(zip("osssussg", values, strict=True), 1)
     array = marshalled("a(yv)", [[code, Variant(*field)] for code, field in given if field[1]])
-    return array[:4] + array[8:]        # where no padding is needed
+    return array[:4] + array[8:]        # a header needs no padding, as its fields begin at byte 16
 
 
 def size(start: bytes) -> tuple[int, int]:
-    """Lengths of header and body of the message that starts with these 16 bytes."""
+    """Returns the lengths of header and body of the message that starts with these 16 bytes."""
     order = {b"l": "<", b"B": ">"}.get(start[:1])
     if order is None:
         raise WireError(f"a message cannot start with {start[:1]!r}")
@@ -159,25 +159,25 @@ def size(start: bytes) -> tuple[int, int]:
 
 
 class Received:
-    """A message of which nothing but the header is read until somebody wants its values.
+    """A received message. Only its header is decoded until values() is called.
 
-    A caller's claims can be compared, and refused, before they have cost anything.
+    So a call can be refused by its header, without the cost of decoding its body.
     """
 
     def __init__(self, header: bytes, body: bytes | None) -> None:
-        """`body`: None if it was too long to be kept. Raises WireError."""
+        """`body`: None if it was too long to be stored. Raises WireError."""
         if len(SignatureTree._cache) > SIGNATURES:
             SignatureTree._cache.clear()
         self.body = body
         self._endian = header[0]
-        # As if it had no body.
+        # Decodes the header with a body length of 0.
         self.message: Message = _read(
             header[:4] + bytes(4) + header[8:], lambda reader: reader.unmarshall())
         if self.message is None:
             raise WireError("a message's header ends too early")
 
     def values(self) -> list[Any]:
-        """The body's. Raises WireError."""
+        """Decodes the values of the body. Raises WireError."""
         if self.body is None:
             raise WireError("it is too long")
 
@@ -193,7 +193,7 @@ def _read(data: bytes, read: Callable[[Unmarshaller], Any]) -> Any:
     reader = Unmarshaller(io.BytesIO(data))
     try:
         return read(reader)
-    except Exception as error:          # dbus-next raises whatever it stumbles over
+    except Exception as error:          # dbus-next raises exceptions of many types
         raise WireError(f"a damaged message: {error}") from error
     finally:
-        reader.readers.clear()          # else what was read is kept until the cyclic collector runs
+        reader.readers.clear()          # break a reference cycle that would keep the data alive

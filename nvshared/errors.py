@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that can go wrong and has a name.
+"""The exceptions of nvshared.
 
-Each class says under which name it travels over D-Bus and with which status a
-command that meets it ends; so the bus and the command line need no tables of
-their own. The message is one sentence that names the value; the hint, where
-there is one, says what to do.
+Each class has a D-Bus error name and the exit status of a command that ends with it, so the bus and
+the command line need no tables of their own. The message is one sentence that names the value. The
+hint, if there is one, tells the user what to do.
 """
 
 from enum import IntEnum
@@ -12,10 +11,10 @@ from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
-    """How nvshared and nvsharectl end. 2 to 7 are those systemd and LSB give words to.
+    """The exit statuses of nvshared and nvsharectl. 2 to 7 are those of LSB and systemd.
 
-    126 and 127 are what shells give for a program that they were to run, 130 for one that
-    Ctrl-C ended.
+    126, 127 and 130 have their meanings in shells: a program was not executable, was not found, or
+    was ended by Ctrl-C.
     """
 
     OK = 0
@@ -38,13 +37,13 @@ OURS = "com.nvshare.Error."
 
 
 class NvshareError(Exception):
-    """The root. `message` is one sentence without its full stop; `hint` may be empty.
+    """The base class. `message` is one sentence without its full stop; `hint` may be empty.
 
-    `answered` is False where something was asked for and nobody can tell whether it was done.
-    `details` are for --json alone.
+    `answered` is False if a request was sent, but it is unknown whether it was carried out.
+    `details` are shown with --json only.
     """
 
-    by_bus_name: ClassVar[dict[str, type["NvshareError"]]] = {}     # subclasses with their own
+    by_bus_name: ClassVar[dict[str, type["NvshareError"]]] = {}     # subclasses by `bus_name`
     bus_name: ClassVar[str] = DBUS + "Failed"
     exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
     answered = True
@@ -67,7 +66,7 @@ class NvshareError(Exception):
 
 
 class InvalidArgs(NvshareError, bus_name=DBUS + "InvalidArgs", exit_code=ExitCode.INVALID_ARGS):
-    """What the caller asked for makes no sense."""
+    """An argument of the caller is invalid."""
 
 
 class ConfigError(InvalidArgs, exit_code=ExitCode.BAD_CONFIG):
@@ -75,19 +74,19 @@ class ConfigError(InvalidArgs, exit_code=ExitCode.BAD_CONFIG):
 
 
 class NotPermitted(NvshareError, bus_name=DBUS + "AccessDenied", exit_code=ExitCode.NOT_PERMITTED):
-    """The kernel or polkit says no."""
+    """The kernel or polkit denied the request."""
 
 
 class PasswordNeeded(NotPermitted, bus_name=DBUS + "InteractiveAuthorizationRequired"):
-    """polkit would say yes to somebody who could be asked for a password."""
+    """polkit would permit the request after it has asked the caller for a password."""
 
 
 class NoSuchGPU(NvshareError, bus_name=OURS + "NoSuchGPU", exit_code=ExitCode.NO_SUCH_THING):
-    """No GPU goes by that index, UUID or PCI address."""
+    """There is no GPU with this index, UUID or PCI address."""
 
 
 class NoSuchClient(NvshareError, bus_name=OURS + "NoSuchClient", exit_code=ExitCode.NO_SUCH_THING):
-    """No client goes by that id."""
+    """There is no client with this id."""
 
 
 class GPULost(NvshareError, bus_name=OURS + "GPULost", exit_code=ExitCode.GPU_LOST):
@@ -95,23 +94,23 @@ class GPULost(NvshareError, bus_name=OURS + "GPULost", exit_code=ExitCode.GPU_LO
 
 
 class NoDriver(NvshareError, bus_name=OURS + "NoDriver", exit_code=ExitCode.NO_DRIVER):
-    """There is no NVIDIA driver, or no library to ask it."""
+    """There is no NVIDIA driver, or no NVML library."""
 
 
 class NoGPU(NoDriver):
-    """There is a driver, but it knows no GPU."""
+    """There is a driver, but it reports no usable GPU."""
 
 
 class DriverUnready(NoDriver, exit_code=ExitCode.FAILURE):
-    """There is a driver that does not let us in, or does not answer; a moment later it may."""
+    """The driver denies access or does not respond; a later attempt may succeed."""
 
 
 class NoHistory(NvshareError, bus_name=OURS + "NoHistory"):
-    """What tenants used is not kept, or cannot be read."""
+    """The history of tenants' usage is not recorded, or cannot be read."""
 
 
 class NotKept(NvshareError, bus_name=OURS + "NotKept"):
-    """A change holds, but could not be written down, so the next daemon will not know of it."""
+    """A change applies, but was not written to the disk: a restart of the daemon loses it."""
 
 
 class AlreadyRunning(
@@ -121,18 +120,18 @@ class AlreadyRunning(
 
 
 class NotRunning(NvshareError, bus_name=DBUS + "ServiceUnknown", exit_code=ExitCode.NOT_RUNNING):
-    """Nobody answers for com.nvshare."""
+    """No process owns the bus name com.nvshare."""
 
 
 class BusUnavailable(NvshareError, bus_name=DBUS + "NoServer"):
-    """There is no message bus at that address, or it would not have us."""
+    """There is no message bus at the address, or it refused the connection."""
 
 
 class Interrupted(NvshareError, exit_code=ExitCode.INTERRUPTED):
-    """Somebody pressed Ctrl-C; what was asked for last may be done nevertheless."""
+    """The user pressed Ctrl-C; the last request may be carried out nevertheless."""
 
     answered = False
 
 
 class ProtocolError(NvshareError, bus_name=OURS + "Protocol"):
-    """A client sent a record that protocol.h does not know."""
+    """A client sent a record that violates protocol.h."""

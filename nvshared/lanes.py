@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that may block, made in threads, so that the event loop waits for none of them.
+"""Makes calls that may block in threads, so that the event loop does not wait for them.
 
-A call has a key, usually the user on whose account it is made. Calls of one key are made one after
-the other, and keys take turns. So a call that blocks holds up the later calls of its own key, and
-takes one of a few threads. Where every caller can do without an answer, it says for how long it
-waits; what blocks for ever then costs one thread, and each caller no more than that time.
+Each call has a key, usually the account of the user who caused it. Calls of one key are made one
+after the other, and keys take turns. So a call that blocks delays only later calls of its own key,
+and occupies one thread. A caller that does not depend on the result gives a maximum wait. A call
+that blocks for ever then costs one thread, and delays each caller by at most this time.
 
 docs/security.md lists which calls are made here, and why the others do not block.
 """
@@ -33,7 +33,7 @@ def here(
     _key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
     _patience: int | None = None,
 ) -> None:
-    """Lanes.run for whoever may wait: without a thread."""
+    """Makes the call in the caller's thread; replaces Lanes.run where blocking is allowed."""
     answer(call())
 
 
@@ -41,8 +41,8 @@ def here(
 class _Job:
     call: Callable[[], Any]
     answer: Callable[[Any], None]
-    done: bool = False                  # answered, or not waited for any more; set in the loop
-    disarm: Callable[[], None] = field(default=lambda: None)
+    done: bool = False                  # answered, or its patience is over; set in the event loop
+    disarm: Callable[[], None] = field(default=lambda: None)    # of the timer for the patience
 
 
 class Lanes:
@@ -59,18 +59,19 @@ class Lanes:
         self._post = post
         self._clock = clock
         self._timer = timer
-        self._lanes: dict[Hashable, deque[_Job]] = {}   # the first of each waits for a thread,
-        self._ready: SimpleQueue[tuple[Hashable, _Job]] = SimpleQueue()     # or runs in one
+        # Jobs by key. The first job of each lane is in _ready, or runs in a thread.
+        self._lanes: dict[Hashable, deque[_Job]] = {}
+        self._ready: SimpleQueue[tuple[Hashable, _Job]] = SimpleQueue()
         self._threads = 0
 
     def run(
         self, key: Hashable, call: Callable[[], Result],
         answer: Callable[[Result | None], None], patience: int | None = None,
     ) -> None:
-        """Has `call` made in a thread, and hands its result to `answer` in the event loop.
+        """Makes `call` in a thread, and passes its result to `answer` in the event loop.
 
-        `answer` gets None where the call raised an exception, or has not ended within `patience`
-        microseconds. Its result is dropped then. Called in the event loop.
+        `answer` gets None if the call raised an exception, or did not return within `patience`
+        microseconds; a later result is dropped. Must be called in the event loop.
         """
         job = _Job(call, answer)
         if patience is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the compiled files are: the preloaded library and what goes with it.
+"""Finds the compiled files: the preloaded library and the programs that belong to it.
 
-An installed package has them in `nvshared/lib/`; a checkout that is used in
-place has them in `libhook/build/`, where `make build` puts them.
+They are in `nvshared/lib/` in an installed package, and in `libhook/build/` in a checkout, where
+`make build` writes them.
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ def hook() -> Path:
 
 
 def preloads(environment: Mapping[str, str]) -> list[str]:
-    """The entries of LD_PRELOAD, but for libnvshare.so, wherever it lies."""
+    """Returns the entries of LD_PRELOAD, without libnvshare.so of any directory."""
     entries = environment.get(PRELOAD, "").replace(":", " ").split()
     return [entry for entry in entries if Path(entry).name != HOOK]
 
 
 def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the library added to what is preloaded already.
+    """Returns the environment with libnvshare.so added to LD_PRELOAD.
 
-    Ours comes last: sanitizers insist on being first. Raises NvshareError if it is not there,
-    InvalidArgs for a path that LD_PRELOAD cannot carry.
+    libnvshare.so is the last entry, because sanitizers must be the first. Raises NvshareError if it
+    is missing, InvalidArgs for a path that LD_PRELOAD cannot contain.
     """
     path = str(hook())
     if " " in path or ":" in path:
@@ -62,7 +62,7 @@ def simulator() -> Path:
 
 
 def program() -> Path:
-    """Folder with what runs within Python programs, for PYTHONPATH."""
+    """Returns the directory of the modules that run in users' Python programs, for PYTHONPATH."""
     return _PACKAGE / "program"
 
 

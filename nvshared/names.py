@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name that others rely on: on the bus, in the environment, in the file system."""
+"""Public names: on the bus, in the environment, in the file system."""
 
 BUS_NAME = "com.nvshare"
 
@@ -14,20 +14,20 @@ STATISTICS_INTERFACE = "com.nvshare.GPU.Statistics"
 CLIENT_INTERFACE = "com.nvshare.Client"
 LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
-# What a tenant can be, to give as a hint.
+# The kinds of tenants, for hints in messages.
 TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
-# What can be set for one, with what holds where nothing is: no limit of memory in bytes, none of
-# the time in percent.
+# The terms of a tenant and their default values. Memory limits are in bytes, 0: no limit.
+# compute-limit and compute-request are in percent of the time; a limit of 100 is none.
 USUAL_TERMS = {"memory-limit": 0, "host-memory-limit": 0, "neighbour-limit": 0,
                "compute-limit": 100, "compute-request": 0, "priority": 2, "weight": 100,
                "suspended": 0, "unshared": 0, "disk-limit": 0}
-# Interfaces besides nvsharectl that set terms of tenants: of pods, pods again, and SLURM's jobs.
+# Interfaces besides nvsharectl that set terms of tenants: "job" of SLURM jobs, the others of pods.
 TERM_SOURCES = ("annotation", "claim", "class", "job")
 PRIORITIES = {"background": 1, "normal": 2, "high": 3}
 
-UNKNOWN = (1 << 64) - 1                 # what a figure of type t is that nobody knows
+UNKNOWN = (1 << 64) - 1                 # value of an unknown figure of D-Bus type t
 
-# What polkit is asked for; dbus/com.nvshare.policy says what it answers.
+# Actions of polkit; dbus/com.nvshare.policy has their default authorizations.
 ACTION_SET_TQ = "com.nvshare.set-tq"
 ACTION_SET_ANTI_THRASH = "com.nvshare.set-anti-thrash"
 ACTION_MANAGE_CLIENTS = "com.nvshare.manage-clients"
@@ -40,9 +40,9 @@ SOCKET_VARIABLE = "NVSHARE_SOCKET"
 BUS_VARIABLE = "NVSHARE_BUS"
 DEBUG_VARIABLE = "NVSHARE_DEBUG"
 DEFAULT_SOCKET = "/run/nvshare/nvshare.sock"
-TRIAL_FOLDER = "/run/nvshare-trial"      # of nvsharectl trial: the state of its simulated GPUs
+TRIAL_FOLDER = "/run/nvshare-trial"      # state of the simulated GPUs of nvsharectl trial
 KUBELET_STATE = "/var/lib/nvshare-kubelet"
-WITHOUT_GPU = "without-gpu.json"        # in there: static pods that lack what they asked for
+WITHOUT_GPU = "without-gpu.json"        # in KUBELET_STATE: static pods without requested GPUs
 
 
 def gpu_path(index: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, as all our commands read it."""
+"""The parser of the command lines of all commands."""
 
 import argparse
 from typing import NoReturn
@@ -8,8 +8,8 @@ from nvshared.errors import InvalidArgs
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, whose complaints are raised as InvalidArgs."""
+    """An ArgumentParser that raises InvalidArgs instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """One sentence and where to read more."""
+        """Raises InvalidArgs with the message and a hint to --help."""
         raise InvalidArgs(message, f"see: {self.prog} --help")

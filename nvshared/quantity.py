@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes, shares and times as people write them: 40GiB, 512M, 75%, 30, 500ms.
+"""Parses sizes, shares and times as users write them: 40GiB, 512M, 75%, 30, 500ms.
 
-Each function takes the text and gives the value, or raises ValueError with a
-sentence on what would have been right; whoever read the text adds where it stood. `counted`
-and `sized` are the other way round.
+Each function converts a text to a value, or raises ValueError with a sentence on what is valid; the
+caller adds where the text was found. `counted`, `rounded` and `sized` convert values to texts.
 """
 
 import re
@@ -22,30 +21,30 @@ TIMES = {
     "": SECOND, "s": SECOND, "ms": MILLISECOND, "us": 1, "min": 60 * SECOND, "h": 3600 * SECOND,
     "d": 86400 * SECOND,
 }
-LONGEST_TQ = 86_400                     # seconds; longer turns are a mistake, such as ms for s
+LONGEST_TQ = 86_400                     # seconds; a longer quantum is probably a wrong unit
 LONGEST_TIME = 0xFFFF_FFFF              # seconds; what a D-Bus `u` holds
 UNITLESS_LEAST = MIB                    # bytes; a smaller number without a unit is a mistake
 LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
-OFF = 1                                 # byte, which no block fits
+OFF = 1                                 # limit in bytes that means off, as no block fits into it
 HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
 class Amount(NamedTuple):
-    """Bytes, either outright or as a share of something whose size is known later."""
+    """An absolute number of bytes, or a share of a size that is known later."""
 
     bytes: int = 0
     share: float | None = None          # 0 to 1
 
     def of(self, whole: int) -> int:
-        """In bytes, where the whole has `whole` bytes."""
+        """Returns the amount in bytes, for a size of `whole` bytes."""
         return self.bytes if self.share is None else int(self.share * whole)
 
 
 class Endpoint(NamedTuple):
-    """Where to listen."""
+    """An address and TCP port to listen on."""
 
-    address: str                        # of IPv4 or IPv6; "" for all of both
+    address: str                        # IPv4 or IPv6; "": all addresses of both
     port: int
 
     def __str__(self) -> str:
@@ -99,7 +98,7 @@ def milliseconds(text: str) -> int:
 
 
 def whole(text: str, least: int, most: int, words: str = "") -> int:
-    """A whole number of a range; `words`: what would have been right, where more is to be said."""
+    """Parses a whole number of a range. `words`: the error message, if not the default."""
     # Python refuses to convert thousands of digits, with an error of its own.
     if re.fullmatch(r"\d{1,20}", text, re.ASCII) and least <= int(text) <= most:
         return int(text)
@@ -119,7 +118,7 @@ def limit(text: str) -> int:
 
 
 def limit_or_off(text: str) -> int:
-    """The same, or OFF."""
+    """Parses a limit in bytes, or "off" as OFF."""
     return OFF if text == "off" else limit(text)
 
 
@@ -183,7 +182,7 @@ def _is_address(text: str) -> bool:
         family, text = socket.AF_INET6, text[1:-1]
     try:
         socket.inet_pton(family, text)
-    except (OSError, ValueError):       # the latter for what is not ASCII, or has a zero in it
+    except (OSError, ValueError):       # ValueError: the text is not ASCII, or contains a NUL
         return False
     return True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals between objects: a list of functions to call, at once and in order.
+"""Signals between objects: lists of functions that are called synchronously and in order.
 
     class GPU:
         def __init__(self) -> None:
@@ -8,9 +8,9 @@
     gpu.turn_started.connect(publish)      # publish(client) from now on
     gpu.turn_started.emit(client)
 
-The one who emits does not know who listens and must not suffer for it: a
-listener that raises is reported with its traceback, and the others are called
-all the same. A hand-over never fails because the bus did.
+The emitting object does not know the listeners. If a listener raises an exception, it is logged
+with its traceback, and the other listeners are called nevertheless. So a failure of the bus cannot
+make a hand-over fail.
 """
 
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Signal(Generic[*Values]):
-    """A named list of listeners, each called with what `emit` is given."""
+    """A named list of listeners, each called with the arguments of `emit`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Signal(Generic[*Values]):
         return disconnect
 
     def emit(self, *values: *Values) -> None:
-        """Calls all who were listening when this began."""
+        """Calls all functions that are connected when emit() begins."""
         for listener in tuple(self._listeners):
             try:
                 listener(*values)

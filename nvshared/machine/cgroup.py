@@ -22,7 +22,7 @@ from nvshared.machine.tenant import DEPTH, OTHERS
 
 STANDARD = ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
-ESCAPED = re.compile(r"\\([0-7]{3})")   # a blank, or another separator
+ESCAPED = re.compile(r"\\([0-7]{3})")   # mountinfo's escape of a blank or another separator
 TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
 STEPS_MOST = 16                         # steps of a job that are examined
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"

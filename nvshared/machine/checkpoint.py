@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's checkpoints of processes, by nvshare-checkpoint (libhook/checkpoint).
 
-It is a program of its own, since the daemon has no CUDA and no rights. Where systemd offers it on a
-socket, it runs there as root; otherwise the daemon starts it, with the rights it has itself. Each
-command does what is missing from the state in which it finds the process, so it can be repeated
-after anything.
+nvshare-checkpoint is a separate program, because the daemon has neither CUDA nor privileges. If
+systemd offers it on a socket, it runs as root; otherwise the daemon starts it with its own
+privileges. Each command does the steps that are missing in the current state of the process, so a
+command can be repeated after any failure.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class NotAsked(NvshareError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the driver."""
+    """One call of the driver, with its result."""
 
     name: str
     code: int                           # CUresult; -1: it was not called
@@ -37,11 +37,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a command."""
+    """The result of a command."""
 
     state: str                          # running, locked, checkpointed, failed, none
     steps: tuple[Step, ...] = ()
-    held: tuple[tuple[int, str], ...] = ()      # processes and their tags, of the command held
+    held: tuple[tuple[int, str], ...] = ()      # pids and tags, in reply to the command "held"
 
     @property
     def trouble(self) -> str:
@@ -51,9 +51,9 @@ class Answer:
 
 
 def parse(said: str) -> Answer:
-    """The lines of nvshare-checkpoint; without its last one the state is none.
+    """Parses the lines of nvshare-checkpoint. Without the last line the state is "none".
 
-    Raises ValueError if a number in them is none.
+    Raises ValueError if a number is malformed.
     """
     steps, held, state = [], [], "none"
     for line in said.splitlines():
@@ -70,11 +70,11 @@ def parse(said: str) -> Answer:
 async def ask(
     command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = "",
 ) -> Answer:
-    """Has `command` (of libhook/checkpoint/nvshare_checkpoint.c) carried out.
+    """Sends a command of libhook/checkpoint/nvshare_checkpoint.c and returns the result.
 
     `pid`: 0 for a command without one. `pairs`: UUIDs of cards, old and new.
 
-    Raises NotAsked if nothing can carry it out; NvshareError if the answer is late or malformed.
+    Raises NotAsked if the command was not sent, NvshareError if the answer is late or malformed.
     """
     words = [command, *([str(pid)] if pid else []), *([tag] if tag else []),
              *(f"{old}={new}" for old, new in pairs)]
@@ -83,8 +83,8 @@ async def ask(
     asked = False
     try:
         async with asyncio.timeout(PATIENCE):
-            # systemd's socket takes what is sent though no helper can be run, so it has to answer
-            # before the command is sent; the one of before may have ended meanwhile.
+            # systemd's socket accepts data even if no helper can be started, and an idle helper may
+            # have ended. So a helper must answer a harmless command before it gets this one.
             said = ""
             if _idle:
                 helper = _idle.pop()
@@ -105,13 +105,13 @@ async def ask(
     except OSError as error:
         _end(helper)
         raise _error(f"nvshare-checkpoint cannot be used: {error.strerror}", asked) from error
-    except ValueError as error:         # of parse(), or of a line without end
+    except ValueError as error:         # from parse(), or from readline() for an overlong line
         _end(helper)
         raise _error(f"nvshare-checkpoint answers nonsense: {error}", asked) from error
     except BaseException:
         _end(helper)
         raise
-    if _idle or answer.state == "none":   # it has ended, or will not do better
+    if _idle or answer.state == "none":   # one idle helper is enough; "none": it failed or ended
         _end(helper)
     else:
         _idle.append(helper)
@@ -130,7 +130,7 @@ class _Helper(NamedTuple):
     process: asyncio.subprocess.Process | None      # None: systemd has started it
 
     async def ask(self, line: str) -> str:
-        """All lines of its answer; fewer if it ends."""
+        """Sends a line. Returns the lines of the answer; not all of them if the helper ends."""
         self.writer.write(line.encode() + b"\n")
         said = ""
         while answer := (await self.reader.readline()).decode(errors="replace"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory for swapped memory: whether it can hold any, and its files. All of this may block."""
+"""Tests a directory for swapped memory, and opens files in it. All functions may block."""
 
 import os
 from pathlib import Path
@@ -8,14 +8,14 @@ from nvshared.units import GIB
 
 SECTOR = 512                            # bytes; the unit of st_blocks
 MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-ELSEWHERE = frozenset({                 # a server or a program answers, or does not
+ELSEWHERE = frozenset({                 # file systems that depend on a server or another program
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "afs", "gfs2", "ocfs2",
     "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",
 })
 
 
 def fault(directory: Path, size: int) -> str:
-    """Why the directory cannot hold `size` bytes of swapped memory; "" if it can."""
+    """Returns why the directory cannot hold `size` bytes of swapped memory; "": it can."""
     try:
         folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -47,7 +47,7 @@ def fault(directory: Path, size: int) -> str:
 
 
 def open_file(directory: Path, *, direct: bool = True) -> int:
-    """A new file without a name, so that nothing is left of it after a crash. Raises OSError."""
+    """Opens a new unnamed file, which the kernel removes after a crash, too. Raises OSError."""
     flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     try:
         return os.open(directory, flags, 0o600)
@@ -58,12 +58,12 @@ def open_file(directory: Path, *, direct: bool = True) -> int:
 
 
 def written(descriptor: int) -> int:
-    """Bytes of the disk that a file takes."""
+    """Returns the bytes that a file occupies on the disk."""
     return os.fstat(descriptor).st_blocks * SECTOR
 
 
 def _file_system(descriptor: int) -> str:
-    """Its type, by the kernel's number of the mount."""
+    """Returns the type of a descriptor's file system, found by its mount id; "": not found."""
     info = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").split()
     number = info[info.index("mnt_id:") + 1]
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):

@@ -112,7 +112,7 @@ def started(pid: int) -> int | None:
 
 
 def has_ended(pid: int, started_at: int | None) -> bool:
-    """Whether a process that started then holds no files any more, be its parent told or not."""
+    """Whether the process with this pid and start time has ended, or is a zombie without files."""
     state = process(pid, "stat").rpartition(")")[2][:2].strip()
     return state in ("Z", "X") or started(pid) != started_at
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver's management library (NVML) knows of the cards. Nobody else imports pynvml.
+"""Queries the driver's management library (NVML). Only this module imports pynvml.
 
-NVML calls can take seconds (a card being reset, a driver being unloaded), so
-outside of start they are made in threads of their own, one for each card
-(sampler.py). The library is found by the loader's rules, so LD_LIBRARY_PATH
-leads to the simulated one.
+NVML calls can take seconds (a card is reset, a driver is unloaded). So after the start they are
+made in one thread per card (sampler.py). The loader finds the library, so LD_LIBRARY_PATH can
+select the simulated one.
 
-Drivers and cards differ in what they answer, and pynvml raises more than NVMLError: for text that
-is no UTF-8, for a function that the library lacks. So whatever a question about a card raises is
-that card's trouble: its figure is absent, or the card is left out, and the others are not.
+Drivers and cards support different queries, and pynvml raises other exceptions than NVMLError, too:
+for text that is not UTF-8, or for a function that the library lacks. So any exception of a query
+concerns only its card: the figure is absent, or the card is left out.
 """
 
 import ctypes
@@ -31,43 +30,44 @@ Value = TypeVar("Value")
 
 UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-# Errors (Xid) that a program causes, and that end with it: 13 and 31 are its wrong instructions
-# and addresses, 43 and 45 its end after them, 68 the video processor's, 109 a switch of contexts.
+# Errors (Xid) that a program causes and that do not outlast it: 13 invalid instructions, 31
+# invalid addresses, 43 and 45 the end of such a program, 68 of the video processor, 109 a timeout
+# of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
-FAULT_WAIT = 60_000                     # milliseconds for which NVML waits for one
+FAULT_WAIT = 60_000                     # milliseconds; maximum of one wait for an error event
 FAULT_PAUSE = 5.0                       # seconds after NVML has refused to wait
 
-# There since the kernel module is loaded. Where our unit loads it, systemd has not known the
-# numbers of its devices before, so the first daemon may not open them.
+# Exists once the kernel module is loaded. If nvshared.service itself loads the module, systemd did
+# not know the device numbers when it set up DeviceAllow=, so the first daemon cannot open them.
 LOADED = Path("/proc/driver/nvidia/version")
 
 
 def uuid_bytes(uuid: str) -> bytes:
-    """A UUID, "GPU-" and 36 characters, as cuDeviceGetUuid gives it: 16 bytes."""
+    """Converts a UUID of NVML ("GPU-" and 36 characters) to the 16 bytes of cuDeviceGetUuid."""
     return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What does not change about a card."""
+    """The constant properties of a card."""
 
     index: int                          # NVML's, in the order of PCI addresses
     uuid: str                           # "GPU-" and 36 characters
     name: str                           # "NVIDIA H200"
     pci_bus_id: str                     # "00000000:17:00.0"
     memory_total: int                   # bytes
-    mig: bool = False                   # divided into instances when it was found
-    linked: frozenset[str] = frozenset()    # UUIDs of the cards that it reaches over NVLink,
-    reached: frozenset[str] = frozenset()   # and of all whose memory it can use
+    mig: bool = False                   # MIG was on when the card was found
+    linked: frozenset[str] = frozenset()    # UUIDs of the cards that it reaches over NVLink
+    reached: frozenset[str] = frozenset()   # UUIDs of all cards whose memory it can access
 
     @cached_property
     def uuid_bytes(self) -> bytes:
-        """As cuDeviceGetUuid gives it: 16 bytes."""
+        """The UUID as 16 bytes, as cuDeviceGetUuid returns it."""
         return uuid_bytes(self.uuid)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All the names a person may call it by, in lower case."""
+        """All names of the card that users can give, in lower case."""
         pci = self.pci_bus_id.lower()
         return frozenset({
             str(self.index),
@@ -83,40 +83,40 @@ class Facts:
 class Process:
     """A process with a context on the card."""
 
-    pid: int                            # in the pid namespace of the driver's view
-    memory: int | None                  # bytes; None where the driver will not say
-    host: int = 0                       # bytes of host memory that is its own
+    pid: int                            # in the pid namespace that the driver reports
+    memory: int | None                  # bytes on the card; None: the driver does not report it
+    host: int = 0                       # bytes of its private host memory
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What changes; None where the card or its driver cannot say."""
+    """The changing figures of a card; None: the card or its driver does not report the figure."""
 
-    memory_used: int | None = None      # bytes, by everybody
+    memory_used: int | None = None      # bytes, of all processes and the driver
     utilisation: float | None = None    # 0 to 1, share of the last period with a kernel running
     temperature: int | None = None      # degrees Celsius
     power: float | None = None          # watts
     processes: tuple[Process, ...] | None = None
-    trouble: str = ""                   # why the first figure is absent; "": it is not
+    trouble: str = ""                   # why `memory_used` is absent; "": it is present
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How the administrator has set a card; False where it cannot say."""
+    """The administrator's settings of a card; False: the mode is off or unknown."""
 
-    exclusive: bool = False             # one process at a time, or none
-    mig: bool = False                   # divided into instances
+    exclusive: bool = False             # compute mode exclusive or prohibited
+    mig: bool = False                   # MIG is on
 
 
 class NVML:
-    """The library, initialised. Calls may block; make those about a card in one thread at a time.
+    """The initialised library. Calls may block; query a card in one thread at a time.
 
-    Cards are looked up when they are found, and again after a failure: to find one by its UUID
-    the library may ask others, and would wait for one that does not answer.
+    Handles of cards are kept, and looked up again only after a failure: a lookup by UUID may make
+    the library query other cards, too, and wait for one that does not respond.
     """
 
     def __init__(self) -> None:
-        """Raises NoDriver with what to do about it."""
+        """Raises NoDriver with a hint for the user."""
         self._nvml = _library()
         self._handles: dict[str, Any] = {}      # by UUID
         try:
@@ -125,7 +125,7 @@ class NVML:
             raise _no_driver(self._nvml, error) from error
 
     def find(self) -> tuple[Facts, ...]:
-        """All cards that answer. Raises NoGPU when there is none."""
+        """Returns all cards that respond. Raises NoGPU if there is none."""
         nvml = self._nvml
         try:
             found = self._nvml.nvmlDeviceGetCount()
@@ -146,7 +146,7 @@ class NVML:
             reached=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_WRITE)) for card in cards)
 
     def _peers(self, card: Facts, cards: Iterable[Facts], capability: int) -> frozenset[str]:
-        """UUIDs of the other cards that NVML says it reaches in this way."""
+        """Returns UUIDs of the cards that this card reaches with a peer-to-peer capability."""
         nvml, handle = self._nvml, self._handles[card.uuid]
 
         def reaches(other: Facts) -> bool:
@@ -154,7 +154,7 @@ class NVML:
                 status = self._ask(lambda: nvml.nvmlDeviceGetP2PStatus(
                     handle, self._handles[other.uuid], capability))
             except GPULost:
-                return False            # its first sample says so, too
+                return False            # the first sample reports the loss
             return bool(status == nvml.NVML_P2P_STATUS_OK)
 
         return frozenset(
@@ -162,11 +162,11 @@ class NVML:
             if other is not card and not (card.mig or other.mig) and reaches(other))
 
     def driver(self) -> str:
-        """The driver's version, "580.159"; "unknown" where it does not say."""
+        """Returns the driver's version, such as "580.159"; "unknown" if the query fails."""
         return _text(self._ask(self._nvml.nvmlSystemGetDriverVersion) or "unknown")
 
     def mode(self, uuid: str) -> Mode:
-        """How one card is set. Raises NvshareError when it does not answer."""
+        """Returns the administrator's settings of a card. Raises NvshareError if not found."""
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -178,7 +178,7 @@ class NVML:
         )
 
     def sample(self, uuid: str) -> Sample:
-        """Asks one card. Raises GPULost when it is gone, NvshareError when it is not found."""
+        """Samples one card. Raises GPULost if it is lost, NvshareError if it is not found."""
         nvml = self._nvml
         try:
             handle = self._handles.get(uuid) or nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -190,7 +190,7 @@ class NVML:
         try:
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         except Exception as error:
-            del self._handles[uuid]     # the next question looks for the card anew
+            del self._handles[uuid]     # the next sample looks the card up again
             self._demand_card(error)
             trouble = f"NVML does not say how much memory is in use: {self._words(error)}"
         utilisation = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
@@ -210,9 +210,9 @@ class NVML:
         )
 
     def watch_faults(self, uuids: Iterable[str], tell: Callable[[str, str], None]) -> None:
-        """Calls `tell` with a card's UUID and words for each error that is no program's own.
+        """Calls `tell` with a card's UUID and a text for each error not caused by a program.
 
-        Blocks for as long as a card can say such things. A card that NVML loses is left out.
+        Blocks while at least one card reports errors. Cards that NVML loses are left out.
         """
         nvml = self._nvml
         uuids = tuple(uuids)
@@ -226,11 +226,11 @@ class NVML:
                 nvml.nvmlEventSetFree(events)
                 time.sleep(FAULT_PAUSE)
         except Exception as error:
-            # Such as a driver that is unloaded: the figures of the cards say what becomes of them.
+            # For example, the driver is unloaded: then the samples of the cards fail, too.
             logger.warning("errors of the GPUs are not heard: %s", self._words(error))
 
     def _register(self, events: Any, uuids: Iterable[str]) -> dict[int | None, str]:
-        """Has cards put their errors into a set of events. Returns them by NVML's address."""
+        """Registers cards with a set of events. Returns their UUIDs by address of NVML's handle."""
         nvml = self._nvml
         cards: dict[int | None, str] = {}
         for uuid in uuids:
@@ -246,7 +246,7 @@ class NVML:
     def _hear(
         self, events: Any, cards: Mapping[int | None, str], tell: Callable[[str, str], None],
     ) -> None:
-        """Tells of errors until NVML refuses to wait for more, as it does when one card is lost."""
+        """Reports errors until NVML's wait fails, as it does after a card is lost."""
         nvml = self._nvml
         while True:
             try:
@@ -284,7 +284,7 @@ class NVML:
         )
 
     def _memory_total(self, handle: Any) -> int:
-        """Bytes. Raises NvshareError for a card without any of its own."""
+        """Returns the card's memory in bytes. Raises NvshareError if it has no own memory."""
         nvml = self._nvml
         total = 0
         try:
@@ -293,7 +293,7 @@ class NVML:
             if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
                 raise
         if not total:
-            # Such as GB10 and Jetson: what left the card would lie in the same memory as before.
+            # For example GB10 and Jetson: evicted memory would stay in the same physical memory.
             raise NvshareError("it has no memory of its own, but the host's, which is not shared")
         return total
 
@@ -302,7 +302,7 @@ class NVML:
         return bool(mode == self._nvml.NVML_DEVICE_MIG_ENABLE)
 
     def _ask(self, question: Callable[[], Value]) -> Value | None:
-        """Cards differ in what they can say; what they cannot is unknown. Raises GPULost."""
+        """Makes a query. Returns None if it fails. Raises GPULost if the card is lost."""
         try:
             return question()
         except Exception as error:
@@ -311,13 +311,13 @@ class NVML:
             return None
 
     def _demand_card(self, error: Exception) -> None:
-        """Raises GPULost if it says that the card is gone."""
+        """Raises GPULost if the error means that the card is lost."""
         lost = (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_NOT_FOUND)
         if getattr(error, "value", None) in lost:
             raise GPULost(self._words(error)) from error
 
     def _words(self, error: Exception) -> str:
-        """NVML's own, ours, or those of a fault in pynvml."""
+        """Returns the text of an error, with the type if it is not of NVML or nvshared."""
         plain = isinstance(error, (self._nvml.NVMLError, NvshareError))
         return str(error) if plain else f"{type(error).__name__}: {error}"
 
@@ -334,7 +334,7 @@ def _library() -> Any:
 
 
 def _no_driver(nvml: Any, error: Exception) -> NoDriver:
-    """What NVML's error at its start means."""
+    """Returns the exception for an error of NVML's initialisation."""
     match getattr(error, "value", None):
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return NoDriver(

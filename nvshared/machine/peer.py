@@ -202,8 +202,8 @@ def _owner_of(controllers: str, path: str) -> int | None:
 
 
 def _contained(pid: int) -> bool:
-    """Whether it is in another pid or user namespace than the daemon, or may be."""
-    # The first line is its name, in which the kernel escapes the newline but no other line break.
+    """Whether a process is, or may be, in another pid or user namespace than the daemon."""
+    # The Name line may contain any line break except the newline, which the kernel escapes.
     status = _read(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
     users = _read(pid, "uid_map")
@@ -225,6 +225,6 @@ def own_users() -> str:
 def _read(pid: int, name: str, longest: int = 4096) -> str:
     try:
         with (host.PROCESSES / str(pid) / name).open("rb") as file:
-            return os.fsdecode(file.read(longest))  # no two names become alike
+            return os.fsdecode(file.read(longest))  # keeps invalid UTF-8, so names stay distinct
     except OSError:
         return ""

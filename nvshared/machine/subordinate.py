@@ -30,7 +30,7 @@ def owner(uid: int) -> int:
 
 
 def lenders() -> Callable[[int], int | str]:
-    """Returns a function that gives the same as written in the file, a name or a number.
+    """Returns a function from a user id to its user as written in the file: a name or a number.
 
     Does not block: no user is looked up. The function does not notice later changes of the file.
     """

@@ -96,7 +96,7 @@ ROOTS = re.compile(
     rf"|{BOXES.pattern}|{RUNTIME.pattern}"
 )
 DEPTH = 32                              # directories of a path that are read, from the root
-STRANGE = object()                      # of a path that is not understood
+STRANGE = object()                      # result for a path that is not understood
 ROOT = 0
 OTHERS = -1                             # of a directory: users other than its owner can write to it
 OwnerOf = Callable[[str, str], int | None]
@@ -154,8 +154,11 @@ def tenants(
 def locate(
     cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen, job_of: JobOf = unnamed,
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """The same; if only its user is known, also the paths with directories named by root that are
-    not understood: an administrator should hear of them."""
+    """Returns the tenants of a process, and cgroup paths to report to the administrator.
+
+    These are the paths with names given by root that are not understood, if no tenant but the user
+    was found.
+    """
     beside = dict(_lines(own))
     found = [
         (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
@@ -187,7 +190,10 @@ def _lines(cgroup: str) -> list[tuple[str, str]]:
 def _of_path(
     controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf = unnamed,
 ) -> Tenant | object | None:
-    """None: only its user's sessions, or started for that user. STRANGE: not understood."""
+    """Returns the tenant that a path names.
+
+    None: the path has only directories of a user's sessions. STRANGE: it is not understood.
+    """
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
     out = "/.." * path.split("/").count("..")   # above the visible directories
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
@@ -237,7 +243,7 @@ def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
 
 
 def _is_of_users(folder: str, above: list[str]) -> bool:
-    """Whether root created it for programs that users start."""
+    """Whether root created the directory for programs that users start."""
     if SESSION.fullmatch(folder):
         # init.scope at the top: a system whose first process and its children stay in that group.
         return any(map(USERS.fullmatch, above)) or (folder == "init.scope" and not above)

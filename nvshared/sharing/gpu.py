@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU: a scheduler, what NVML knows about the card, and the clients on it.
 
-The scheduler decides and has no clock, timer or socket. This gives it those: events go in with
-the time, orders go out to the clients' links, one timer is armed for the scheduler's next
-deadline, and signals say what people want to know. What the scheduler knows (figures, orders
-under way, settings) is asked of it and kept nowhere else.
+The scheduler decides, but has no clock, timer or socket. A GPU object provides these: it passes
+events with the time to the scheduler, sends orders to the clients' links, arms one timer for the
+scheduler's next deadline, and emits signals for user interfaces. State of the scheduler (figures,
+open orders, settings) is read from the scheduler and not copied.
 
-Everything happens at once, in the order in which events arrive. An event caused while another
-is being handled (a link breaks while we send) waits until that one is done. Programs get their
-orders before people hear of anything; `changed` announces all of a few milliseconds together.
+Events are handled synchronously, in the order of their arrival. An event caused while another is
+being handled (a link breaks during a send) waits until that one is done. Orders are sent before
+signals are emitted; `changed` combines the changes of ANNOUNCE_WITHIN.
 """
 
 import logging
@@ -38,67 +38,67 @@ from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
-# Changes are looked for once in so long, not at each of a thousand clients' records.
+# Properties are compared once per this interval, not after each record of a thousand clients.
 ANNOUNCE_WITHIN = 5 * MILLISECOND
-OVERDUE = 5 * SECOND                    # a timer that is so late does not come any more
+OVERDUE = 5 * SECOND                    # a deadline that is so long past means that timers fail
 
 logger = logging.getLogger(__name__)
 
 
 class Link(Protocol):
-    """The way to a client's hook."""
+    """Sends orders to a client's hook."""
 
     def order(self, order: actions.Order) -> None:
         """Sends an order. Must not raise; a broken link reports that its client left."""
 
 
 class Parkable(Protocol):
-    """The way to a client's hook, where its process can be checkpointed."""
+    """Sends parking requests to the hook of a client whose process can be checkpointed."""
 
     @property
     def wanted(self) -> bool:
-        """A thread waits for the driver."""
+        """Whether a thread of the parked program waits for the driver."""
 
     async def park(self, *, ahead: bool) -> None:
-        """Has the hook keep all threads out of the driver; `ahead`: unless one wants the GPU.
+        """Makes the hook keep all threads out of the driver; `ahead`: unless one wants the GPU.
 
         Raises NvshareError with the reason if it does not."""
 
     def leave_card(self) -> None:
-        """The process is checkpointed."""
+        """Notes that the process has been checkpointed."""
 
     def stay(self) -> None:
-        """It was not, and goes on."""
+        """Lets the program go on, as its process was not checkpointed."""
 
     def return_to(self, gpu: "GPU") -> None:
-        """It runs again, on this card."""
+        """Lets the program go on, as its process was restored on this card."""
 
 
 class Client:
-    """One process on one GPU. Figures are as of its last record; bytes and microseconds."""
+    """One process on one GPU. Figures are from its last record, in bytes and microseconds."""
 
     def __init__(self, id: int, gpu: "GPU", peer: Peer, link: Link) -> None:
         self.id = id                    # unique while the daemon runs, never used again
         self.gpu = gpu
         self.peer = peer
         self.link = link
-        self.terms = ClientTerms()      # what is set for it
-        self.held_before = 0            # microseconds with its gate open, under earlier daemons
-        self.waited_before = 0          # microseconds it waited for its gate, likewise
-        self.pod: Pod | None = None     # that it is in, once its names are known
-        self.domains: tuple[str, ...] = ()  # limits of host memory that it is under, by name
-        self.private = 0                # bytes of memory of its process alone, when it joined
+        self.terms = ClientTerms()
+        self.held_before = 0            # us with its gate open, under earlier daemons or cards
+        self.waited_before = 0          # us it waited for its gate, under earlier daemons or cards
+        self.pod: Pod | None = None     # the pod that contains the process, once names are known
+        self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
+        self.private = 0                # bytes of private memory of its process, when it joined
         self.recent = RecentTurns()
-        self.gang = ""                  # with which it takes turns, by name (gangs.py); "": none
+        self.gang = ""                  # name of its gang, see gangs.py; "": none
         self.inflight_page = InflightPage()
         self.parkable: Parkable | None = None
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
         self.leaving = False            # it is suspended, so that it can be parked
-        self.unparkable = ""            # why the driver does not checkpoint it; "": it may
-        self.park_after = 0             # us: as idle as it is, it is not parked before
-        self.has_library = True         # else the daemon answers in its place, see unshared.py
-        self.moved = ""                 # why it was moved here, if no user had asked for it
-        self.tries = 0                  # of balancing.py to move it
+        self.unparkable = ""            # why the driver can never checkpoint it; "": it may
+        self.park_after = 0             # us: earliest time to park it for its idleness
+        self.has_library = True         # False: the daemon answers for it (unshared.py)
+        self.moved = ""                 # why balancing.py moved it to this card; "": it did not
+        self.tries = 0                  # number of attempts of balancing.py to move it
 
     def __str__(self) -> str:
         return f"{self.name}[{self.peer.pid}]"
@@ -110,8 +110,10 @@ class Client:
 
     @property
     def account(self) -> str:
-        """That its claims count for (scheduler/trust.py). Without the library the driver makes
-        them, and all count."""
+        """The account to which its claims are charged (scheduler/trust.py).
+
+        "" without the library: its figures are NVML's, so all of them count.
+        """
         return self.peer.account if self.has_library else ""
 
     @property
@@ -167,44 +169,44 @@ class Client:
 
     @property
     def view(self) -> ClientView:
-        """How the scheduler sees it: state, room, commit, times, counters."""
+        """The scheduler's view of the client: state, room, commit, times, counters."""
         return self.gpu.snapshot().clients[self.id]
 
     @property
     def usage(self) -> Usage:
-        """All that the client has used of the card, until now."""
+        """The client's use of the card since it joined, until now."""
         return self.gpu.scheduler.usage(self.id, self.gpu.now)
 
     @property
     def held(self) -> int:
-        """Microseconds with its gate open since it came, under earlier daemons too."""
+        """Microseconds with its gate open, under earlier daemons and on earlier cards too."""
         return self.held_before + self.usage.held
 
     @property
     def waited(self) -> int:
-        """Microseconds in which it wanted its gate open, likewise."""
+        """Microseconds in which it waited for its gate, earlier daemons and cards included."""
         return self.waited_before + self.usage.waited
 
     @property
     def waiting(self) -> int:
-        """How long it has been waiting, this time; 0: it does not."""
+        """Microseconds since it began to wait; 0: it does not wait."""
         waiting = self.view.waiting
         return 0 if waiting is None else waiting + self.gpu.since()
 
     @property
     def idle(self) -> int:
-        """How long it has been idle, this time; 0: it waits, or may use the card."""
+        """Microseconds since it became idle; 0: it waits, or may use the card."""
         return 0 if self.view.idle is None else self.view.idle + self.gpu.since()
 
     @property
     def position(self) -> int:
-        """In the queue; 1: it is next; 0: it stands in none."""
+        """Its position in the queue; 1: it is next; 0: it is not queued."""
         wait = self.gpu.snapshot().waits.get(self.id)
         return 0 if wait is None else wait.position
 
     @property
     def expected(self) -> int | None:
-        """About how much longer it waits; 0: it does not; None: nobody can tell."""
+        """Estimated microseconds until its turn; 0: it does not wait; None: unknown."""
         if self.view.waiting is None:
             return 0
         wait = self.gpu.snapshot().waits.get(self.id)
@@ -212,8 +214,11 @@ class Client:
 
     @property
     def turns(self) -> list[tuple[int, int, int, int, str]]:
-        """Its last ones, the latest first: how long ago one began, how long it lasted, how long it
-        was waited for, the bytes brought in for it, and why it ended ("": it has not)."""
+        """Its last turns, the latest first.
+
+        Each has: us since its beginning, us it lasted, us the client waited for it, bytes loaded
+        for it, and the reason of its end ("": it has not ended).
+        """
         now = self.gpu.now
         return [
             (now - one.began, one.held if one.reason else now - one.began, one.waited,
@@ -223,29 +228,29 @@ class Client:
 
 
 class GPU:
-    """One card and everything decided about it."""
+    """One card, its scheduler and its clients."""
 
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
         timer: Timer, domains: Domains | None = None, budget: HostBudget | None = None,
         disk: DiskBudget | None = None,
     ) -> None:
-        """`domains`, `budget`, `disk`: of all cards."""
-        self.neighbour = Neighbour(facts.uuid)      # what it has lent; see lending.py
-        self.others: tuple[GPU, ...] = ()           # that might lend
+        """`domains`, `budget` and `disk` are shared by all cards."""
+        self.neighbour = Neighbour(facts.uuid)      # the memory it has lent; see lending.py
+        self.others: tuple[GPU, ...] = ()           # all other cards
         self.facts = facts
-        self.sample = Sample()          # what NVML said last
+        self.sample = Sample()          # NVML's last sample; empty if NVML does not answer
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
-        self.lost = ""                  # why, or "" while it is there
-        self.unsuspendable: dict[int, str] = {}     # why strangers are not suspended, by pid
-        self._faults: dict[str, str] = {}       # what cannot be relied on, by who says so
+        self.lost = ""                  # why the card is lost; "": it is not
+        self.unsuspendable: dict[int, str] = {}     # by pid: why a non-client is not suspended
+        self._faults: dict[str, str] = {}       # faults of the card, by source
         self._witness = Witness()
         self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
-        # Calls what it is given once the sample is fresh, or will not be. A sampler takes it over.
+        # Calls its argument once the sample is fresh, or NVML is too late. Set by the sampler.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
-        # Emitted before the client is added, with the memory that it brings.
+        # Emitted before the scheduler knows the client, with the memory that its HELLO reports.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
         self.client_new: Signal[Client] = Signal("client_new")
         # Emitted at the end of a client, before its figures are dropped.
@@ -273,11 +278,11 @@ class GPU:
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
-        self.decisions = Durations()    # what the scheduler took for each event
+        self.decisions = Durations()    # time that the scheduler needed per event
         self._broken = False
         self._disarm: Callable[[], None] | None = None
         self._published = self._properties()
-        self._news = False              # something happened that people may want to know
+        self._news = False              # properties may have changed since the last announcement
         self._announcing = False
         self._arm()
 
@@ -286,7 +291,7 @@ class GPU:
 
     @property
     def settings(self) -> Settings:
-        """What its scheduler goes by."""
+        """The settings of its scheduler."""
         return self.scheduler.settings
 
     @property
@@ -296,12 +301,12 @@ class GPU:
 
     @property
     def tq_usec(self) -> int:
-        """The quantum in force; where it is auto and nobody waits, the last that was."""
+        """The quantum in force; if it is auto and no client waits, the last one."""
         return self.snapshot().quantum if self.settings.tq is None else self.settings.tq
 
     @property
     def tq_auto(self) -> bool:
-        """Whether the quantum follows from what hand-overs cost."""
+        """Whether the quantum is computed from the cost of hand-overs."""
         return self.settings.tq is None
 
     @property
@@ -316,7 +321,7 @@ class GPU:
 
     @property
     def fault(self) -> str:
-        """Why it cannot be relied on, in words; "" while it can."""
+        """The faults of the card, in words; "": none."""
         return self.lost or ", ".join(self._faults.values())
 
     @property
@@ -326,36 +331,37 @@ class GPU:
 
     @property
     def strangers(self) -> dict[int, int]:
-        """Bytes of the card that processes hold which are no clients, as NVML said last."""
+        """Bytes of the card by pid, of processes that are not clients, in NVML's last sample."""
         ours = {client.peer.pid for gpu in (self, *self.others) for client in gpu.clients.values()}
         held = self.sample.processes or ()
         return {one.pid: one.memory or 0 for one in held if one.pid not in ours}
 
     @property
     def may_lend(self) -> bool:
-        """Clients of other cards may borrow of it."""
+        """Whether clients of other cards may borrow memory of this card."""
         return any(one.clients and self.neighbour in one.neighbour.reachable for one in self.others)
 
     @property
     def queue_length(self) -> int:
-        """How many clients wait to become holders."""
+        """The number of clients that wait to become holders."""
         return self.snapshot().queue_length
 
     @property
     def occupied(self) -> dict[int, int]:
-        """Bytes of the card each client says it holds, those of its neighbours included."""
+        """Bytes of the card by client id: clients' reports, and loans to other cards' clients."""
         own = {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
         return own | {id: loan.held for id, loan in self.neighbour.loans.items()}
 
     def see(self, sample: Sample, before: Mapping[int, int]) -> None:
-        """The driver's figures are these. `before`: `occupied` before it was asked."""
+        """Evaluates the processes of a sample. `before`: `occupied` before the query."""
         if sample.processes is None:
-            return                      # what it said before is the latest that is known
+            return                      # the last known list stays in force
         before_alone = self.neighbour.alone
         unhooked = {one.peer.pid for one in self.clients.values() if not one.has_library}
         foreign = frozenset({*self.strangers, *unhooked.intersection(
             one.pid for one in sample.processes)})
-        # The context of a client may be there before its HELLO.
+        # A new pid may be a client that has a context but has not sent HELLO yet: until the next
+        # sample contains the pid again, it does not end `alone`.
         alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
         self._foreign, self.neighbour.alone = foreign, alone
         if alone != before_alone:
@@ -369,7 +375,7 @@ class GPU:
         self.sampled.emit(sample)
 
     def _first_evidence(self, client: Client, memory: events.Memory) -> events.Evidence:
-        """For what it took while an earlier daemon ran, if that is no lie."""
+        """Returns evidence for the memory that a joining client claims from an earlier daemon."""
         if not memory.filled and not memory.host:
             return events.Evidence(0, 0)
         same = [one for one in self.clients.values() if one.peer.pid == client.peer.pid]
@@ -380,34 +386,34 @@ class GPU:
         return self._witness.evidence((one.id, one.peer.pid, one.memory) for one in clients)
 
     def turns(self) -> bool:
-        """Whether events are still decided here. Tries it with one that changes nothing."""
+        """Whether events are still handled. Tries it with a Tick, which changes nothing."""
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
         handled = self.decisions.count
-        self._decide(events.Tick())     # which is no news to anybody unless it has consequences
+        self._decide(events.Tick())     # not tell(): nothing to announce unless it has effects
         return self.decisions.count > handled
 
     def snapshot(self) -> Snapshot:
-        """How the scheduler sees everything, as of now."""
+        """Returns the scheduler's state after the last event; cached until the next one."""
         if self._snapshot is None:
             self._snapshot = self.scheduler.snapshot()
         return self._snapshot
 
     @property
     def now(self) -> int:
-        """By its clock."""
+        """The current time in microseconds."""
         return self._clock()
 
     def since(self) -> int:
-        """Time since the snapshot."""
+        """Microseconds since the snapshot."""
         return max(0, self.now - self.snapshot().now)
 
     def join(
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
         lender: bytes = b"",
     ) -> None:
-        """A client said HELLO. Raises GPULost if nobody can run here any more."""
+        """Adds a client after its HELLO. Raises GPULost if the card is lost."""
         self._demand()
         account = client.account
         if client.has_library:
@@ -427,10 +433,10 @@ class GPU:
     def _owed(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """What a client has borrowed under an earlier daemon, and the UUID of the lender.
+        """Returns the client's figures with checked `borrowed`, and the UUID of the lender.
 
-        A new client has borrowed nothing, whatever it says, and an earlier one no more than NVML
-        shows of its process on the lender.
+        Only clients of an earlier daemon can have loans. A loan counts up to the bytes that NVML
+        shows for the client's process on the lender.
         """
         found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
         if not found or self.state != "gathering":
@@ -443,7 +449,7 @@ class GPU:
         return memory, found[0].facts.uuid
 
     def leave(self, client: Client) -> None:
-        """A client's connection ended. Harmless when repeated."""
+        """Removes a client whose connection has ended. No-op when repeated."""
         if self.clients.get(client.id) is not client:
             return
         self.client_leaves.emit(client)
@@ -457,7 +463,7 @@ class GPU:
         self.client_removed.emit(client)
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
-        """New settings apply from now on; capacity, total and host budget stay."""
+        """Applies new settings, except for capacity, total, host budget and disk budget."""
         if allowances is not None:
             self.capacity.allowances = allowances
         settings = replace(
@@ -468,37 +474,37 @@ class GPU:
             self.tell(events.SettingsChanged(settings))
 
     def rests(self, client: Client) -> bool:
-        """It holds no turn and owes no answer."""
+        """Whether a client has no turn and no unanswered order."""
         return self.scheduler.rests(client.id)
 
     def expect_context(self, client: Client) -> None:
-        """A client's context comes to the card, or comes back."""
+        """Reserves memory for a client's context, which is created or restored on the card."""
         self.capacity.joined(client.id, client.peer.account)
         self.apply_capacity()
 
     def apply_capacity(self) -> None:
-        """Tells the scheduler if the capacity is no longer what it was."""
+        """Passes the capacity to the scheduler if it has changed."""
         if self.capacity.bytes != self.settings.capacity:
             self.tell(events.CapacityChanged(self.capacity.bytes))
 
     @property
     def host_budget(self) -> int:
-        """Bytes of host memory that its clients may take."""
+        """Bytes of host memory that the clients of this card may use."""
         return self.snapshot().host_budget
 
     def preempt(self) -> None:
-        """If others wait, the present turns end now. Raises GPULost."""
+        """Ends the current turns now if other clients wait. Raises GPULost."""
         self._demand()
         self.tell(events.Preempted())
 
     def lose(self, why: str) -> None:
-        """The card is gone: nobody is scheduled here any more."""
+        """Marks the card as lost, which ends scheduling on it."""
         if not self.lost:
             self.lost = why
             self.tell(events.GPULost())
 
     def set_fault(self, source: str, why: str) -> None:
-        """`source` says that it cannot be relied on; "": that it can."""
+        """Sets the card's fault reported by `source`; `why` is "": no fault any more."""
         if why == self._faults.get(source, ""):
             return
         self._faults[source] = why
@@ -508,7 +514,7 @@ class GPU:
         self._announce_soon()
 
     def tell(self, event: events.Event) -> None:
-        """Something happened: lets the scheduler decide and carries out what it decides."""
+        """Passes an event to the scheduler and carries out its decisions."""
         self._news = True
         self._decide(event)
 
@@ -533,7 +539,7 @@ class GPU:
             self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
 
     def _demand(self) -> None:
-        """Raises GPULost if the card is gone."""
+        """Raises GPULost if the card is lost."""
         if self.lost:
             raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
 
@@ -545,8 +551,8 @@ class GPU:
             decided = self.scheduler.handle(event, now)
         except Exception:
             self.happened.emit(now, event)
-            # A fault of ours. What it knows can no longer be trusted; a daemon that starts
-            # afresh learns everything from its clients' HELLO.
+            # A bug: the scheduler's state may be inconsistent. The daemon ends; the next one
+            # rebuilds the state from the clients' HELLO.
             logger.exception("the scheduler of %s failed at %s", self, event)
             self.lost = "its scheduler failed"
             self._broken = True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All GPUs of the machine, their clients, and the settings that may be changed while running.
 
-The bus, the sessions and the metrics talk to this and to what hangs below it.
-Settings come from the configuration; what is changed at run time lies over it
-and is remembered by the state file, if there is one, until it is reset.
+The bus, the sessions and the metrics use the manager and its GPU objects. Settings come from the
+configuration. Changes at run time override it, and are kept in the state file, if there is one,
+until they are reset.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,32 +36,32 @@ from nvshared.units import MILLISECOND, SECOND
 
 
 class Store(Protocol):
-    """Where overrides outlive a restart."""
+    """Keeps overrides across restarts."""
 
     def save(self, overrides: Overrides) -> Future[None]:
-        """Remembers. The future raises NotKept, and nothing else, if it cannot."""
+        """Saves the overrides. The future raises NotKept, and nothing else, on failure."""
 
 
 class Manager:
-    """Everything that can be looked at and changed."""
+    """The root of all GPUs, clients and settings."""
 
     def __init__(
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         overrides: Overrides | None = None, store: Store | None = None,
         tenancy: Tenancy | None = None, run: Run = here,
     ) -> None:
-        """`run`: Lanes.run, for the disk."""
+        """`run`: Lanes.run, for system calls on the disk tier."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
-        self.gathered: Signal[()] = Signal("gathered")     # clients of a daemon before us have come
+        self.gathered: Signal[()] = Signal("gathered")     # an earlier daemon's clients have joined
         self.domains = Domains()
-        # Whether anything must be looked up before a process, which has so many bytes of host
-        # memory that nobody knows of, is answered; then calls the function once that is done.
-        # Control groups take it over.
+        # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
+        # True: the process's limits are being read, and the function is called after that. False:
+        # its request can be answered at once. Replaced by ControlGroups.
         self.look: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()
@@ -87,23 +87,23 @@ class Manager:
 
     @property
     def tq(self) -> int:
-        """The quantum where a GPU has no own; seconds, rounded up. If it is auto, the longest."""
+        """The default quantum of GPUs in seconds, rounded up; if it is auto, the longest one."""
         return -(-self.tq_usec // SECOND)
 
     @property
     def tq_usec(self) -> int:
-        """The same in microseconds."""
+        """The default quantum of GPUs in microseconds; if it is auto, the longest one."""
         settings = self._effective("")
         return settings.longest_tq if settings.tq is None else settings.tq
 
     @property
     def tq_auto(self) -> bool:
-        """Whether it follows from what hand-overs cost, where a GPU has no own."""
+        """Whether the default quantum is computed from the cost of hand-overs."""
         return self._effective("").tq is None
 
     @property
     def anti_thrash(self) -> AntiThrash:
-        """The mode where a GPU has no own."""
+        """The default anti-thrash mode of GPUs."""
         return self._effective("").anti_thrash
 
     @property
@@ -113,13 +113,13 @@ class Manager:
 
     @property
     def gathering(self) -> bool:
-        """Whether `gathered` is yet to come. If nothing is gathered it never does."""
+        """Whether clients of an earlier daemon are still gathered; `gathered` is emitted after."""
         return self._budget.gathering
 
     def add(self, facts: Facts, sample: Sample, *, gather: bool) -> GPU:
-        """A card was found, and looks like `sample`.
+        """Adds a card. `sample`: its first sample.
 
-        `gather`: there may be clients of a daemon before us, so listen before deciding.
+        `gather`: clients of an earlier daemon may exist, so wait for their HELLO before deciding.
         """
         settings = self._for(facts)
         gpu = GPU(
@@ -153,13 +153,13 @@ class Manager:
         return gpu
 
     def awaits(self, stranger: object) -> None:
-        """A program is connected that has yet to say what it has, and on which card."""
+        """Notes a connected client that must still report its card and memory by HELLO."""
         self._strangers.add(stranger)
         if len(self._strangers) == 1:
             self._tell_all(Awaited(anybody=True))
 
     def met(self, stranger: object) -> None:
-        """It has said so, or it is gone. Harmless for one that nobody awaited."""
+        """Notes that an awaited client has sent HELLO or disconnected. No-op for others."""
         if stranger in self._strangers:
             self._strangers.remove(stranger)
             if not self._strangers:
@@ -170,11 +170,11 @@ class Manager:
             gpu.tell(event)
 
     def next_id(self) -> int:
-        """An id for a client, never used before."""
+        """Returns an id for a client, never used before."""
         return next(self._ids)
 
     def gpu(self, name: str) -> GPU:
-        """By index, UUID or PCI address, as nvidia-smi prints them. Raises NoSuchGPU."""
+        """Returns the GPU with this index, UUID or PCI address. Raises NoSuchGPU."""
         wanted = name.strip().lower()
         for gpu in self.gpus:
             if wanted in gpu.facts.names:
@@ -186,30 +186,30 @@ class Manager:
         )
 
     def gpu_by_uuid(self, uuid: bytes) -> GPU:
-        """By the 16 bytes that cuDeviceGetUuid gives. Raises NoSuchGPU."""
+        """Returns the GPU with the 16 bytes of cuDeviceGetUuid. Raises NoSuchGPU."""
         for gpu in self.gpus:
             if gpu.facts.uuid_bytes == uuid:
                 return gpu
         raise NoSuchGPU(f"there is no GPU with the UUID {uuid.hex()}")
 
     def client(self, id: int) -> Client:
-        """By its id. Raises NoSuchClient."""
+        """Returns the client with this id. Raises NoSuchClient."""
         for client in self.clients:
             if client.id == id:
                 return client
         raise NoSuchClient(f"there is no client {id}; it may have ended")
 
     def clients_by_pid(self, pid: int) -> tuple[Client, ...]:
-        """A process has one client per GPU it uses; none is an answer too."""
+        """Returns the clients of a process, one per GPU that it uses; may be empty."""
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
     def set_quantum(self, usec: int | None, gpu: str = "") -> Future[None]:
-        """For one GPU, or for all; then what single GPUs had of their own is forgotten.
+        """Sets the quantum of one GPU, or of all; the latter removes the values of single GPUs.
 
-        None: it follows from what hand-overs cost. Raises InvalidArgs below a millisecond and
-        beyond LONGEST_TQ, NoSuchGPU. The change holds at once. The future is done when the change
-        is on the disk, and raises NotKept if it will not outlive a restart, as do those of the next
-        one and of reset_settings.
+        `usec`: None: computed from the cost of hand-overs. Raises InvalidArgs below a millisecond
+        and above LONGEST_TQ, and NoSuchGPU. The change applies at once. The future is done when the
+        change is on the disk, and raises NotKept if it was not written. The futures of
+        set_anti_thrash and reset_settings do the same.
         """
         if usec is not None and not MILLISECOND <= usec <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
@@ -229,16 +229,16 @@ class Manager:
         return self._override(gpu, lambda old: replace(old, anti_thrash=value))
 
     def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
-        """Gives a setting of Terms another value for one client.
+        """Changes a setting of one client's Terms.
 
-        Memory that it has allocated already it keeps. Raises NoSuchClient, and InvalidArgs for a
-        compute limit that is not from 1 to 100 or a weight that is not from 1 to 1000.
+        The client keeps memory that it has allocated already. Raises NoSuchClient, and InvalidArgs
+        for a compute limit that is not from 1 to 100 or a weight that is not from 1 to 1000.
         """
         client = self.client(id)
         client.set_terms(client.terms.having(setting, value, by_owner=by_owner))
 
     def drain(self, on: bool) -> None:
-        """Whether we are about to end, so that as many as fit should be on the cards."""
+        """Sets whether the daemon is about to end; all clients that fit are then loaded."""
         if on != self._draining:
             self._draining = on
             self.gangs.drain(on)
@@ -246,14 +246,14 @@ class Manager:
                 gpu.configure(self._for(gpu.facts))
 
     def set_safe_budget(self, size: int) -> None:
-        """How many bytes of host memory may be taken, where nobody has configured it."""
+        """Sets the host budget in bytes, unless it is configured."""
         if self._defaults.safe:
             settings = replace(self._defaults.settings, host_budget=size)
             self._defaults = replace(self._defaults, settings=settings)
             self._budget.resize(size)
 
     def reload(self) -> None:
-        """Reads the configuration again; what was changed at run time still lies over it.
+        """Reads the configuration again. Changes made at run time still override it.
 
         Raises ConfigError, and then nothing has changed.
         """
@@ -262,7 +262,7 @@ class Manager:
         self.tenancy.use(self._defaults.rules)
 
     def reset_settings(self) -> Future[None]:
-        """Forgets what was changed at run time: the configuration holds again."""
+        """Removes all changes made at run time, so that the configuration applies again."""
         return self._set_overrides(Overrides())
 
     def _override(self, gpu: str, change: Callable[[Override], Override]) -> Future[None]:
@@ -272,7 +272,7 @@ class Manager:
             changed = change(old.by_gpu.get(uuid, Override()))
             return self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: changed}))
         everywhere = change(old.everywhere)
-        # What is set for all holds for all: the same setting of single cards is forgotten.
+        # A setting for all cards removes the same setting of single cards.
         same = change(Override())
         by_gpu = {
             uuid: Override(

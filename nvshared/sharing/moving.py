@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose contexts are taken off their card, and put back there or on another one.
+"""Parks programs: checkpoints them off their card, and restores them there or on another card.
 
-    SUSPENDED   its turn is over, and its memory leaves the card as any other's
-    PARKING     its library keeps all threads out of the driver (PARK); the driver checkpoints it
-    PARKED      nothing of it is on the card; its client stands idle in the scheduler
-    RESTORING   its turn has come: the driver restores it, it goes on, and its memory is loaded
+    SUSPENDED   the client's turn is over, and its memory is evicted
+    PARKING     the hook keeps all threads out of the driver (PARK); the driver checkpoints it
+    PARKED      the process has no memory or context on the card; its client is idle
+    RESTORING   the client's turn has come: the driver restores it, and its memory is loaded
 
-A failure leads back: a program that was not checkpointed goes on as before, and the driver's reason
-is kept, since it does not change (`Client.unparkable`). A program that its card cannot restore is
-restored on another of the same kind; until one has room it stays parked, and is tried again.
-nvshare-checkpoint may be killed at any step: how the process stands then, the driver is asked, and
-NVML on which card. The library is told to go on only if the driver says that the process runs.
+If a step fails, the program goes on as before. A driver's reason that cannot change is kept in
+`Client.unparkable`. A program that cannot be restored on its card is restored on another card of
+the same kind. Until one has enough free memory, the program stays parked and is tried again.
+nvshare-checkpoint may be killed at any step. Then the driver is asked for the state of the process,
+and NVML for its card. The hook gets UNPARK only if the driver reports that the process runs.
 
-A parked program wakes when a thread of it calls the driver: it waits for its turn then, as at the
-gate. Which card a program has been moved to, its library is told before any thread goes on, and the
-client joins that card's scheduler by a HELLO, as after a restart of the daemon.
+A parked program wakes when one of its threads calls the driver; the thread waits for the turn, as
+at the gate. After a move the hook gets the new card with UNPARK, before any thread goes on, and the
+client joins the scheduler of that card by a HELLO, as after a restart of the daemon.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from nvshared.units import MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
 
-CLEAR = frozenset({"running", "checkpointed", "failed"})    # of what the driver says of a process
+CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
 
-LOOK = 0.01                             # seconds between looks whether memory has left
-LEAVES_WITHIN = 60.0                    # seconds, or the program is not parked
-AGAIN = 2.0                             # seconds between tries to restore,
-AGAIN_MOST = 60.0                       # and at most, between helpers that fail for an account
-AT_ONCE = 4                             # helpers for an account
-NOT_ASKED = "not asked"                 # instead of a process's state: no helper could be
-# Results of the driver that may be others at the next try: out of memory, and not ready, as where
-# a thread of the process is stopped.
+LOOK = 0.01                             # seconds between checks whether memory has been evicted
+LEAVES_WITHIN = 60.0                    # seconds for the eviction, else the program is not parked
+AGAIN = 2.0                             # seconds between attempts to restore, and the first pause
+AGAIN_MOST = 60.0                       # between failing helpers of an account, which grows to this
+AT_ONCE = 4                             # helpers that run at the same time for an account
+NOT_ASKED = "not asked"                 # in place of a process's state: no helper got the command
+# CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
+# example because a thread of the process is stopped.
 PASSING = frozenset({2, 600})
-PASSES_IN = 60 * SECOND                 # until then the program is not parked for its idleness
-TELLING = 256 * MIB                     # bytes that must have left to teach the pace
-IDLE_LOOK = 1.0                         # seconds between looks for clients that are idle for long
+PASSES_IN = 60 * SECOND                 # after such a result, from which on idleness counts again
+TELLING = 256 * MIB                     # smaller evictions are not used to estimate the pace
+IDLE_LOOK = 1.0                         # seconds between searches for clients to park
 
 Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
 
@@ -62,10 +62,10 @@ class Moving:
         self.deep_idle: int | None = None       # microseconds; clients idle for longer are parked
         self.parked: Signal[Client] = Signal("parked")
         self.woken: Signal[Client, GPU] = Signal("woken")       # on this card
-        self.moves = 0                          # under way
+        self.moves = 0                          # in progress
         self._gpus = gpus
         self._ask = ask
-        # Of moves, for price(): us for each byte that leaves the card first, and for the rest.
+        # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest = PACE, Average(2 * SECOND, SECOND // 10)
         self._pacing: dict[str, _Pacing] = {}   # by account
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,22 +73,22 @@ class Moving:
     async def park(self, client: Client, *, ahead: bool = False) -> None:
         """Takes a client's context off the card until it is used again.
 
-        `ahead`: no user has asked for it, so it is given up as soon as the client wants the card.
-        Raises NvshareError with the reason if it cannot be, and the program goes on.
+        `ahead`: no user has requested it, so it is cancelled as soon as the client wants the card.
+        Raises NvshareError with the reason if the program is not parked; it goes on then.
         """
         if client.parking != PARKED:
             await asyncio.shield(self._start(self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
-        """Moves a client to another card; it goes on there. `why`: if no user has asked for it.
+        """Moves a client to another card, where it goes on. `why`: reason of the balancer, if any.
 
-        Raises NvshareError with the reason if it cannot be; then it goes on where it is.
+        Raises NvshareError with the reason if the client was not moved.
         """
         check_target(client, target)
         await asyncio.shield(self._start(self._move(client, target, why)))
 
     def price(self, client: Client) -> float:
-        """Microseconds that a move of the client takes, as far as the moves until now tell."""
+        """Returns the estimated microseconds of a move of the client, by past moves."""
         return self._rest.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
@@ -104,7 +104,7 @@ class Moving:
         return left
 
     async def _move_anywhere(self, client: Client) -> str:
-        """"": it was moved or parked; else why not."""
+        """Moves or parks a client. Returns why that failed; "": it did not."""
         why = ""
         targets = [gpu for gpu in self._homes(client) if gpu is not client.gpu]
         for target in sorted(targets, key=lambda gpu: -gpu.snapshot().free):
@@ -121,18 +121,18 @@ class Moving:
         return ""
 
     def wake(self, client: Client) -> None:
-        """Its turn has come. Harmless where it is being woken, or is not parked."""
+        """Restores a parked client, as its turn has come. No-op for a client that is not parked."""
         if client.parking == PARKED:
             client.parking = RESTORING
             self._start(self._wake(client))
 
     def found(self, client: Client) -> None:
-        """A client was parked by an earlier daemon, or was being parked or woken by it."""
+        """Takes over a client that an earlier daemon parked, or was parking or waking."""
         client.parking = RESTORING
         self._start(self._find(client))
 
     async def watch(self) -> None:
-        """Parks what is idle for long, for ever."""
+        """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
         while True:
             await asyncio.sleep(IDLE_LOOK)
             for client in [one for gpu in self._gpus for one in gpu.clients.values()]:
@@ -148,7 +148,7 @@ class Moving:
                 and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task that goes on when its caller has disconnected."""
+        """Starts a task that continues even if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -180,12 +180,12 @@ class Moving:
             rest = client.gpu.now - began - self._pace.value * resident
             self._rest = self._rest.after(max(0.0, rest))
         if client.parking == PARKED and _way(client).wanted:
-            self.wake(client)           # its turn may have come meanwhile, and wake() did nothing
+            self.wake(client)           # an earlier wake() was a no-op during the move
         if words:
             raise NvshareError(f"{client} was not moved: {words}")
 
     async def _checkpoint(self, client: Client, *, ahead: bool) -> None:
-        """Raises NvshareError with the reason if it is not checkpointed; then it goes on."""
+        """Checkpoints a client. Raises NvshareError with the reason if that fails; it goes on."""
         if client.parking:
             raise NvshareError(f"{client} is just {client.parking}")
         if why := refusal(client) or client.unparkable:
@@ -220,20 +220,20 @@ class Moving:
         _way(client).leave_card()
 
     async def _try_driver(self, client: Client) -> None:
-        """Raises NvshareError if no process can be checkpointed here.
+        """Raises NvshareError if nvshare-checkpoint or the driver cannot checkpoint processes.
 
-        Each time: an upgrade may have removed nvshare-checkpoint since. Once the hook keeps the
-        threads out of the driver, the daemon would have to wait for the helper's return.
+        It is tried before each checkpoint, because an upgrade may have removed nvshare-checkpoint.
+        After PARK, the daemon could only wait for the helper, and so would the program's threads.
         """
         answer = await self._try(client, "state")
         if answer.state != "running":
             raise NvshareError(answer.trouble or f"its process is {answer.state}")
 
     async def _ask_until_clear(self, client: Client) -> Answer:
-        """Has its process checkpointed. Returns when it runs on, or is checkpointed.
+        """Checkpoints the client's process. Returns when its state is one of CLEAR.
 
-        The helper may have been killed in between. Then all is undone, first of all. Raises
-        NvshareError if no helper was asked.
+        If the helper was killed halfway, the checkpoint is undone, and NvshareError is raised.
+        Raises NvshareError also if no helper got the command.
         """
         answer = await self._try(client, "park")
         if answer.state == NOT_ASKED:
@@ -276,8 +276,10 @@ class Moving:
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
-        """On the first of the cards where the driver does it. Returns what kept it from the first
-        of them; "": nothing. If none does, the client is parked."""
+        """Restores a client on the first of the cards on which the driver succeeds.
+
+        Returns why the first card failed; "": it did not. If all fail, the client stays parked.
+        """
         words = ""
         for gpu in targets:
             answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
@@ -293,7 +295,7 @@ class Moving:
         return words
 
     async def _go_on(self, client: Client, gpu: GPU | None) -> None:
-        """Its process runs, on this card; None: NVML knows on which."""
+        """Lets the client go on, as its process runs on this card; None: on the card NVML shows."""
         if gpu is None:
             await look(self._gpus)
             gpu = next((one for one in self._gpus if any(
@@ -323,13 +325,13 @@ class Moving:
             self.wake(client)
 
     def _homes(self, client: Client) -> list[GPU]:
-        """The cards where it may be restored, its own first."""
+        """Returns the cards on which the client may be restored, its own first."""
         others = [gpu for gpu in self._gpus if gpu is not client.gpu and not gpu.lost
                   and _same_kind(client.gpu, gpu)]
         return [client.gpu, *others]
 
     def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
-        """Where each card's part of the process comes to be. The driver wants all cards named."""
+        """Returns UUIDs (old, new) of all cards, as the driver requires; two cards are swapped."""
         if old is new:
             return []
         swapped = {old: new, new: old}
@@ -337,18 +339,18 @@ class Moving:
 
 
 class _Pacing:
-    """Bounds what one account costs: a few helpers at a time, and one a minute where all fail.
+    """Bounds the helpers of one account: AT_ONCE at a time, and one per minute if they fail.
 
-    A client may claim to be parked, of which the driver knows nothing.
+    Otherwise clients that falsely claim to be parked could keep many helpers running.
     """
 
     def __init__(self) -> None:
-        self.failures = 0               # since a helper knew a state
+        self.failures = 0               # helpers in a row that returned no state of a process
         self._places = asyncio.Semaphore(AT_ONCE)
 
     @contextlib.asynccontextmanager
     async def next(self) -> AsyncIterator["_Pacing"]:
-        """Returns when the next helper may be asked. The second failure has no pause before it."""
+        """Returns when the next helper may be used. Pauses start after two failures in a row."""
         async with self._places:
             if self.failures > 1:
                 await asyncio.sleep(min(AGAIN * 2 ** min(self.failures - 2, 10), AGAIN_MOST))
@@ -366,7 +368,7 @@ def _is_there(client: Client) -> bool:
 
 
 def refusal(client: Client) -> str:
-    """Why a client cannot be parked, as far as the daemon knows."""
+    """Returns why a client cannot be parked, as far as the daemon knows; "": it may be."""
     if client.gpu.lost:
         return f"{client.gpu} is lost"
     if client.peer.pid == 0:
@@ -405,7 +407,10 @@ def _same_kind(one: GPU, other: GPU) -> bool:
 
 
 async def _leaves(client: Client, *, ahead: bool) -> None:
-    """Returns when nothing of it is on the card but what is pinned, and it owes no answer."""
+    """Returns when all but pinned memory has been evicted, and no order is unanswered.
+
+    Raises NvshareError after LEAVES_WITHIN, or, if `ahead`, once the client wants the card.
+    """
     async def left() -> None:
         while True:
             if not _is_there(client):
@@ -426,7 +431,10 @@ async def _leaves(client: Client, *, ahead: bool) -> None:
 
 
 async def _make_room(client: Client, target: GPU) -> None:
-    """For its context, as far as others' memory leaves the card for it."""
+    """Waits until the target has evicted enough memory for the client's context.
+
+    After LEAVES_WITHIN the restore is tried nevertheless.
+    """
     target.expect_context(client)
     try:
         async with asyncio.timeout(LEAVES_WITHIN):

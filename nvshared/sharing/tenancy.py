@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for tenants: what is set for them by hand, and below that the rules.
+"""The terms of tenants: those set by hand, then those of the rules in the configuration.
 
-A tenant (nvshared/machine/tenant.py) outlives its programs. What is set for one holds until it is
-taken back, through restarts of the daemon too; and a term that is not set is as the most specific
-rule of the configuration says (nvshared/settings/rules.py). All programs of a tenant together are
-under its terms. The schedulers see to that; this tells each of them, before it hears of the first
-program of a tenant, and whenever something changes.
+A tenant (nvshared/machine/tenant.py) outlives its programs. A term set by hand applies until it is
+removed, also after a restart of the daemon. A term that is not set is taken from the most specific
+rule of the configuration (nvshared/settings/rules.py). Terms apply to all programs of a tenant
+together and are enforced by the schedulers. Each scheduler gets the terms before the first program
+of the tenant joins, and whenever they change.
 
-A pod is known by its UID here; people see and give its names, once these are known (pods.py).
+Pods are identified by UID in this module; user interfaces use their names, once known (pods.py).
 
-A scheduler goes on knowing a tenant whose programs have ended. So nobody gets rid of a debt by
-starting anew; only of very many such tenants the oldest are forgotten.
+A scheduler keeps a tenant whose programs have ended, so that a tenant does not lose its debt by
+restarting its programs. Of more than GONE_KNOWN such tenants, the oldest are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,23 +34,23 @@ from nvshared.signal import Signal
 from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
-PATIENCE = SECOND                       # until what holds is told without what groups are
-GONE_KNOWN = 1000                       # tenants without programs that schedulers know
+PATIENCE = SECOND                       # for a user's groups; then their rules do not apply
+GONE_KNOWN = 1000                       # tenants without programs that schedulers keep
 
 
 class Keeper(Protocol):
-    """Where what is set outlives a restart."""
+    """Keeps terms set by hand across restarts."""
 
     def load(self) -> KeptTerms:
-        """What was saved."""
+        """Returns the saved terms."""
 
     def save(self, kept: KeptTerms) -> Future[None]:
-        """Remembers. The future raises NotKept, and nothing else, if it cannot."""
+        """Saves the terms. The future raises NotKept, and nothing else, on failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """A tenant as people see it; bytes and microseconds, of its living programs."""
+    """A tenant as displayed; figures are of its living programs, in bytes and microseconds."""
 
     name: str
     programs: int
@@ -58,17 +58,17 @@ class TenantView:
     resident: int
     pinned: int
     held_time: int
-    within: tuple[str, ...]             # tenants that its programs are under as well
-    terms: tuple[Rule, ...]             # the first of each term holds. Set over the bus: no pattern
+    within: tuple[str, ...]             # other tenants to which its programs belong
+    terms: tuple[Rule, ...]             # the first of each term applies; set by hand: no pattern
 
 
 class Tenancy:
-    """The terms of all tenants, and who tells them to the GPUs' schedulers."""
+    """Holds the terms of all tenants, and sends them to the GPUs' schedulers."""
 
     def __init__(self, keeper: Keeper | None = None, run: Run = here) -> None:
-        """`run`: Lanes.run; who knows the groups of users may be on another machine."""
+        """`run`: Lanes.run, because the group database may be on another machine."""
         self._run = run
-        self.renamed: Signal[Client] = Signal("renamed")    # what it is shown as is another
+        self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
         self._pods = Pods()
         self._keeper = keeper
         self._by_hand: KeptTerms = {} if keeper is None else keeper.load()
@@ -76,16 +76,16 @@ class Tenancy:
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._told: dict[GPU, dict[str, TenantTerms]] = {}
         self._gone: dict[str, None] = {}                    # without programs, oldest first
-        self._groups: dict[str, frozenset[str]] = {}        # of a user, where rules are for some
+        self._groups: dict[str, frozenset[str]] = {}        # by user; read if rules name groups
 
     def follow(self, gpu: GPU) -> None:
-        """Tells a GPU's scheduler what holds for the tenants of its clients."""
+        """Sends the terms of the tenants of a GPU's clients to its scheduler from now on."""
         self._told[gpu] = {}
         gpu.client_joins.connect(self._joins)
         gpu.client_removed.connect(self._leaves)
 
     def use(self, rules: tuple[Rule, ...]) -> None:
-        """The rules are these from now on."""
+        """Replaces the rules."""
         self._rules = rules
         self._groups.clear()
         names = (*self._clients, *self._gone)
@@ -95,16 +95,16 @@ class Tenancy:
 
     @property
     def has_group_rules(self) -> bool:
-        """Whether what holds for a user depends on the groups that the user is in."""
+        """Whether any rule is for a group, so that terms depend on the groups of a user."""
         return any(one.pattern.startswith(f"{GROUP}:") for one in self._rules)
 
     def is_set(self, term: str) -> bool:
-        """Whether anything is set of this term, for any tenant."""
+        """Whether this term is set for any tenant, by rule or by hand."""
         return any(one.term == term for one in self._rules) or any(
             term in terms for terms in self._by_hand.values())
 
     def learn(self, name: str, then: Callable[[], None]) -> None:
-        """Finds out what tenant() must know of users without programs; calls `then` after that."""
+        """Reads the groups of a user if the rules need them and they are unknown; calls `then`."""
         kind, _, user = name.partition(":")
         if kind != Kind.USER or not self.has_group_rules or (
                 name in self._groups and name in self._clients):
@@ -131,12 +131,12 @@ class Tenancy:
         self._tell_all(changed)
 
     def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
-        """Sets terms of a tenant, by their names in TERMS; 0 takes back what was set.
+        """Sets terms of a tenant, by their names in TERMS; the value 0 removes a term.
 
-        "source", one of TERM_SOURCES, says which interface they were given by if not by hand.
+        "source" is one of TERM_SOURCES if another interface than nvsharectl sets the terms.
 
-        Raises InvalidArgs. The terms hold at once. The future is done when they are on the disk,
-        and raises NotKept if they will not outlive a restart.
+        Raises InvalidArgs. The terms apply at once. The future is done when they are on the disk,
+        and raises NotKept if they were not written.
         """
         source = _source(name, terms)
         new = _checked(name, {term: value for term, value in terms.items() if term != "source"})
@@ -211,7 +211,7 @@ class Tenancy:
         ]
 
     def terms(self, name: str) -> TenantTerms:
-        """What holds for all programs of a tenant together."""
+        """Returns the terms in force for all programs of a tenant together."""
         settings: dict[str, Any] = {}
         for one in self._found(name):
             settings.setdefault(one.term.replace("-", "_"), one.value)
@@ -224,16 +224,16 @@ class Tenancy:
         return TenantTerms(**settings)
 
     def tenants(self) -> list[TenantView]:
-        """Those that have programs, or for which something is set by hand."""
+        """Returns tenants that have programs or terms set by hand, by name."""
         found = map(self._view, {*self._clients, *self._by_hand})
         return sorted(found, key=lambda one: one.name)
 
     def tenant(self, name: str) -> TenantView:
-        """One of them, or one that is yet to come. Raises InvalidArgs for a name of none."""
+        """Returns a tenant, with or without programs. Raises InvalidArgs for an invalid name."""
         return self._view(self._named(name))
 
     def _found(self, name: str) -> list[Rule]:
-        """All that is said of each of a tenant's terms, what holds first."""
+        """Returns all settings of a tenant's terms; of each term the one in force is first."""
         by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
         names = {name, self._pods.shown(name)}
         rules = holding(self._rules, names, self._groups.get(name, frozenset()))
@@ -275,7 +275,7 @@ class Tenancy:
                     self._tell(gpu, name)
 
     def _tell(self, gpu: GPU, name: str) -> None:
-        """What its scheduler does not know yet."""
+        """Sends a tenant's terms to a GPU's scheduler, if they differ from the last ones sent."""
         told, terms = self._told[gpu], self.terms(name)
         if told.get(name, TenantTerms()) == terms:
             return
@@ -300,7 +300,7 @@ class Tenancy:
         )
 
     def _named(self, name: str) -> str:
-        """Raises InvalidArgs."""
+        """Returns the internal name of a tenant. Raises InvalidArgs."""
         try:
             return self._pods.meant(tenant(name))
         except ValueError as wrong:
@@ -308,7 +308,7 @@ class Tenancy:
 
 
 def _source(name: str, terms: Mapping[str, object]) -> str:
-    """Raises InvalidArgs."""
+    """Returns the source of the terms; "": by hand. Raises InvalidArgs."""
     source = terms.get("source", "")
     if source not in ("", *TERM_SOURCES):
         raise InvalidArgs(
@@ -319,7 +319,7 @@ def _source(name: str, terms: Mapping[str, object]) -> str:
 
 
 def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:
-    """Raises InvalidArgs."""
+    """Returns the terms if all are known and in range. Raises InvalidArgs."""
     known = ", ".join(TERMS)
     if not terms:
         raise InvalidArgs(f"no term of {name} is given", f"there are {known}")

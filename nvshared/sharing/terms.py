@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for one client, by the administrator and by the user who owns the program.
+"""The terms of one client, set by the administrator and by the user who owns the program.
 
-Both may set everything, and the stricter of the two holds. So users may lower what their own
-programs get, and raise it again up to what the administrator has set, and no further. When the
-administrator sets something, it replaces what the user has set of the same kind.
+Both can set each term, and the stricter value applies. So users can lower the terms of their own
+programs, and raise them again up to the administrator's value. If the administrator sets a term,
+the user's value of this term is removed.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class ClientTerms:
 
     @property
     def in_force(self) -> Terms:
-        """What holds."""
+        """The stricter value of each term."""
         ours, theirs = self.administrator, self.owner
         limits = [limit for limit in (ours.memory_limit, theirs.memory_limit) if limit]
         return Terms(
@@ -34,7 +34,7 @@ class ClientTerms:
         )
 
     def allows(self, setting: str, value: int) -> bool:
-        """Whether the owner may give a setting of Terms this value without being asked about."""
+        """Whether the owner may set this value without an authorization by polkit."""
         ours = self.administrator
         match setting:
             case "memory_limit":
@@ -48,7 +48,7 @@ class ClientTerms:
         raise ValueError(f"there is no setting {setting!r}")
 
     def bound(self, setting: str) -> str:
-        """What keeps the owner from giving a setting of Terms any value, in words."""
+        """Returns the administrator's bound on a setting, in words; "": none."""
         ours = self.administrator
         match setting:
             case "memory_limit" if ours.memory_limit:
@@ -65,7 +65,7 @@ class ClientTerms:
         return ""
 
     def having(self, setting: str, value: int, *, by_owner: bool) -> "ClientTerms":
-        """With a setting of Terms changed. Raises InvalidArgs for a value that it cannot have."""
+        """Returns a copy with one setting changed. Raises InvalidArgs for a value out of range."""
         if setting == "compute_limit" and not 1 <= value <= UNLIMITED:
             raise InvalidArgs(
                 f"the compute limit cannot be {value} %",

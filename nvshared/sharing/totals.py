@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each tenant's use of each card since the daemon started, ended programs included.
 
-The totals of a client end with the client. Those of its tenant go on, so they never decrease. Of
-more than GONE_KNOWN tenants without a client, those whose last client left first are forgotten.
+A client's totals end with the client. Its tenant's totals include ended clients, so they never
+decrease. If more than GONE_KNOWN tenants have no client, those without one for longest are dropped.
 """
 
 from operator import add
@@ -10,14 +10,15 @@ from operator import add
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
 
-GONE_KNOWN = 1000                       # tenants of a card without programs that are known
+GONE_KNOWN = 1000                       # tenants without clients that are kept per card
 
 
 class TenantTotals:
     """Usage by tenant, for each card given to follow()."""
 
     def __init__(self) -> None:
-        self._gone: dict[GPU, dict[str, Usage]] = {}    # by tenant, latest loss last
+        # Usage of ended clients by tenant; the tenant of the client that ended last is last.
+        self._gone: dict[GPU, dict[str, Usage]] = {}
 
     def follow(self, gpu: GPU) -> None:
         """Counts the use of a card from now on."""
@@ -25,7 +26,7 @@ class TenantTotals:
         gpu.client_leaves.connect(self._leaves)
 
     def of(self, gpu: GPU) -> dict[str, Usage]:
-        """Usage of this card by each tenant since follow(), until now."""
+        """Returns the usage of this card by tenant, from follow() until now."""
         found = dict(self._gone[gpu])
         for client in gpu.clients.values():
             found[client.tenant] = _both(found.get(client.tenant), client.usage)

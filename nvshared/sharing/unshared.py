@@ -5,18 +5,18 @@ A process on a card whose tenant has the term `unshared = checkpoint` becomes a 
 here answers the scheduler's orders in the place of a hook:
 
     STOP    the driver locks the process and waits for its work; then all its threads stop
-    EVICT   the driver checkpoints it: all its memory leaves, however little was asked for
-    LOAD    once there is room for all its memory, the driver restores it
+    EVICT   the driver checkpoints it: all its memory is evicted, even if less was ordered
+    LOAD    once the order's room is enough for all its memory, the driver restores it
     RUN     its threads go on
 
-The process has no gate, so it counts as wanting the card at all times: it wakes when its turn
-comes, not by its calls. It allocates without asking; NVML's figures say how much it has. As much
-host memory counts as taken, because a checkpoint needs it.
+The process has no gate, so it counts as wanting the card at all times, and wakes only with its
+turn. It allocates without COMMIT requests; NVML's figures tell its memory. The same number of bytes
+counts as host memory in use, because a checkpoint needs it.
 
-What the driver refuses leads back to a running process, which is no client any more. The reason is
-kept (GPU.unsuspendable). The state of a process after nvshare-checkpoint was killed is what the
-driver says. Stopped processes are in control groups that say so (libhook/checkpoint/freezer.h), and
-there the next daemon finds them.
+If the driver refuses a checkpoint, the process goes on and is no longer a client; the reason is
+kept in GPU.unsuspendable. If nvshare-checkpoint was killed, the driver is asked for the state of
+the process. Stopped processes are in special control groups (libhook/checkpoint/freezer.h), in
+which the next daemon finds them.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from nvshared.sharing.sampler import look
 from nvshared.units import SECOND
 
 TERM = "unshared"
-SETTLED = 3                             # samples; a program with the library says HELLO before
-LATER = 20                              # samples, before a process is asked about again
-EVERY = 1.0                             # seconds between looks at cards without clients
-AGAIN = 2.0                             # seconds between tries of a step of unknown result
+SETTLED = 3                             # samples with a process; the library sends HELLO before
+LATER = 20                              # samples until a process is considered again
+EVERY = 1.0                             # seconds between samples of cards without clients
+AGAIN = 2.0                             # seconds between attempts of a step of unknown result
 OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801   # CUresult
 WORDS = "it has no libnvshare.so: the driver checkpoints it between its turns"
-MPS = "nvidia-cuda-mps"                 # server and control, by the first 15 characters
+MPS = "nvidia-cuda-mps"                 # first 15 characters of nvidia-cuda-mps-server, -control
 
 Result = TypeVar("Result")
 
@@ -60,9 +60,9 @@ class _Stranger:
     """A process on a card that is no client."""
 
     samples: int = 0
-    asked: bool = False                 # a task is about it
-    peer: Peer | None = None
-    refused: bool = False               # for good
+    asked: bool = False                 # a task of _consider() runs for it
+    peer: Peer | None = None            # None: not identified yet
+    refused: bool = False               # it can never become a client
 
 
 class Unshared:
@@ -96,7 +96,7 @@ class Unshared:
         return task
 
     async def call(self, key: Hashable, function: Callable[[], Result]) -> Result | None:
-        """The result of a function that may block; None if it fails."""
+        """Returns the result of a function that may block; None if it fails."""
         answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
 
         def answered(result: Result | None) -> None:
@@ -107,7 +107,7 @@ class Unshared:
         return await answer
 
     async def ask(self, name: str, pid: int, command: str, tag: str = "") -> Answer:
-        """The answer of nvshare-checkpoint; if that fails, one with the state ""."""
+        """Returns the answer of nvshare-checkpoint; on failure an Answer with the state ""."""
         try:
             answer = await self._ask(command, pid, tag=tag)
         except NvshareError as error:
@@ -211,7 +211,7 @@ class Unshared:
             stand_in.join(ends, resident=resident, running=running)
 
     async def _watch(self) -> None:
-        """Has NVML asked about cards without clients, too: a program that comes finds the room."""
+        """Keeps all cards sampled while the term is set, so that new processes are noticed."""
         while True:
             await asyncio.sleep(EVERY)
             if self._manager.tenancy.is_set(TERM):
@@ -237,7 +237,7 @@ class Unshared:
 
 
 class StandIn:
-    """Answers for a process without the library. A Link of its client."""
+    """The Link of a client without the library: carries out orders with nvshare-checkpoint."""
 
     def __init__(self, unshared: Unshared, client: Client, size: int) -> None:
         self._unshared = unshared
@@ -255,7 +255,7 @@ class StandIn:
         client.unparkable = WORDS
 
     def join(self, ends: int, *, resident: bool, running: bool) -> None:
-        """The process is a client from now on. `ends`: a descriptor of it. Raises GPULost."""
+        """Makes the process a client. `ends`: its pidfd. Raises GPULost."""
         self._ends, self._running = ends, running
         if resident:
             self._memory = replace(
@@ -272,12 +272,12 @@ class StandIn:
                     self._gpu, self._client)
 
     def order(self, order: actions.Order) -> None:
-        """Link: orders are carried out one after the other."""
+        """Link: queues an order; orders are carried out one after the other."""
         if isinstance(order, actions.Run | actions.Stop | actions.MoveOrder):
             self._orders.put_nowait(order)
 
     def see(self, size: int | None) -> None:
-        """NVML says that the process has so much."""
+        """Takes NVML's figure of the process's memory, unless an order is in progress."""
         if not self._running or self._busy or not self._orders.empty():
             return
         if not self._unshared.allows(self._client.peer):
@@ -304,13 +304,13 @@ class StandIn:
                     await self._evict(order)
 
     async def _try(self, command: str, *states: str) -> Answer:
-        """Has a command carried out until the driver says that the process is in such a state."""
+        """Repeats a command until the driver reports one of these states for the process."""
         tag = f"{self._memory.allocated}-{self._gpu.facts.uuid}" if command == "hold" else ""
         while True:
             answer = await self._unshared.ask(str(self._client), self._pid, command, tag)
-            # None without an error: for the driver it is no process with a context.
+            # The state "none" without an error: the process has no CUDA context.
             if answer.state == "failed" or (answer.state == "none" and not answer.trouble):
-                # Its context has ended, or is broken: its threads go on, to the driver's error.
+                # The context has ended or is broken: the threads go on and get the driver's error.
                 await self._unshared.ask(str(self._client), self._pid, "wake")
                 self._leave("" if answer.state == "none" else "the driver could not restore it")
             if answer.state in states:
@@ -380,9 +380,9 @@ class StandIn:
             self._leave("")
 
     def _leave(self, why: str) -> None:
-        """The process is no client any more. `why`: it never can be.
+        """Removes the process as a client. `why`: why it can never be one again; "": it can.
 
-        Raises CancelledError, as no order is carried out any more.
+        Raises CancelledError within the stand-in's task, which ends.
         """
         if self._ends >= 0:
             asyncio.get_running_loop().remove_reader(self._ends)
@@ -399,7 +399,7 @@ class StandIn:
 
 
 class _NoLink:
-    """Of a client until its stand-in is there."""
+    """The Link of a new client until its StandIn exists."""
 
     def order(self, order: actions.Order) -> None:
         """Link."""
@@ -413,7 +413,7 @@ def _identify(pid: int) -> Peer:
 
 
 def _open(who: Peer) -> int | None:
-    """A descriptor of a process, which is readable when it has ended; None: it has."""
+    """Returns a pidfd of a process; None: the process has ended."""
     try:
         found = os.pidfd_open(who.pid)
     except OSError:
@@ -425,6 +425,6 @@ def _open(who: Peer) -> int | None:
 
 
 def room(pid: int) -> int:
-    """Bytes of host memory that a process may still take, by its control groups' limits too."""
+    """Returns the host bytes that a process can still allocate within its cgroups' limits."""
     limits = [group.limit() for group in cgroup.chain(host.process(pid, "cgroup"))]
     return min([host.free(), *(limit.free for limit in limits if limit is not None)])
