@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members of gangs, as one card's scheduler sees them.
 
-A gang is several clients on several cards that run together or not at all. Who is in one and when
-it may run is decided above the schedulers (sharing/gangs.py), which tells each of them where a
-member stands. It answers with what `member` says of it.
+A gang is several clients on several cards that run together or not at all. sharing/gangs.py decides
+which clients form a gang and when the gang may run. It sends the standing of each member to the
+scheduler of the member's card, and reads the member's state there with `member`.
 
-**Before a turn.** A member that CLAIMS the card stands in the queue like others. When its turn
-could begin, and others would be stopped for that if they had to, it is `ready`, and nobody is
-stopped: the others go on as if it were not there, since another card may take long. No member of
-another gang gets ready until this one's turn has begun, so a claim is a lock, and gangs claim their
-cards in one order. A GRANTED member goes before all others, and whoever is in its way is stopped at
-once. It is loaded, and its gate stays shut until it is told OPEN.
+**Before a turn.** A member that CLAIMS the card is queued like other clients. When its turn could
+begin, after stopping others if need be, it is marked `ready`. No client is stopped yet, because the
+gang's other cards may take long. No member of another gang gets ready until this member's turn has
+begun. So a claim is a lock, and gangs claim their cards in one order to avoid deadlocks. A GRANTED
+member is chosen before all other clients, and clients in its way are stopped at once. Its memory is
+loaded, and its gate stays shut until its standing is OPEN.
 
-**The end.** The scheduler stops a member for the reasons for which it stops anybody, and is told
-to stop the others (ENDS). Who has drained is *parked*: it keeps its memory and its turn, as work of
-another member may wait for work of its. It goes on, one launch at a time (STEPS), when another does
-not drain. When all have drained they are let go.
+**The end.** The scheduler stops a member for the same reasons as any client. The schedulers of the
+other members are then ordered to stop theirs (ENDS). A member that has drained is *parked*: it
+keeps its memory and its turn, because work of another member may wait for its work. If another
+member does not drain, a parked member continues, one launch at a time (STEPS). When all members
+have drained, their turns end.
 """
 
 from collections.abc import Iterable
@@ -29,30 +30,30 @@ from nvshared.scheduler.events import Standing
 
 
 class Member(NamedTuple):
-    """A client of a gang, as it is now."""
+    """The current state of a member of a gang."""
 
-    standing: Standing                  # of which its scheduler has heard last
+    standing: Standing                  # by the last Ganged event
     phase: Phase
-    since: int                          # of this phase
-    wants: bool                         # its program wants the card, or has it
-    light: bool                         # nothing of it can be evicted: others run beside it
-    takes: int                          # bytes of the card that it fills when whole,
-    alone: int                          # of so many that it could have
+    since: int                          # when the phase began
+    wants: bool                         # its program wants the card, or holds it
+    light: bool                         # it fills no evictable memory: any client runs beside it
+    takes: int                          # bytes of the card that it fills when whole
+    alone: int                          # bytes that a client alone on the card could fill
     crowded: bool                       # it does not fit even alone
-    held_up: bool                       # it may not run, or is unresponsive
-    not_before: int                     # it is not chosen before this moment
+    held_up: bool                       # suspended, at a compute limit, or unresponsive
+    not_before: int                     # it is not chosen before this time
     ready: bool                         # its turn could begin
     whole: bool                         # its gate could open
-    parked: bool
+    parked: bool                        # it has drained, and waits for the other members
     pin_reason: bool                         # it is permanent: never stopped
-    unresponsive: bool                          # it does not answer
-    contended: bool                     # a client waits for the card,
-    idle: bool                          # and this one does nothing
-    stop_after: int                     # it could not drain; it is not stopped before this moment
+    unresponsive: bool                          # it was reported as stuck
+    contended: bool                     # a client waits for the card
+    idle: bool                          # it is idle in its turn while a client waits
+    stop_after: int                     # it could not drain; not stopped before this time
 
 
 def member(card: Card, client: ScheduledClient) -> Member:
-    """The member as the gangs of all cards need it."""
+    """The state of a member, for sharing/gangs.py."""
     alone, turn = card.alone, client.turn
     asked = client.phase is Phase.WAITING and not client.invited
     wants = turn is not None or asked or client.phase is Phase.LIMITED
@@ -74,11 +75,11 @@ def member(card: Card, client: ScheduledClient) -> Member:
 
 
 def plan(decision: Decision) -> None:
-    """Ends turns that are to end together, and reports members that do not fit."""
+    """Stops members whose gang's turn ends, and reports members that do not fit."""
     alone = decision.card.alone
     for client in decision.card.groups.group("ganged"):
         if client.phase is Phase.WAITING:
-            decision.crowded(client, alone)     # whether it stands in the queue or not
+            decision.crowded(client, alone)     # also for members that are not queued
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or client.is_permanent:
             continue
@@ -87,7 +88,7 @@ def plan(decision: Decision) -> None:
 
 
 def claim(card: Card) -> ScheduledClient | None:
-    """A member with a claim on this card, or granted it; all such members are of one gang."""
+    """A member that is ready on this card, or was granted it. All such members are of one gang."""
     return next((
         client for client in card.groups.group("ganged")
         if client.ready or client.standing is Standing.GRANTED), None)
@@ -113,8 +114,8 @@ def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int
 
 
 def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
-    """Whether no waiting client ends this turn now: it is yet to begin, steps for another member,
-    or the head is of the same gang."""
+    """Whether no waiting client may end this gang member's turn now: the turn has not begun, the
+    member steps because another cannot drain, or the head is of the same gang."""
     if holder.standing is Standing.FREE:
         return False
     if head is not None and siblings([holder], head):

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evictions and loads: who gets room on the card, who gives it, and what hooks answer.
+"""Evictions and loads: which clients get room on the card, which give it up, and hooks' replies.
 
-**Room** is what a client may occupy of the card. The sum over all clients never exceeds the
-capacity. While an EVICT is under way its old room counts, while a LOAD is, its new room; so the
-sum holds whichever messages cross. Holders lack some bytes; some are free or on their way back;
-the rest is taken from others: first room that is not filled, which costs nothing, then what
-holders have beyond their need, then memory of the clients that will run last. Nothing more is
-taken, because what stays need not be loaded again. Moves are cut in steps, two under way for
-each client, so that one client's memory is loaded while another's is evicted. Room that no client
-needs is given to running clients, so that they need not ask whenever they grow.
+**Room** is the number of bytes of the card that a client may fill. The sum over all clients never
+exceeds the capacity. While an EVICT is under way the client's old room counts, while a LOAD is
+under way its new room. So the sum keeps to the capacity whichever messages cross. Of the bytes that
+holders lack, some are free or will be freed by orders under way. The rest is taken from other
+clients: first room that is not filled, which costs nothing, then room of holders beyond their need,
+then memory of the clients that will run last. No more is taken than needed, because memory that
+stays resident need not be loaded again. Moves are split into steps, two under way for each client,
+so that one client's memory is loaded while another's is evicted. Room that no client needs is given
+to running clients, so that they need no order whenever they grow.
 
-**Host memory** takes what is evicted: each EVICT says how much the client may hold, and the sum
-keeps to the host budget and to the domains (domains.py). A client keeps its host memory while
-its blocks are on the card, to save taking it anew. When host memory is short, LOADs take it
-back. So with little left on either side a hand-over proceeds in small steps.
+**Host memory** receives evicted blocks. Each EVICT says how many bytes of host memory the client
+may hold, and the sum keeps to the host budget and to the domains (domains.py). A client keeps its
+host memory while its blocks are on the card, to save the time of allocating it again. When host
+memory is short, LOADs take it back. So with little memory left on card and host a hand-over
+proceeds in small steps.
 
-**Answers** come in the order of the orders. A failure is followed by a pause, because its cause
-is outside: another program's memory, the host's, the driver. Meanwhile another client is evicted.
-A driver that has less memory than accounted lowers the capacity for a while, so that others give
-up what is missing.
+**Replies** arrive in the order of the orders. A failure is followed by a pause, because its cause
+is outside the scheduler: memory of another program, host memory, the driver. In the pause another
+client is evicted. If the driver has less memory than accounted, the capacity is lowered for a
+while, so that other clients give up the missing bytes.
 """
 
 from collections import Counter
@@ -34,33 +36,34 @@ from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenB
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,
-SLACK_PART = 8                          # at most this part of the room that no client needs,
-SLACK_REFILL = 4                        # filled up when it is down to this part
-RETURN_AGAIN = SECOND // 4              # before a loan that could not be given back is asked for
-COPY_AGAIN = 2 * SECOND                 # before borrowed memory that was not copied is copied
-TRIM_AGAIN = SECOND                     # before a client that gave no host memory is asked anew
-# Host memory is taken in pieces, so more may be taken than must be: a few
-# blocks, or this part of what is left of the budget.
+SLACK_PART = 8                          # at most 1/8 of the room that no client needs,
+SLACK_REFILL = 4                        # refilled when less than 1/4 of it is left
+RETURN_AGAIN = SECOND // 4              # from a failed return of a loan to the next order
+COPY_AGAIN = 2 * SECOND                 # from a failed copy of borrowed memory to the next order
+TRIM_AGAIN = SECOND                     # between orders to one client to give back host memory
+# Hooks allocate host memory in large pieces, so an EVICT allows more than the evicted bytes: a few
+# blocks, or 1/8 of the host memory that is left.
 BLOCKS = 2
 HOST_PART = 8
-EVICT_AGAIN = SECOND                    # before a client that did not evict is told to again
-IN_VAIN = 3                             # so often in a row, it counts as pinned
-PINNED_FOR = 60 * SECOND
-FIRST_PAUSE = SECOND // 4               # before a failed load is tried again,
+EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
+IN_VAIN = 3                             # EVICTs without effect until a client counts as pinned,
+PINNED_FOR = 60 * SECOND                # for this long
+FIRST_PAUSE = SECOND // 4               # from a failed LOAD to the next,
 LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
-# How long the driver is believed to have less than accounted, unless told anew.
+# How long a shortage of the driver lowers the capacity, unless another LOAD fails for want of
+# memory.
 SHORTFALL = 10 * SECOND
 
 
 def plan(decision: Decision) -> int:
-    """Evicts memory that is in the way of holders, and loads into the room there is.
+    """Evicts memory for holders that lack room, and loads their memory into the free room.
 
-    Returns how many bytes of host memory are missing for that.
+    Returns the bytes of host memory that evictions lack.
     """
     card = decision.card
     if card.shortfall and decision.due(card.shortfall_until):
         card.shortfall = 0
-    # Host memory that one order leaves may allow for another.
+    # An order may leave host memory that allows another order.
     before, host_short = -1, 0
     while before != len(decision.actions):
         before = len(decision.actions)
@@ -85,7 +88,7 @@ def _move(decision: Decision) -> int:
     _trim(decision, host_short, evictions)
     _relieve(decision)
     _slacken(decision, lacking)
-    # The suspended leave the card, as far as host memory goes.
+    # Suspended clients are evicted as far as host memory allows.
     suspended = [c for c in card.groups.group("suspended") if c.turn is None]
     if suspended:
         evictions = Evictions(decision)
@@ -96,13 +99,13 @@ def _move(decision: Decision) -> int:
 
 
 def coming(card: Card) -> int:
-    """Room on its way back that can be counted on."""
+    """Bytes of room that orders under way will free; those to unresponsive clients do not count."""
     back = sum(c.charged - c.ordered for c in card.moving if not c.unresponsive)
     return back + card.neighbour.returning
 
 
 def _host_coming(card: Card) -> int:
-    """Host memory on its way back."""
+    """Bytes of host memory that LOADs under way will take back."""
     return sum(
         max(0, c.memory.host - move.order.host)
         for c in card.moving for move in c.moves if move.way is Way.IN and not c.unresponsive
@@ -110,10 +113,11 @@ def _host_coming(card: Card) -> int:
 
 
 def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
-    """Clients of a group without a turn, in the order in which room is taken.
+    """Clients of a group without a turn, in the order in which they are evicted.
 
-    The suspended, then the idle, then those that wait, first for their gangs; of each, the client
-    that will run last goes first.
+    Suspended clients come first, then idle ones, then waiting ones: gang members that are not
+    queued, queued clients, granted gang members. In each class the client that will run last comes
+    first.
     """
     occupying = card.groups.group(group)
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
@@ -128,16 +132,15 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
 
 
 def latest_first(idle: Iterable[ScheduledClient], now: int) -> list[ScheduledClient]:
-    """The client that will probably stay idle longest comes first."""
+    """Sorts idle clients: the client that will probably stay idle longest comes first."""
     return sorted(idle, key=lambda c: (-c.pauses.left(now - c.since), c.since, c.id))
 
 
 class Evictions:
-    """Room taken from clients in one round; bytes by client.
+    """Room to be taken from clients in one round of planning; bytes by client.
 
-    Memory that is evicted needs host memory: what its client has and does not use, and what is
-    left of the budget and of the client's domains. Where that ends, the next client may still
-    have some.
+    Evicted memory needs host memory: unused host memory of its client, and the rest of the budget
+    and of the client's domains. If one client has too little, the next may still have some.
     """
 
     def __init__(self, decision: Decision) -> None:
@@ -151,7 +154,7 @@ class Evictions:
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
         keep: int = 0,
     ) -> int:
-        """Plans to take `short` bytes. Returns how many are not to be had.
+        """Plans to take `short` bytes. Returns how many of them cannot be taken.
 
         `keep`: bytes beyond its need that each holder may keep.
         """
@@ -163,7 +166,8 @@ class Evictions:
             if not victim.moving(Way.IN):
                 short -= self._note(victim, min(short, _unfilled(victim)))
         for holder in holders:
-            # A running client may fill its surplus at any moment; then the hook keeps it.
+            # A running client may fill its surplus before the EVICT arrives; then the hook keeps
+            # that room.
             surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
             if short > 0 and self._decision.due(holder.failures.evict_after):
                 short -= self._note(holder, min(short, surplus))
@@ -172,12 +176,12 @@ class Evictions:
         return max(0, short)
 
     def order(self, goal: Goal | None = None) -> None:
-        """Sends the evictions, in steps; the rest is planned anew when they are answered."""
+        """Orders the evictions, in steps. The rest is planned anew after the replies."""
         card = self._decision.card
         for id, amount in self.amounts.items():
             client = card.clients[id]
             if client.moving(Way.IN):
-                continue                # one way after the other
+                continue                # evict only once the LOAD is done
             while amount > 0 and len(client.moves) < DEPTH:
                 free = max(0, card.host_free_for(client))
                 unfilled = min(amount, _unfilled(client))
@@ -187,7 +191,7 @@ class Evictions:
                     break
                 host = client.host_charged
                 if moved and free >= card.settings.block:
-                    # What goes to another card gives up its place on the host afterwards.
+                    # Blocks that go to another card release their host memory only afterwards.
                     spare = 0 if card.neighbour.lender() else client.host_spare
                     more = max(BLOCKS * card.settings.block,
                                min(card.settings.step, free // HOST_PART))
@@ -203,7 +207,7 @@ class Evictions:
         return amount
 
     def _movable(self, victim: ScheduledClient, short: int) -> int:
-        """How much of `short` it can give up, given the host memory there is."""
+        """Bytes of `short` that the victim can evict, given the host memory that is left."""
         movable = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
         wanted = min(short, movable)
         if wanted <= 0:
@@ -214,7 +218,7 @@ class Evictions:
         domains = victim.domains
         left = max(0, min([self._host_left, *(d.untaken - self._given[d.name] for d in domains)]))
         possible = min(wanted, own + (left if left >= block else 0))
-        # Only where the budget is short, not a domain, do others' host bytes help.
+        # Host memory taken back from others helps only if the budget is short, not a domain.
         if possible < wanted and left == self._host_left:
             self.host_short += max(wanted - possible, block)
         taken = max(0, possible - own)
@@ -225,13 +229,13 @@ class Evictions:
 
 
 def _unfilled(client: ScheduledClient) -> int:
-    """Room that can be given up without moving anything."""
+    """Bytes of room that the client can give up without moving any block."""
     filled = max(client.memory.filled, client.need if client.holds else 0)
     return max(0, client.ordered - filled)
 
 
 def _usable_host(client: ScheduledClient) -> int:
-    """Bytes that may be evicted into its own host memory, if all blocks have kept theirs."""
+    """Bytes that the client may evict into its own host memory, if all blocks have kept theirs."""
     if client.moving(Way.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))
@@ -243,11 +247,11 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
     free, more_comes = card.free, coming(card) > 0
     for client in wanting:
         want = client.lacks_room
-        mine = max(0, min(want, free))  # kept for it, ordered now or later
+        mine = max(0, min(want, free))  # reserved for this client, whether ordered now or later
         free -= mine
         if client.moving(Way.OUT) or not decision.due(client.failures.load_after):
             continue
-        # Smaller pieces are not worth a round trip while more is about to come.
+        # Smaller pieces are not worth a round trip while orders under way will free more room.
         while mine > 0 and len(client.moves) < DEPTH and (
             mine >= min(want, card.settings.step) or not more_comes
         ):
@@ -263,7 +267,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
 
 
 def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
-    """Gives holders room to grow into, out of room that no client needs."""
+    """Gives running clients room to grow, out of room that no client needs."""
     card = decision.card
     spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.sums.queued_want
     slack = min(SLACK_MOST, spare // SLACK_PART)
@@ -305,7 +309,7 @@ def _relieve(decision: Decision) -> None:
 
 
 def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
-    """Orders a client to give back host memory, unless it was ordered to a moment ago."""
+    """Orders a client to give back host memory, at most once in TRIM_AGAIN. False: not ordered."""
     if not (decision.due(client.failures.trim_after) and decision.due(client.failures.load_after)):
         return False
     client.failures.trim_after = decision.now + TRIM_AGAIN
@@ -314,19 +318,20 @@ def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
 
 
 def kept(client: ScheduledClient) -> int:
-    """Host memory that certainly holds nothing. There is more if blocks never held anything."""
+    """Bytes of host memory that hold no swapped block: a lower bound, because swapped blocks that
+    were never written need none."""
     return max(0, client.host_charged - (client.memory.allocated - client.memory.resident))
 
 
 def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
-    """A hook has carried out an order, or has not."""
+    """Handles a hook's reply to an order: carried out, or failed."""
     most, before = client.charged, client.room
     done = None
     while client.moves and client.moves[0].order.number <= answer.number:
         done, *rest = client.moves
         client.moves = tuple(rest)
     if done is None or done.order.number != answer.number:
-        return                          # there is no such order
+        return                          # no such order is under way
     if client.moves:
         client.moves[0].since = card.now
     promise = client.promise
@@ -369,18 +374,18 @@ def _evicted(
     elif done.order.room < before and not (
         (answer.no_memory and not failures.spare_host_unusable) or (answer.yielded and done.cut)
     ):
-        if card.now >= failures.evict_after:    # orders under way together count once
+        if card.now >= failures.evict_after:    # orders under way at one time count once
             failures.evictions_ignored += 1
             if failures.evictions_ignored >= IN_VAIN and not client.holds:
                 failures.pinned_until = card.now + PINNED_FOR
                 trust.hear(client, client.memory, card.now)
         failures.evict_after = card.now + EVICT_AGAIN
     if answer.no_memory:
-        failures.spare_host_unusable = True     # the next EVICT allows for new host memory
+        failures.spare_host_unusable = True     # so the next EVICT allows new host memory
 
 
 def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
-    """Notes the answer to a LOAD. True: the LOAD has failed."""
+    """Records the reply to a LOAD. True: the LOAD has failed."""
     client.history.bytes_in += answer.bytes
     card.count(bytes_in=answer.bytes)
     if answer.bytes > 0:
@@ -390,7 +395,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
     if answer.no_memory:
         _learn_shortfall(card, client)
     client.cut = answer.yielded and done.cut
-    # Room for all of it, and yet something is absent and nothing came.
+    # The LOAD gave room for all memory, but loaded nothing, and some memory is still swapped.
     idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
     failed = answer.no_memory or answer.driver_error or (idle and not client.moves)
     failures = client.failures
@@ -401,17 +406,17 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
 
 
 def ask_again(decision: Decision) -> None:
-    """Clients that counted as pinned for a while are believed again, if they say nothing more."""
+    """Lets the reported figures of clients count again that ignored EVICTs, after PINNED_FOR."""
     for client in decision.card.groups.group("ignoring_evicts"):
         if decision.due(client.failures.pinned_until):
             trust.hear(client, client.said, decision.now)
 
 
 def _learn_shortfall(card: Card, client: ScheduledClient) -> None:
-    """The room that could not be filled is not there: others must give as much.
+    """Lowers the capacity by the room that a client could not fill, so that others give up as much.
 
-    What was learned before and is not made good yet is the same shortfall seen
-    again; only once it is made good does another failure add to it.
+    While the earlier shortfall is not covered yet (`free` is negative), a failure shows the same
+    shortfall again, so it is not added. Once it is covered, another failure adds to it.
     """
     missing = max(0, client.charged - client.memory.filled)
     if card.free >= 0:

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far each client may grow, so that everything allocated fits on card and host together.
 
-A client asks (COMMIT) before it grows beyond its commit, and is granted more or refused as out
-of memory. The sum of all commits never exceeds card and host, less a margin (domains.py), so
-something can always move. What other cards do not need of the host budget is this card's.
+A client sends a COMMIT request before it grows beyond its commit. The request is granted, or
+refused as out of memory. The sum of all commits never exceeds card and host, less a margin
+(domains.py), so some block can always be moved. A card may promise the part of the host budget that
+other cards do not need.
 
-No client gets more than the card less what others have pinned there, or it could never run
-again. For the same reason pinning is refused if another client, grown to its whole commit, would
-no longer fit beside it. A grant to pin counts as pinned until the hook says that it has heard
-the answer. From then on the hook's records say how much of the grant is still to be pinned. The
-figure `pinned` alone cannot tell, as another thread may free as much meanwhile. Everything that
-an undrainable client may grow to counts as pinned.
+No client is promised more than the card less the memory that others have pinned there, or it could
+never run again. For the same reason pinning is refused if another client, grown to its whole
+commit, would no longer fit beside the pinned memory. A grant to pin counts as pinned until the hook
+reports that it has received the grant. From then on the hook's records contain the bytes of the
+grant that are still to be pinned (`to_pin`). The figure `pinned` alone is not enough, because
+another thread may free as many bytes meanwhile. The whole commit of an undrainable client counts as
+pinned.
 
-While there is plenty, a grant exceeds the request a little, so that a program does not ask for
-each allocation. When memory runs short, the unused part of commits is called back with a smaller
-LIMITS. The client may be growing into it at that moment, so its old commit counts until it
-answers an order sent after the LIMITS. The question waits for that answer, and later questions
-of the same account (trust.py) wait behind it. If the client does not answer at all, the question
-is decided without it, and so are all others until the client does answer.
+While memory is plentiful, a grant exceeds the request a little, so that a program does not send a
+request for each allocation. When memory runs short, the unused part of commits is called back with
+a smaller LIMITS. The client may be growing into that part, so its old commit counts until it
+acknowledges an order sent after the LIMITS. The COMMIT request waits for that, and later requests
+of the same account (trust.py) wait behind it. If the client does not reply at all, this request and
+all later ones are decided without it until it does.
 
-Domains and limits of tenants bound what their clients are promised as well. Of a domain a margin
-stays free as of the whole host; of a tenant's limit it does not.
+Domains and limits of tenants bound the promises to their clients as well. A domain keeps a margin,
+like the whole host; a tenant's limit has none.
 
 Where swapped blocks may go on to a disk (storage.py), its budget is promised too. A card's needs
 are met by host memory first, and by the disk beyond that.
@@ -38,21 +40,21 @@ from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
-# A grant may exceed the request by
+# A grant exceeds the request by 1/16 of the bytes left, within these bounds, or not at all.
 OVERGRANT_LEAST = 64 * MIB
 OVERGRANT_MOST = GIB
-OVERGRANT_PART = 16                     # this part of the bytes left
-# A grant is not called back until the thread that asked has used it, or for so long.
+OVERGRANT_PART = 16
+# A grant is not called back until the thread that asked has used it, or this time has passed.
 USED_WITHIN = SECOND
-PINNED_WITHIN = 60 * SECOND             # the same of a grant to pin
-WORTH_TELLING = 64                      # a smaller part of the card is no change worth telling;
-TOLD_AT_ONCE = 4                        # clients,
-TELL_APART = MILLISECOND                # and so long after that the next ones
-HARDLY = 8                              # below an eighth of that, do not recompute
+PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
+WORTH_TELLING = 64                      # a change of less than 1/64 of the card sends no LIMITS
+TOLD_AT_ONCE = 4                        # clients whose LIMITS are checked in one plan,
+TELL_APART = MILLISECOND                # and the time until the next ones are
+HARDLY = 8                              # below 1/8 of that change, clients are not checked
 
 
 def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
-    """The first limits of a client, which may hold a commit from an earlier daemon."""
+    """Sends the first LIMITS to a client, which may hold a commit from an earlier daemon."""
     card = decision.card
     trust.judge_joined(card, client, commit, _left(card))
     if client.committed == 0 and decision.now >= card.gathered:
@@ -72,7 +74,7 @@ def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> N
 
 
 def plan(decision: Decision) -> None:
-    """Answers questions, and calls back commit that exceeds a limit."""
+    """Answers COMMIT requests, and calls back commits that exceed a limit."""
     card = decision.card
     for client in card.groups.group("granted_to_pin"):
         pins = tuple(
@@ -83,7 +85,7 @@ def plan(decision: Decision) -> None:
             client.promise.pins = pins
     for client in card.groups.group("memory_limited"):
         _call_back(decision, client, client.terms.memory_limit)
-    # A grant to one account may decide the question of another.
+    # A grant to one account may decide the request of another.
     while any(_answer_account(decision, account) for account in _askers(card)):
         pass
     for client in card.groups.group("undrainable_overcommitted"):
@@ -94,13 +96,13 @@ def plan(decision: Decision) -> None:
 
 
 def tell(decision: Decision) -> None:
-    """Tells clients how far they could grow, where that has changed, once all else is decided."""
+    """Sends LIMITS to clients whose largest possible commit has changed. Runs last in a plan."""
     card, settings = decision.card, decision.card.settings
     unused = card.groups.sums.committed - card.groups.sums.used
     least = settings.total // WORTH_TELLING
     # These figures decide how far any client could grow. While they have hardly changed since all
-    # clients were looked at, only clients that have changed themselves are. More than the whole
-    # card is as good as that to every client.
+    # clients were checked, only clients with changed figures of their own are checked. No client
+    # can use more than the card, so larger figures are cut off.
     common = (
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.stuck(()),
@@ -120,10 +122,10 @@ def tell(decision: Decision) -> None:
 
 
 def settle(card: Card) -> None:
-    """Notes for the other cards what this one needs of the budgets of host memory and the disk."""
+    """Records what this card needs of the budgets of host memory and the disk, for other cards."""
     sums, clients = card.groups.sums, card.groups.margins()
     card.host.needs, card.disk.needs = sums.host_charged, sums.disk
-    if card.lost:                       # the memory that clients hold until they end
+    if card.lost:                       # it needs only the memory that clients hold until they end
         return
     held = sums.host_charged + sums.beyond
     beyond = sums.committed + sums.beyond - card.settings.capacity
@@ -135,7 +137,8 @@ def settle(card: Card) -> None:
 
 
 def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
-    """A few of the clients that are yet to be told; not all at once, as others wait meanwhile."""
+    """The next few clients whose LIMITS are to be checked; checking all would delay other events.
+    """
     card = decision.card
     if not card.untold or not decision.due(card.tell_next):
         return []
@@ -148,7 +151,7 @@ def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
 
 
 def _askers(card: Card) -> dict[str, ScheduledClient]:
-    """By account, the client that has waited longest for an answer; in that order."""
+    """By account, the client whose COMMIT request has waited longest; the longest wait first."""
     asking = [(c.promise.question, c) for c in card.groups.group("asking")]
     since = [(question.since, client) for question, client in asking if question is not None]
     first: dict[str, ScheduledClient] = {}
@@ -159,11 +162,11 @@ def _askers(card: Card) -> dict[str, ScheduledClient]:
 
 
 def _answer_account(decision: Decision, account: str) -> bool:
-    """Questions of one account, up to the first that has to wait. False: not even one."""
+    """Answers the COMMIT requests of an account, up to the first that has to wait. False: none."""
     answered = False
     while (client := _askers(decision.card).get(account)) is not None:
         question, heard = client.promise.question, client.memory.answered
-        # The hook does not await the answer to a question if it has that to a later one.
+        # A hook that has the reply to a later request no longer waits for this one.
         if question and question.number > heard and not _answer(decision, client, question):
             break
         client.promise.question = None
@@ -172,7 +175,7 @@ def _answer_account(decision: Decision, account: str) -> bool:
 
 
 def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
-    """False: the answer depends on commit that others are to give back."""
+    """Answers a COMMIT request. False: the reply has to wait until others return commit."""
     card, promise, wanted = decision.card, client.promise, question.bytes
     left = _left(card) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else question.pins
@@ -189,7 +192,7 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
         _tell(decision, client, question.number, _most(card, client))
         return True
     if not fits:
-        # It will, when undrainable clients have heard that they may not grow any more.
+        # It may fit once undrainable clients have acknowledged that they may not grow any more.
         back = sum(c.committed - max(c.promise.commit, c.used)
                    for c in card.groups.group("undrainable") if c is not client)
         waits = wanted <= _ceiling(card, client) + back and not _overdue(decision, question)
@@ -214,15 +217,15 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
         why = domain.words
     if promise.commit >= wanted:
-        # The hook asked before it heard that it may not any more. It takes
-        # LIMITS at its word, so a refusal must promise less.
+        # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
+        # carry a smaller commit.
         promise.commit = min(promise.commit, client.need)
     _tell(decision, client, question.number, _most(card, client), why)
     return True
 
 
 def _overdue(decision: Decision, question: Question) -> bool:
-    """The question has waited for so long that others need not answer first."""
+    """Whether the request has waited for so long that it is decided without others' replies."""
     return decision.due(question.since + decision.card.settings.stuck_after)
 
 
@@ -230,7 +233,7 @@ def _recall(
     decision: Decision, question: Question, clients: list[ScheduledClient],
     enough: Callable[[], bool],
 ) -> bool:
-    """Calls back unused commits, if that will be enough and the clients may still answer."""
+    """Calls back unused commits, if they are enough and the request is not overdue. True: done."""
     for client in clients:
         _forget_grant(decision, client)
     if not enough() or _overdue(decision, question):
@@ -241,7 +244,7 @@ def _recall(
 
 
 def _forget_grant(decision: Decision, client: ScheduledClient) -> None:
-    """The grant has been used, or has not been used for long."""
+    """Clears a grant that has been used, or that has not been used in time."""
     promise = client.promise
     used = client.need >= promise.granted
     if promise.granted and (used or decision.due(promise.granted_until)):
@@ -256,8 +259,8 @@ def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> N
         return
     promise.withdrawn, promise.commit = promise.commit, least
     _tell(decision, client, 0, min(promise.last_most, decision.card.total_for(client)))
-    # Nothing changes by this order; its answer shows that the limits were heard. It allows for no
-    # host memory: orders before it account for theirs.
+    # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
+    # host memory beyond that of earlier orders.
     held = [client.memory.host, *(move.order.host for move in client.moves)]
     decision.evict(client, client.ordered, min(held))
     promise.confirmed_by = client.moves[-1].order.number
@@ -266,9 +269,9 @@ def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> N
 def _tell(
     decision: Decision, client: ScheduledClient, number: int, most: int, why: str = ""
 ) -> None:
-    """Sends LIMITS. Beyond the card the client may hold host memory that is not promised.
+    """Sends LIMITS. They may allow host memory beyond the card that is not promised to any client.
 
-    A memory limit is a card of that size, and such a client gets no more than that.
+    A client with a memory limit is treated as on a card of that size, and gets none beyond it.
     """
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(decision.card, client))
@@ -276,7 +279,8 @@ def _tell(
 
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
-    """The commit of a client that asked for `wanted`, while `left` is left after it."""
+    """The commit to grant to a client that asked for `wanted` bytes, if `left` are left after that.
+    """
     if client.memory.pin_reason:
         return wanted
     more = min(OVERGRANT_MOST, left // OVERGRANT_PART, _ceiling(card, client) - wanted)
@@ -300,31 +304,32 @@ def _host_less_margin(card: Card) -> int:
 
 
 def _host(card: Card) -> int:
-    """The same, with the margin."""
+    """Bytes of host memory that this card may count on, including the margin."""
     return card.host.most if card.disk.budget.size else card.host.promisable
 
 
 def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
-    """The same of the client's account, once the client has `wanted`."""
+    """Bytes that the client's account can still be promised once the client has `wanted` bytes."""
     more = max(0, wanted - client.committed)
     left = _left(card)
     return trust.promisable(card, client, left) - more if more else left
 
 
 def _unpinned(card: Card) -> int:
-    """Bytes of the card that no client pins, or is about to pin."""
+    """Bytes of the card that no client has pinned or was granted to pin."""
     return card.settings.capacity - card.groups.sums.pinned_shown - trust.granted_to_pin(card)
 
 
 def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
-    """Clients that would not fit beside all that is pinned if they had all they were promised."""
+    """Clients that, grown to their commits, would not fit beside pinned memory and `pins` more."""
     if pins == 0:
         return []
     return [c for c in card.groups.with_unpinned_commit(_unpinned(card) - pins) if c is not client]
 
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:
-    """How far a client could grow if it were alone with what others have pinned."""
+    """How far a client could grow if only pinned memory of other clients were on the card; bytes.
+    """
     by_others = card.groups.sums.pinned_shown - client.pinned_shown
     by_others += trust.granted_to_pin(card, client)
     if card.tight:
@@ -343,9 +348,9 @@ def _most(card: Card, client: ScheduledClient) -> int:
 
 
 def _beyond_card(card: Card, client: ScheduledClient) -> int:
-    """How much more a client may hold beyond the card."""
+    """Bytes of host memory beyond the card that the client may still take."""
     least = min(_left(card), _bound(card, client).left, card.host_free_for(client))
-    if card.disk.budget.size:           # which does not hold it
+    if card.disk.budget.size:           # memory beyond the card cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
     return trust.promisable(card, client, least)
 
@@ -358,7 +363,7 @@ class Bound(NamedTuple):
 
 
 def _bound(card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0) -> Bound:
-    """`commit`, `pins`: as if it had been granted so much, and so much more of it to be pinned."""
+    """The tightest bound if the client had this commit, and `pins` more bytes of it were pinned."""
     card.groups.settle()
     committed = max(commit, client.committed)
     pinned = client.pinned_expected
@@ -377,14 +382,15 @@ def _left_in(domain: Domain) -> int:
 
 
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:
-    """Its clients on this card, in the order of their joining."""
+    """The domain's clients on this card, in the order in which they joined."""
     return [card.clients[id] for id in sorted(domain.stakes) if id in card.clients]
 
 
 def _overdrawn(card: Card) -> list[ScheduledClient]:
-    """Clients of domains in which more is promised than there is, and some of it is unused.
+    """Clients of domains that have promised more than they can hold, with unused commit.
 
-    A domain or a limit has shrunk, or memory that was pinned and counted nowhere has been freed.
+    This happens when a domain or a limit has shrunk, or when pinned memory has been freed: a domain
+    does not count pinned memory, but counts the commit again that becomes unused.
     """
     card.groups.settle()
     return [
@@ -395,11 +401,11 @@ def _overdrawn(card: Card) -> list[ScheduledClient]:
 
 
 def _with_changed_domains(card: Card, threshold: int) -> list[int]:
-    """Ids of clients of domains in which what they can grow to has changed by more than that."""
+    """Ids of clients of domains whose remaining bytes have changed by more than `threshold`."""
     card.groups.settle()
     found: dict[int, None] = {}
     for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
-        # More than the whole card is as good as that to every client.
+        # No client can use more than the card, so larger figures are cut off.
         now = min(_left_in(domain) + domain.sums.unused, card.settings.total)
         if abs(now - card.domain_reach.get(domain.name, card.settings.total)) > threshold:
             card.domain_reach[domain.name] = now
@@ -408,7 +414,7 @@ def _with_changed_domains(card: Card, threshold: int) -> list[int]:
 
 
 def _load_homeless(card: Card) -> None:
-    """Clients with swapped blocks for which a shrunken domain has no host memory load them."""
+    """Queues idle clients whose swapped blocks exceed a shrunken domain, so that they load them."""
     card.groups.settle()
     for domain in card.domains.lacking:
         for client in members(card, domain) if domain.untaken < 0 else ():

@@ -1,57 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a turn lasts while others wait, and how long a holder may be idle before it says so.
+"""The length of a turn while others wait, and the idle time after which a holder reports IDLE.
 
-Both follow from what a hand-over costs. An automatic quantum is as short as it can be while
+Both follow from the cost of a hand-over. An automatic quantum is as short as possible while
 hand-overs take at most a twentieth of the time.
 
-**The cost of a hand-over** is the time in which no client uses the place of the one that leaves:
-from the end of its drain until the gate opens for the client that waited for its room. The drain is
-not part of it, as work in flight is work. What was loaded ahead, while others ran, cost nothing. So
-the next hand-over will cost
+**The cost of a hand-over** is the time in which no client uses the room that changes hands: from
+the end of the old holder's drain until the gate opens for the client that waited for its room. The
+drain is not part of the cost, because work in flight is work. Memory that was loaded ahead, while
+others ran, cost nothing. So the next hand-over will cost
 
-    latency + pace * (bytes that the coming client lacks at that moment)
+    latency + pace * (bytes that the next client lacks when it is chosen)
 
-*Latency* is what passes even if nothing has to move: orders and answers on their way. It is
-measured at each STOP: the time until STOPPED came, less the time in which the hook says it drained.
+*Latency* passes even if no memory has to move: orders and replies take time. It is measured at each
+STOP: the time until STOPPED arrives, less the time that the drain took by the hook's report.
 
 *Pace* is microseconds per byte, from being chosen to being whole. It is learned from whole
-hand-overs and not from the times that hooks report for each move: moves of both directions overlap
-and wait for each other's room, zero and unchanged blocks cross no bus, a slow host makes everything
-longer. Each client has its own, as the content of its memory makes the largest difference: of
-100 GiB that a framework has set aside and not used, nothing moves. A client that was not seen yet
-is taken to be like the others lately. Hand-overs of a few blocks teach nothing about the pace.
+hand-overs and not from the times that hooks report for each move: moves in both directions overlap
+and wait for each other's room, zero and unchanged blocks are not copied, and a slow host delays
+everything. Each client has its own pace, because the content of its memory matters most: of
+100 GiB that a framework has reserved and not used, nothing is copied. A client without a
+measurement gets the recent average of the card. Hand-overs of a few blocks teach nothing about the
+pace.
 
-**The quantum, where it is `auto`,** is 19 times the cost of a hand-over. Each client of a round has
-one turn and comes in once, so the mean over the clients counts, and all have the same quantum. If
-each turn were as long as its own successor is expensive, clients with cheap successors would get
-less of the card.
+**The automatic quantum** is 19 times the cost of a hand-over. Each client of a round has one turn
+and is loaded once, so the mean over the clients counts, and all have the same quantum. If the
+length of each turn followed from the cost of its own successor, clients with cheap successors would
+get less of the card.
 
-The mean is over the clients that hold the card or wait for it. Each counts with the bytes that
-it lacked when it last came in. Clients that came in beside another, without waiting for room, do
-not count, as nothing was lost. Only the next client counts with what it lacks now. That shrinks
-while it is loaded ahead, so the quantum shrinks during a turn, and the turn ends when it has lasted
-long enough for what is still to be moved. Where every client can be loaded ahead, turns become as
-long as that takes, and hand-overs cost next to nothing. Where all memory is on the card already,
-they are as short as LEAST: a person at a notebook does not feel a tenth of a second, kernels of
-some milliseconds drain in a small part of it, and latencies and cold caches are well below the
-twentieth. The administrator sets the longest, for where a hand-over takes seconds.
+The mean is over the clients that hold the card or wait for it. Each counts with the bytes that it
+lacked when it was last chosen. Clients that were loaded beside a holder, without waiting for room,
+do not count, because no time was lost. Only the next client counts with the bytes that it lacks
+now. These shrink while it is loaded ahead, so the quantum shrinks during a turn, and the turn ends
+when it has lasted long enough for the bytes that are still to be moved. Where every client can be
+loaded ahead, turns become as long as that loading takes, and hand-overs cost next to nothing. Where
+all memory is on the card already, turns are as short as LEAST: a person at a notebook does not
+notice a tenth of a second, kernels of some milliseconds drain in a small part of it, and latencies
+and cold caches cost well below the twentieth. The administrator sets the longest quantum, for cards
+where a hand-over takes seconds.
 
-People and hooks are shown what follows from past hand-overs, and shown another figure only when
-it changes by an eighth.
+People and hooks are shown a quantum that follows from past hand-overs. It is updated only when it
+changes by an eighth.
 
-**Idleness.** A holder that does nothing while others wait may go on in a moment; then it was wrong
-to stop it. Or it does not go on for long; then it was wrong to wait. Waiting exactly as long as a
-hand-over costs loses at most twice what the best decision would (the rule for renting skis). So a
-hook reports idleness after as long as the next client would take to come in now. But not sooner
-than IDLE_LEAST: hooks look every 5 ms, and a program's host work between two launches must not cost
-it a turn. And not later than IDLE_MOST: pauses of programs are either short or very long, and a
-wrong estimate must not leave the card unused for longer than a person takes to notice.
+**Idleness.** If an idle holder continues soon, stopping it was wrong. If it stays idle for long,
+waiting for it was wrong. Waiting exactly as long as a hand-over costs loses at most twice what the
+best decision would (the ski-rental rule). So a hook reports idleness after the time that loading
+the next client would take now. That window is at least IDLE_LEAST: hooks poll every 5 ms, and a
+program's host work between two launches must not cost it a turn. It is at most IDLE_MOST: pauses of
+programs are either short or very long, and a wrong estimate must not leave the card unused for
+longer than a person takes to notice.
 
-A program whose turn ends by idleness, and that then stays away for IDLE_MOST, would have been
-stopped as rightly before. So its window is half as long after each such turn, down to IDLE_LEAST.
-When it comes back before a whole window is over it was stopped too early, and gets all of it again.
-No client needs to wait for that: while memory of a client is away all are watched, for IDLE_WATCHED
-and then less. A window is told again when it has halved or doubled.
+If a program's turn ends by idleness and the program then stays idle for IDLE_MOST, stopping it
+earlier would have been right. So its window is halved after each such turn, down to IDLE_LEAST. If
+the program wants the card again within a whole window, it was stopped too early, and gets the whole
+window again. The windows adapt even if no client waits: while a client has swapped memory all
+clients are watched for idleness, with a window of IDLE_WATCHED, halved in the same way. A window is
+sent again when it has halved or doubled.
 """
 
 from nvshared.scheduler.actions import TurnEnd
@@ -63,16 +66,16 @@ from nvshared.units import MILLISECOND
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
 LEAST = 100 * MILLISECOND
 BUSY = 500 * MILLISECOND                # where nothing is to be moved; see busy.py
-STEADY = 8                              # a change of less than this part is not worth telling
+STEADY = 8                              # a change of less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
-MOST_HALVINGS = 6                       # of IDLE_MOST, which is IDLE_LEAST then
-IDLE_WATCHED = IDLE_MOST // 4           # where no client waits, and the gate opens again at once
-IDLE_USUAL = 50 * MILLISECOND           # where no hand-over depends on it; the hook's own default
-NEWS = 2                                # a window that is told anew has changed by this factor
-TELLING = 4 * BLOCK                     # bytes that must have been lacking to teach the pace
+MOST_HALVINGS = 6                       # these bring IDLE_MOST down to IDLE_LEAST
+IDLE_WATCHED = IDLE_MOST // 4           # if no client waits: the gate would open again at once
+IDLE_USUAL = 50 * MILLISECOND           # if no hand-over depends on it; the hook's own default
+NEWS = 2                                # a window is sent again after a change by this factor
+TELLING = 4 * BLOCK                     # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST = 100                           # bytes/us; a slower hand-over waited for more than the bus
-LEAST_LATENCY, MOST_LATENCY = 100, 50_000
+LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
 
 
 def lacks(client: ScheduledClient) -> int:
@@ -81,7 +84,7 @@ def lacks(client: ScheduledClient) -> int:
 
 
 def measure(card: Card, client: ScheduledClient) -> bool:
-    """Learns the cost of the hand-over to a client whose gate opens now. False: nothing new."""
+    """Learns the cost of the hand-over to a client whose gate opens now. False: no news."""
     turn = client.its_turn
     if turn.lacked is None:
         known, client.cost = client.cost is not None, None
@@ -98,12 +101,13 @@ def measure(card: Card, client: ScheduledClient) -> bool:
 
 
 def learn_latency(card: Card, waited: int, drained: int) -> None:
-    """STOPPED came `waited` us after STOP, of which the client drained `drained`."""
+    """Learns the latency: STOPPED arrived `waited` us after STOP, and the drain took `drained` us.
+    """
     card.latency = card.latency.after(min(max(waited - drained, LEAST_LATENCY), MOST_LATENCY))
 
 
 def now(card: Card, head: ScheduledClient | None) -> int:
-    """Microseconds after which turns may end as things stand, with `head` blocked."""
+    """The quantum now, in microseconds, while `head` is blocked."""
     if (fixed := _fixed(card)) is not None:
         return fixed
     total, known = card.groups.sums.cost, card.groups.size("measured")
@@ -115,7 +119,7 @@ def now(card: Card, head: ScheduledClient | None) -> int:
 
 
 def shown(card: Card, head: ScheduledClient | None) -> int:
-    """The quantum as people and hooks see it: of whole hand-overs, not of this moment."""
+    """The quantum that people and hooks are shown: by past hand-overs, not by current moves."""
     if (fixed := _fixed(card)) is not None:
         return fixed
     fresh = now(card, head)
@@ -133,7 +137,7 @@ def in_force(card: Card) -> int:
 
 
 def idle_window(card: Card, head: ScheduledClient | None) -> int:
-    """Microseconds of idleness until IDLE is sent; the last window, if it is about right."""
+    """Microseconds of idleness until IDLE is sent; the last window, unless NEWS times off."""
     if not card.contended:
         return IDLE_USUAL
     costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
@@ -143,12 +147,12 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
 
 
 def patience(client: ScheduledClient, window: int) -> int:
-    """The client's part of a window that holds for all."""
+    """The client's idle window: the common window, halved `halvings` times."""
     return max(min(window, IDLE_LEAST), window >> client.halvings)
 
 
 def rests(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Notes a turn that is over. If idleness ended it, the pause that follows will teach."""
+    """Records the idle window of a turn that idleness has ended; `came_back` learns from it."""
     told = card.told if turn.ending is TurnEnd.IDLE and turn.told is not None else None
     client.rests = None if told is None else told.idle_window if told.pace else IDLE_WATCHED
 
@@ -164,13 +168,13 @@ def came_back(client: ScheduledClient, now: int) -> None:
 
 
 def moving(card: Card, client: ScheduledClient, size: int) -> int:
-    """Microseconds to bring in so many bytes of a client, and to make room for them."""
+    """Microseconds to load `size` bytes of a client, and to make room for them."""
     pace = client.pace if client.pace.number else card.pace
     return round(pace.value * size)
 
 
 def _fixed(card: Card) -> int | None:
-    """The quantum where it does not follow from the cost of hand-overs."""
+    """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""
     tq = card.settings.tq
     if card.busy.members:
         return BUSY if tq is None else min(tq, BUSY)

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue: tenants get equal time, and within a tenant it is first come, first served.
+"""The queue: tenants get equal time; within a tenant, clients are served first come, first served.
 
-A client takes its place when it wants the GPU and keeps it until its gate opens. A turn that
-others cut short sends it to the end. A turn that never began does not.
+A client gets its place in the queue when it wants the GPU, and keeps it until its gate opens. A
+client whose turn was cut short goes to the end. A client whose turn never began keeps its place.
 
-**Lines.** A client that waits stands in a line, by place. A tenant with several clients has a line
-of its own. Tenants with one client stand in one line for each weight: between equals it is first
-come, first served. Next is, of the first in each line, the one whose tenant has the least virtual
-time (tenants.py). So over the turns all virtual times grow alike, and times held grow as the
-weights, whatever the number of clients. Turns that are not over count as if they lasted for a
-usual time, and so do those of all clients that come before.
+**Lines.** Waiting clients are in lines, ordered by place. A tenant with several clients has a line
+of its own. Tenants with one client share one line for each weight, so equal tenants are served
+first come, first served. Of the first clients of all lines, the next is the one whose tenant has
+the least virtual time (tenants.py). So over the turns all virtual times grow alike, and the time
+held is proportional to the weight, whatever the number of clients. A turn under way counts with a
+usual length, and so do the turns of all clients that are earlier in the queue.
 
-**Priority.** Background clients come after all others, those of high priority before them: each
-priority has a tree of its own, and a tenant with clients of several has a node in each.
+**Priority.** Clients of high priority come before all others, background clients after them. Each
+priority has a tree of its own, and a tenant with clients of several priorities has a node in each.
 
-**Within a tenant** its inner tenants, such as the jobs of a user, share the time that it gets in
-just the same way, each in a line of its own. So the weight of a job counts among the jobs of its
-user, and a user of ten jobs gets no more than a user of one. In the innermost tenant clients of
-one weight stand in one line.
+**Inner tenants**, such as the jobs of a user, share the time of their outer tenant in the same way,
+each in a line of its own. So the weight of a job counts among the jobs of its user, and a user with
+ten jobs gets no more than a user with one. In the innermost tenant, clients of one weight share a
+line.
 
-**Idling.** A node that was idle is placed at the present, the least virtual time of those beside it
-that hold or want the card. So it has not saved up what it did not use and does not starve the
-others, but still owes what it had too much.
+**Idle nodes.** On waking, a node's virtual time is raised to the least virtual time of its siblings
+that hold or want the card. So a node saves up no unused time and cannot starve the others, but
+still owes the time that it overused.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -33,13 +33,13 @@ from nvshared.scheduler.settings import DEFAULT_WEIGHT
 from nvshared.scheduler.tenants import Node, Path
 from nvshared.units import SECOND
 
-USUAL = SECOND                          # a turn, where its length is auto
-GONE_KNOWN = 1000                       # of tenants without clients, the latest that owe something
-LEVELS = range(3)                       # of a path, each with a node of the next level in it
+USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
+GONE_KNOWN = 1000                       # most tenants kept without clients because they owe time
+LEVELS = range(3)                       # of a path that have child nodes
 
 
 def join(card: Card, client: ScheduledClient) -> None:
-    """The client takes the last place and waits."""
+    """Puts the client at the end of the queue."""
     client.place = next(card.places)
     client.enter(Phase.WAITING, card.now)
 
@@ -53,7 +53,7 @@ def arrive(card: Card, client: ScheduledClient) -> None:
 
 
 def place(card: Card, path: Path, level: int) -> None:
-    """Raises the virtual time of a node that was idle to the present."""
+    """Raises the virtual time of a waking node to the least of its active siblings."""
     node, child = path[level:level + 2]
     if node.divided and child not in active(card, level + 1):
         child.virtual = max(child.virtual, _present(card, node, level))
@@ -72,7 +72,8 @@ def _present(card: Card, node: Node, level: int) -> float:
 
 
 def leave(client: ScheduledClient) -> None:
-    """Records that a turn of the client is over and billed."""
+    """Records the virtual times after the client's turn, for nodes that wake while none is active.
+    """
     for level in LEVELS:
         node, child = client.path[level:level + 2]
         node.present = max(node.present, child.virtual)
@@ -88,7 +89,7 @@ def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> b
 
 
 def give_precedence(card: Card, client: ScheduledClient) -> None:
-    """Lets all clients that wait now go before this client, whatever the weights."""
+    """Raises the client's virtual times, so that all clients that wait now come before it."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
         queued = card.groups.group("queued")
@@ -106,11 +107,11 @@ def sequence(card: Card) -> Iterator[ScheduledClient]:
 
 
 def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterable[ScheduledClient]:
-    """The same for the clients of one node of this level, which are given by place."""
+    """Sorts the waiting clients of one node of this level. `waiting`: ordered by place."""
     while waiting and level in LEVELS and not waiting[0].path[level].divided:
         level += 1
         if waiting[0].path[level].line is not waiting[0].path[level]:
-            return waiting              # all are in one line of several nodes
+            return waiting              # a line shared by several nodes: in the order of places
     if not waiting or level not in LEVELS:
         return waiting
     lines: dict[Hashable, list[ScheduledClient]] = {}
@@ -122,7 +123,7 @@ def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterabl
 def _merged(
     card: Card, lines: dict[Hashable, list[ScheduledClient]], level: int
 ) -> Iterator[ScheduledClient]:
-    """Merges lines: of the first client in each, always takes that of the least virtual time."""
+    """Merges lines: of the first clients of all lines, takes the one with least virtual time."""
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
     before = dict.fromkeys(lines, 0.0)  # virtual time of the same tenant's turns that come before
@@ -148,10 +149,10 @@ def _merged(
 
 
 def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledClient]:
-    """Sorts some of the waiting clients in that order."""
+    """Sorts some of the waiting clients in the order of `sequence`."""
     others = {client.id: client for client in waiting}
     found: list[ScheduledClient] = []
-    # Stops when one is left, whose place is then known.
+    # Stops when one client is left, because it comes last.
     for client in sequence(card) if len(others) > 1 else ():
         if others.pop(client.id, None) is not None:
             found.append(client)
@@ -177,7 +178,7 @@ def account(card: Card) -> None:
 
 
 def choose(card: Card, client: ScheduledClient) -> None:
-    """Foresees a turn of a client that is chosen."""
+    """Adds the usual length of a turn to the nodes of a client that was just chosen."""
     for node in client.path[1:3]:
         node.ahead += _adds(card, node)
         card.foreseen.append(node)
@@ -198,8 +199,9 @@ def _lasted(card: Card, client: ScheduledClient) -> int:
 
 
 def forget(card: Card, path: Path, names: Iterable[str]) -> None:
-    """Removes tenants without clients beside this path, if they owe nothing. An account with a
-    limit is kept, or a new client would have the time of a whole window."""
+    """Removes tenants without clients below the path's nodes, if they owe no time, and accounts of
+    `names` without clients. An account with a compute limit is kept, or the tenant's next client
+    would get the time of a whole window."""
     tenants = card.tenants
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]

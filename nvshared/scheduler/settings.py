@@ -6,9 +6,9 @@ from enum import IntEnum, StrEnum
 
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
-BLOCK = 32 * MIB                        # the largest block of hooks; twice as large
-LARGE_CARD = 8 * GIB                    # on a card of at least this size, and four times
-HUGE_CARD = 64 * GIB                    # on one of this
+BLOCK = 32 * MIB                        # the largest block of hooks on a small card
+LARGE_CARD = 8 * GIB                    # from this size of a card on, blocks are twice as large,
+HUGE_CARD = 64 * GIB                    # and from this size on four times
 
 
 class AntiThrash(StrEnum):
@@ -20,7 +20,7 @@ class AntiThrash(StrEnum):
 
 
 class Priority(IntEnum):
-    """Order of clients that take turns."""
+    """Priority of clients that take turns: higher ones come first."""
 
     BACKGROUND = 1                      # runs only while no other client wants the GPU
     NORMAL = 2
@@ -35,9 +35,9 @@ UNLIMITED = 100                         # percent, of compute time
 class Accounting:
     """Rules of all compute limits. Times in microseconds, parts in percent."""
 
-    window: int | None = None           # None: as `length` says
-    grain: int = 50_000                 # with less left than this, the gate stays shut
-    carryover: int = 100                # part of overuse that is taken off the next window
+    window: int | None = None           # length of a window; None: automatic, see `length`
+    grain: int = 50_000                 # with less time left than this, the gate stays shut
+    carryover: int = 100                # part of the overuse that is subtracted from each window
     tail: int = 100                     # part of the drain that is billed
 
     def length(self, *, turns: bool) -> int:
@@ -49,7 +49,7 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Set for a client. The daemon checks what people type; this class does not."""
+    """Terms of a client. The daemon validates users' input; this class does not."""
 
     memory_limit: int = 0               # bytes allocated and pinned; 0: no limit
     weight: int = DEFAULT_WEIGHT        # share of the time among clients of the same tenant
@@ -59,7 +59,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class TenantTerms:
-    """Set for all clients of a tenant together."""
+    """Terms of all clients of a tenant together."""
 
     memory_limit: int = 0               # bytes on each card; 0: no limit
     weight: int = DEFAULT_WEIGHT        # share of the time among tenants beside it
@@ -67,7 +67,7 @@ class TenantTerms:
     priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time, guaranteed
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
-    neighbour_limit: int = 0            # bytes of other cards, by each card's programs; 0: no limit
+    neighbour_limit: int = 0            # bytes that its clients on one card borrow; 0: no limit
     suspended: bool = False             # evicted, and not run
     disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
     unshared: int = 0                   # 1: programs without the library are suspended, too
@@ -76,24 +76,24 @@ class TenantTerms:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bytes and microseconds. The daemon checks what people type; this class does not."""
+    """Bytes and microseconds. The daemon validates users' input; this class does not."""
 
     capacity: int                       # bytes of the card that clients may fill
-    total: int                          # size of the card, as clients are told
+    total: int                          # size of the card that is reported to programs
     host_budget: int                    # host memory for swapped blocks, over all cards
-    tq: int | None = 30 * SECOND        # the quantum; None: auto, see quantum.py,
-    longest_tq: int = 30 * SECOND       # and this at most
+    tq: int | None = 30 * SECOND        # the quantum; None: auto, see quantum.py
+    longest_tq: int = 30 * SECOND       # the longest automatic quantum
     anti_thrash: AntiThrash = AntiThrash.AUTO
-    draining: bool = False              # the daemon is to end: all that fit run, no turn ends
+    draining: bool = False              # the daemon will end: clients that fit run, no turn ends
     step: int = GIB                     # bytes of one EVICT or LOAD, so that the two overlap
     gather: int = 0                     # us after the start in which the scheduler only listens
     bus_sharing: bool = True            # speculative moves wait for a program's copies
-    writeback: bool = True              # idle memory is copied to the host before it must leave
-    prefetch: bool = False              # idle clients are loaded before they ask
+    writeback: bool = True              # memory of idle clients is copied before its eviction
+    prefetch: bool = False              # idle clients are loaded before they want the card
     disk_budget: int = 0                # bytes of the disk for swapped blocks, over all cards
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
-    deep_idle: bool = False             # contexts of idle clients may leave, so their turns end
-    drain_patience: int = 2 * SECOND    # before asking a client again that could not drain
+    deep_idle: bool = False             # idle clients may be parked, so their turns must end
+    drain_patience: int = 2 * SECOND    # from a drain that did not end to the next STOP
     stuck_after: int = 10 * SECOND      # before an order without an answer is reported
     accounting: Accounting = Accounting()       # of compute limits
 
