@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU's scheduler as the daemon sees it: one event in, ordered steps, actions out.
 
-An event only changes what is known. Then the plan looks at everything that is known and orders
-what is missing. The same state gives the same orders, so nothing depends on which of two messages
-that crossed came first, and an order lost with a client simply shows as missing. Time comes in
-with each event. Each comparison with a future moment notes it; the earliest is the deadline, at
-which the plan may change without an event.
+An event only changes the recorded state. Then the plan reads the whole state and sends the orders
+that are missing. The same state gives the same orders. So the result does not depend on the order
+of two messages that crossed, and an order that was lost with a client is planned anew. The current
+time arrives with each event. Each comparison with a future time records that time. The earliest is
+the deadline, at which the plan may change without an event.
 
 **Holders** are the clients that have been chosen: loading, running, draining. They run together
 because the sum of what they need (allocated + pinned + pending), with all others evicted as far
@@ -41,21 +41,21 @@ clients claim). What holders lack is evicted from others and loaded (moves.py). 
 they need, memory is moved before clients wait for it (ahead.py). Host memory that is short, or not
 needed for long, is relieved by a disk (storage.py).
 
-**A client that does not answer**, as it may have been stopped, is waited for until people are told
-of it, and not from then on. A chosen client for which no room is found for a while goes to the end
-of the queue, if others wait.
+**A client that does not answer an order** may have been stopped. Others wait for it until it is
+reported as stuck, and not from then on. A chosen client for which no room is found for a while goes
+to the end of the queue, if others wait.
 
-**Before its end** (`draining`) the daemon has all clients chosen that fit beside the holders,
-because after it turns do not change. **After a restart** of the daemon the scheduler only listens
-until all clients have said what they hold. A client that drains or moves memory cannot say so
-yet, and is waited for somewhat longer.
+**Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
+turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
+listens until all clients have reported what they hold. A client that drains or moves memory reports
+late, and the scheduler waits somewhat longer for it.
 
-**A card that is lost** shares nothing. Every gate opens, every question is granted, and each
-program goes on to the driver's error. A hook whose memory is not all on the card keeps its program
-waiting by itself, so it is told to load all of it. That fails on a lost card; the hook sees that
-its context has failed, and lets its program go on. If NVML was wrong and the card is there, what
-was swapped is loaded as soon as the driver has memory for it. No program works on memory that is
-not there.
+**A lost card** is no longer shared. Every gate opens, every COMMIT request is granted, and each
+program runs into the driver's error. A hook with swapped memory keeps its program waiting by
+itself, so it is ordered to load all of it. The load fails on a lost card; the hook finds that its
+context has failed, and lets the program continue. If NVML was wrong and the card still works, the
+swapped memory is loaded as soon as the driver has memory for it. So no program works on memory that
+is not resident.
 """
 
 from collections.abc import Iterable
@@ -93,8 +93,8 @@ AGAIN = SECOND                          # between two tries to load memory on a 
 class Scheduler:
     """Decides which clients use one GPU, when, and how much of their memory is resident.
 
-    `now` is microseconds on a clock that never steps back. For
-    `settings.gather` microseconds from the start it only listens.
+    `now` is in microseconds of a clock that never steps back. For `settings.gather` microseconds
+    from the start the scheduler only listens.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Scheduler:
         budget: HostBudget | None = None, neighbour: Neighbour | None = None,
         disk: DiskBudget | None = None,
     ) -> None:
-        """`domains`, `budget`, `disk`: those of all cards. `neighbour`: what others see of this."""
+        """`domains`, `budget`, `disk`: shared by all cards. `neighbour`: this card's loans."""
         host = (budget or HostBudget(settings.host_budget)).join()
         disk = disk or DiskBudget(settings.disk_budget)
         self._card = Card(
@@ -111,9 +111,9 @@ class Scheduler:
         self._deadline: int | None = now + settings.gather if settings.gather else None
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Takes note of an event. Returns the actions to carry out, in order.
+        """Handles an event. Returns the actions to carry out, in order.
 
-        A client's first action is its Limits, which are the answer to HELLO.
+        A client's first action is its Limits, the reply to HELLO.
         """
         card = self._card
         card.now = now = max(now, card.now)
@@ -125,19 +125,19 @@ class Scheduler:
             _note(decision, event)
             queue.account(card)
             _plan(decision)
-        loans.settle(card)              # other cards may look at these next,
-        card.groups.settle()            # at the domains,
-        promises.settle(card)           # and at the budgets
+        loans.settle(card)              # other cards read the loans next,
+        card.groups.settle()            # the domains,
+        promises.settle(card)           # and the budgets
         self._deadline = decision.deadline
         return decision.actions
 
     def deadline(self) -> int | None:
-        """When to send a Tick, if nothing else happens before. None: never."""
+        """The time at which to send a Tick if no event arrives earlier. None: never."""
         return self._deadline
 
     @property
     def settings(self) -> Settings:
-        """As they are since the last event."""
+        """The settings as of the last event."""
         return self._card.settings
 
     @property
@@ -147,11 +147,11 @@ class Scheduler:
 
     @property
     def disk_promisable(self) -> int:
-        """The same of the disk."""
+        """Bytes of the disk budget that other cards do not need."""
         return self._card.disk.promisable
 
     def filled(self) -> int:
-        """Bytes of the card that clients and borrowers fill, as far as they are believed."""
+        """Bytes of the card that clients and borrowers fill, without overclaims."""
         return self._card.groups.sums.filled + self._card.neighbour.held
 
     def memory(self, client: int) -> events.Memory:
@@ -175,7 +175,7 @@ class Scheduler:
         return turn is not None and turn.parked is None
 
     def member(self, client: int) -> gang.Member | None:
-        """A client of a gang; None: it left."""
+        """The state of a client in a gang. None: the client has disconnected."""
         found = self._card.clients.get(client)
         return None if found is None else gang.member(self._card, found)
 
@@ -186,13 +186,13 @@ class Scheduler:
         return next((move.order for move in moves if move.order.number == number), None)
 
     def rests(self, client: int) -> bool:
-        """It holds no turn, and owes no answer to an order."""
+        """Whether the client holds no turn, and has answered all orders to move memory."""
         found = self._card.clients.get(client)
         return found is not None and not found.holds and not found.moves
 
     def tenants_left(self, tenants: Iterable[str]) -> tuple[int, str]:
-        """Bytes of the card that the tightest memory limit of these tenants leaves to a client
-        that comes, and that limit in words."""
+        """Bytes of the card that the tightest memory limit of these tenants leaves to a new client,
+        and the limit's description."""
         names = {*tenants}
         left = [(one.capacity - one.sums.promised, one.words)
                 for client in self._card.clients.values() for one in client.tenancies
@@ -216,7 +216,7 @@ class Scheduler:
 
 
 def _note(decision: Decision, event: events.Event) -> None:
-    """Changes the card's state as the event says."""
+    """Records an event in the card's state."""
     card = decision.card
     match event:
         case events.Joined():
@@ -253,7 +253,7 @@ def _note(decision: Decision, event: events.Event) -> None:
             return
         case _:
             client = card.clients.get(event.client)
-            # A client may be gone when the last it said is read.
+            # A client may have been removed before its last record is read.
             if client is not None:
                 stayed = client.memory.pin_reason
                 trust.hear(client, event.memory, decision.now)
@@ -307,7 +307,7 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
         case events.MemoryChanged(wants=True):
             turns.wanted(decision.card, client)
         case events.MemoryChanged():
-            # Written perhaps just before a thread came to stand there: it does not end the wanting.
+            # The record may be older than a thread's wait at the gate, so it does not end the wait.
             return
 
 
@@ -317,7 +317,7 @@ def _plan(decision: Decision) -> None:
     if card.lost:
         return
     if not decision.due(card.gathered):
-        return                          # figures and promises of some clients are not known yet
+        return                          # some clients have not reported figures and promises yet
     moves.ask_again(decision)
     turns.report_stuck(decision)        # first, as no client waits for one that is unresponsive
     ahead.interrupt(decision)
@@ -376,7 +376,7 @@ def _hear_of_lost(
     trust.hear(client, event.memory, decision.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
-            decision.order(Run(client.id))  # it may have crossed with the RUN that all were sent
+            decision.order(Run(client.id))  # the record may have crossed the RUN sent to all
         case events.Evicted() | events.Loaded():
             client.room = client.memory.room
             client.moves = tuple(move for move in client.moves if move.order.number > event.number)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How things stand, for the bus, the metrics and people; it decides nothing. Bytes, microseconds.
+"""A read-only view of a GPU's state, for the bus, the metrics and people. Bytes, microseconds.
 
 A snapshot is taken hundreds of times a second. Its views of clients, the order of the queue and
-the forecast are computed only when they are read, which is to be before the next event.
+the forecast are computed only when they are read. They must be read before the next event.
 
-The forecast plays the queue on, as the scheduler would. Each turn is taken to last as its client's
-turns did on average, at most a quantum, after what a hand-over costs. What programs will do is not
-known, so the times are about right while they go on as before.
+The forecast simulates the queue as the scheduler would serve it. Each turn is assumed to follow a
+hand-over of the usual cost, and to last as long as its client's turns on average, at most a
+quantum. So the times are about right while programs behave as before.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +25,10 @@ from nvshared.scheduler.settings import Terms
 
 
 class Wait(NamedTuple):
-    """How one client waits."""
+    """The forecast for one waiting client."""
 
-    position: int                       # in the queue; 1: the next one; 0: it stands in none
-    left: int | None                    # about how much longer, us; None: unknown
+    position: int                       # in the queue; 1: the next client; 0: not queued
+    left: int | None                    # us, estimated time until its gate opens; None: unknown
 
 
 class CardState(StrEnum):
@@ -38,7 +38,7 @@ class CardState(StrEnum):
     IDLE = "idle"                       # no gate is open
     SHARED = "shared"                   # all clients that want the card run
     TURNS = "turns"                     # a client waits for another's turn to end
-    BUSY = "busy"                       # all are, and take short turns although they fit
+    BUSY = "busy"                       # busy clients take short turns although they fit together
     LOST = "lost"
 
 
@@ -48,17 +48,17 @@ class ClientView:
 
     client: int
     state: ClientState
-    memory: Memory                      # as its last record said
+    memory: Memory                      # by its last record
     room: int                           # counted against the capacity, orders under way included
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
     held_time: int                      # time with the gate open, until Snapshot.now
     waited: int                         # time of waiting, until Snapshot.now,
-    waiting: int | None                 # and the part of the present wait; None: none
-    idle: int | None                    # time without a wish for the card; None: not idle
+    waiting: int | None                 # and the part of the current wait; None: it does not wait
+    idle: int | None                    # time since it last wanted the card; None: not idle
     turns: int
-    bytes_in: int                       # brought to the card
-    bytes_out: int                      # moved to the host
+    bytes_in: int                       # loaded
+    bytes_out: int                      # evicted
     reopened: int                       # drains that did not end
     failures: int                       # orders that met an error of driver or memory
     terms: Terms = Terms()
@@ -69,29 +69,29 @@ class ClientView:
 class Snapshot:
     """One GPU and its clients."""
 
-    now: int                            # the moment of the last event
+    now: int                            # time of the last event
     state: CardState
     capacity: int                       # as set, less memory that the driver lacks
     free: int                           # room that no client has; negative after capacity shrank
     host_free: int                      # of the budget; negative after the budget shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
-    queue_length: int                   # clients that want it open
+    queue_length: int                   # clients that wait for their gate to open
     clients: Mapping[int, ClientView]   # all of them, to be read before the next event
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
-    quantum: int = 0                    # in force; where it is auto and nobody waits, the last
-    disk_budget: int = 0                # bytes of the disk that its clients may write in all,
-    disk_used: int = 0                  # and have, or may by orders
+    quantum: int = 0                    # in force; if auto and no client waits, the last one
+    disk_budget: int = 0                # bytes of the disk that its clients may write in all
+    disk_used: int = 0                  # bytes of the disk that they have, or may write by orders
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:
-        """By waiting client, the next one first; to be read before the next event."""
+        """The forecast by waiting client, the next client first. Read it before the next event."""
         return self.forecast()
 
 
 def take(card: Card) -> Snapshot:
-    """How things stand since the last event."""
+    """Takes a snapshot of the state after the last event."""
     return Snapshot(
         now=card.now,
         state=_state(card),
@@ -172,14 +172,14 @@ def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
     one_at_a_time = card.one_at_a_time
     alone = card.settings.capacity - card.pinned
-    taken, now = 0, 0                   # bytes of the holders at that moment; us from now
+    taken, now = 0, 0                   # bytes of the simulated holders; us from the real now
     ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
     for client in card.holders:
         if client.phase is Phase.LOADING:
             come = quantum.moving(card, client, quantum.lacks(client))
             found[client.id] = Wait(len(found) + 1, come)
         elif client.is_permanent or client.unresponsive:
-            continue                    # it runs beside any holder
+            continue                    # no other client waits for its turn to end
         taken += client.takes
         ends.append((_left(card, client), client.id, client.takes))
     heapify(ends)
@@ -211,7 +211,7 @@ def _usual(card: Card, client: ScheduledClient) -> int:
 
 
 def _left(card: Card, client: ScheduledClient) -> int:
-    """Microseconds left of a turn: of the usual length, or after that of a quantum."""
+    """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer."""
     if client.phase is Phase.LOADING:
         return quantum.moving(card, client, quantum.lacks(client)) + _usual(card, client)
     lasted, usual = _lasted(card, client), _usual(card, client)

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swapped blocks on a disk: which clients' blocks go there, and when.
+"""Swapped blocks on a disk: which clients' blocks are stored, and when.
 
-Host memory is the cache of the disk: blocks go from the card to host memory and on to the disk, and
-are loaded from the disk to the card. A STORE says how many bytes a client may have in its file in
-all. The client's hook moves swapped blocks there in the background until the file holds so many.
-Blocks go to the disk
+Host memory is the cache of the disk: blocks move from the card to host memory and on to the disk,
+and are loaded from the disk to the card. A STORE names the bytes that a client may have in its file
+in all. The client's hook moves swapped blocks to the file in the background until it holds so many.
+Blocks are stored
 
 * from clients that have been idle for `park_after`;
 * while little host memory is free, from clients that have been idle for a part of that;
 * while an eviction lacks host memory, from any client that does not run.
 
 The client that will run last comes first, as for evictions (moves.victims). So with little host
-memory a hand-over proceeds at the speed of the disk, and all that was promised (promises.py) still
-fits. A client that is chosen stores no more: its order is replaced by one for what lies in its file
-already. Only if its own blocks fill the host memory that the evictions need for which it waits, so
-that nothing can move, they go to the disk.
+memory a hand-over proceeds at the speed of the disk, and all promised memory (promises.py) still
+fits. A chosen client stores no more blocks: its STORE is replaced by one for the bytes that its
+file holds already. There is one exception: a chosen client waits for evictions, and its own blocks
+fill the host memory that these need. Then nothing could move, so its blocks are stored.
 
-**The file's bytes count** against the budget of the disk and the limits of the client's tenants
-from the order on, or as many as the order allows. The hook keeps copies of resident blocks in the
-file, as an unchanged block then leaves the card without a copy. While little of the disk is free,
-a STORE of 0 bytes has clients give these copies up. How many there are is not known.
+**The file's bytes count** against the budget of the disk and the limits of the client's tenants,
+from the STORE on as many as it allows. The hook keeps copies of resident blocks in the file, so
+that an unchanged block is evicted without a copy. While little of the disk is free, a STORE of 0
+bytes makes clients give up these copies. Their number is not known to the scheduler.
 
-**Failures.** A STORE that fails, or brings nothing for a while, is followed by a pause, doubled
-each time. The client's blocks stay in host memory. Whether the disk is in order for others the
-daemon finds out (sharing/disk.py), and sets the budget to 0 while it is not.
+**Failures.** A STORE that fails, or stores no block for a while, is followed by a pause, doubled
+each time. The client's blocks stay in host memory. The daemon checks whether the disk still works
+for other clients (sharing/disk.py), and sets the budget to 0 while it does not.
 """
 
 from collections.abc import Iterable
@@ -36,16 +36,16 @@ from nvshared.scheduler.moves import kept, victims
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import SECOND
 
-FREE_PART = 8                           # of host memory, or of the disk, is little
-EARLY_PART = 10                         # of `park_after`
-STALLED = 5 * SECOND                    # without a block stored, an order has failed
-FIRST_PAUSE = SECOND                    # after that,
+FREE_PART = 8                           # free host memory or disk space below 1/8 is little
+EARLY_PART = 10                         # if little is free, blocks are stored after park_after / 10
+STALLED = 5 * SECOND                    # a STORE has failed after so long without a stored block
+FIRST_PAUSE = SECOND                    # from a failed STORE to the next,
 LONGEST_PAUSE = 64 * SECOND             # doubled each time up to this
-COPIES_AGAIN = SECOND                   # before a client is asked again to give copies up
+COPIES_AGAIN = SECOND                   # between orders to one client to give up copies
 
 
 def plan(decision: Decision, short: int) -> None:
-    """Orders what is stored. `short`: bytes of host memory that evictions wait for."""
+    """Sends STORE orders. `short`: bytes of host memory that evictions wait for."""
     card, block = decision.card, decision.card.settings.block
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
@@ -60,9 +60,9 @@ def plan(decision: Decision, short: int) -> None:
         if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
             continue
         if not decision.due(client.failures.copies_after):
-            continue                    # first it gives up copies
+            continue                    # the client gives up copies first
         most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
-        if most - client.memory.disk < block:       # the last order is carried out
+        if most - client.memory.disk < block:       # the last STORE is carried out
             more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
             if more < min(size, block):
                 continue
@@ -88,8 +88,8 @@ def plan(decision: Decision, short: int) -> None:
 def _wanted(
     decision: Decision, short: int, candidates: Iterable[ScheduledClient]
 ) -> Iterable[tuple[ScheduledClient, int]]:
-    """Which clients are to store how many bytes more. Where no eviction waits, up to a block stays
-    in host memory: a hook may keep as much to load through."""
+    """Yields the clients that are to store blocks, and how many more bytes. If no eviction waits,
+    up to a block stays in host memory, because a hook may keep as much as a load buffer."""
     card, park_after = decision.card, decision.card.settings.park_after
     little = card.host.takeable // FREE_PART - card.host_free
     for client in candidates:
@@ -107,7 +107,7 @@ def _wanted(
 
 
 def answered(card: Card, client: ScheduledClient, answer: Stored) -> None:
-    """A hook has heard an order, or could not carry it out."""
+    """Handles STORED: a hook has received a STORE, or could not carry it out."""
     client.stores = tuple(one for one in client.stores if one.number >= answer.number)
     if answer.failed:
         _pause(client, card.now)

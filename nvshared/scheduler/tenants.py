@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tenants of a card: one tree, and the ledger of each of its nodes.
+"""The tenants of a card: a tree, and the ledger of each of its nodes.
 
-Below a root for each priority are the outermost tenants (users, units), in each the tenants within
-it (the jobs of a user, the users of a unit), in those the clients. A client is the innermost
-tenant. Clients that are in no inner tenant are in one of no name.
+Each priority has a root. Its children are the outermost tenants (users, units). Their children are
+the inner tenants (the jobs of a user, the users of a unit), whose children are the clients. Clients
+without an inner tenant are in an inner tenant with an empty name.
 
-**Ledger.** A node holds the card while at least one of its clients has its gate open, however many
-have. When a turn is over, its hook says how long the card had work in it; the rest was a message's
-way, or idling, and is not billed, if no other client of the node had a turn meanwhile.
+**Ledger.** A node holds the card while at least one of its clients has its gate open. That time is
+billed once, however many gates are open. When a turn is over, the hook reports how long work was in
+flight. The rest of the turn was message latency or idle time. It is not billed, unless another
+client of the node had a turn meanwhile.
 
-**Virtual time** is what a node has used, divided by its weight. queue.py goes by it.
+**Virtual time** is the time that a node has used, divided by its weight. It orders the queue
+(queue.py).
 
-**Requests.** A tenant with a compute request of P percent gets at least so much of the card's time
-whenever it wants it, if its weight does not give it more. So among those that want the card now,
-its rate is the weight that makes P percent of all their weights. It changes as others come and
-idle, and virtual times go on at the new rate from then on. In the background it is a request of
-the time that others leave. A request of an inner tenant is of the card, too: the outer one gets
-what all in it ask for. The daemon refuses requests of more than all of the time. Where they come
-to that nevertheless, they are met in part, in proportion.
+**Requests.** A tenant with a compute request of P percent gets at least P percent of the card's
+time while it wants the card, or more if its weight gives it more. So its rate is the weight that
+makes P percent of the weights of all tenants that want the card now. The rate changes when tenants
+become active or idle, and virtual time advances at the new rate from then on. For a background
+tenant the request is a part of the time that higher priorities leave. A request of an inner tenant
+is a part of the card's time, too: its outer tenant gets at least the sum of the requests in it. The
+daemon refuses requests of more than 100 percent together. If they nevertheless exceed it, all are
+reduced in proportion.
 
-**Limits.** A compute limit of P percent gives P percent of each window, to be used at any moment of
-it. It holds for all clients of a tenant together, wherever they are in the tree: a tenant has an
-account besides its nodes, to which their time is billed, once where they run together. `Quota` has
-the rules of windows; terms.py enforces them.
+**Limits.** A compute limit of P percent gives P percent of each window, to be used at any time in
+the window. It holds for all clients of a tenant together, wherever they are in the tree: besides
+its nodes, a tenant has an account to which its clients' time is billed, once while several run
+together. `Quota` has the rules of windows; terms.py enforces them.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -39,35 +42,36 @@ from nvshared.scheduler.settings import (
 )
 from nvshared.units import MIB, SECOND
 
-MIB_SECOND = MIB * SECOND               # as byte-microseconds
-LEAST_PART = 10                         # of a window, and no turn is shorter for its grain
+MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
+LEAST_PART = 10                         # 1/10 of a window is enough for a turn, whatever the grain
 MOST_REQUESTED = 99.0                   # percent of the time that all requests together get
 NO_TERMS = TenantTerms()
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The account of a compute limit in the present window. Microseconds.
+    """The account of a compute limit in the current window. Microseconds.
 
-    **Overuse.** Work in flight cannot be interrupted, so more may be used than was left. That is
-    owed, and a part of it (Accounting.carryover) is taken off each later window.
+    **Overuse.** Work in flight cannot be interrupted, so more time may be used than was left. The
+    excess is owed, and a part of it (Accounting.carryover) is subtracted from each later window.
 
-    **Claims.** What is not used of a window is gone at its end, as the limit holds for every
-    window. But a client that stood in the queue keeps it, or one that waits thirty seconds would
-    have a turn of one window's time. So does a client for which too little was left to open its
-    gate. A client that may run earns no claims, and an idle one loses those it has.
+    **Claims.** Unused time expires at the end of a window, because the limit holds for every
+    window. There are two exceptions. A client that was queued keeps unused time: otherwise, after a
+    wait of thirty seconds, its turn could last only one window's time. A client for which too
+    little time was left to open its gate keeps that rest. A client that may run earns no claims,
+    and an idle client loses its claims.
     """
 
     percent: int                        # 1 to 99
-    window: int                         # its length
-    start: int                          # when it began
-    billed: int                         # in all, until then
-    allowance: int                      # to be used in it
-    claim: int = 0                      # the part of it that is from earlier windows
-    owed: int = 0                       # to be taken off later windows
+    window: int                         # length of the window
+    start: int                          # when the window began
+    billed: int                         # total billed time at `start`
+    allowance: int                      # time that may be used in the window
+    claim: int = 0                      # the part of the allowance from earlier windows
+    owed: int = 0                       # to be subtracted from later windows
 
     def left(self, billed: int) -> int:
-        """Microseconds left, if `billed` was billed in all; negative: overused."""
+        """Microseconds left in the window, given the total billed time; negative: overused."""
         return self.allowance - (billed - self.billed)
 
     @property
@@ -81,18 +85,18 @@ class Quota:
         return self.start + self.window
 
     def least(self, accounting: Accounting) -> int:
-        """With less than this left, the gate stays shut until the next window."""
+        """Microseconds that must be left for the gate to open in this window."""
         return min(accounting.grain, self.share, self.window // LEAST_PART)
 
     def renewed(self, accounting: Accounting, billed: int) -> int:
-        """When the least is left again, if windows stay as long as this one."""
+        """The time at which a turn is possible again, if windows keep their length."""
         if accounting.carryover < 100 or not self.share:
             return self.ends
         missing = self.owed + self.least(accounting) - self.left(billed)
         return self.ends + self.window * max(0, -(-missing // self.share) - 1)
 
     def changed(self, percent: int) -> "Quota":
-        """The same window under another limit."""
+        """The account after the limit has changed, in the same window."""
         changed = replace(self, percent=percent)
         return replace(changed, allowance=self.allowance + changed.share - self.share)
 
@@ -102,9 +106,9 @@ class Quota:
     ) -> "Quota":
         """The account as of `now`, in the window that it falls into.
 
-        Since it was rolled last, `waits`: a client stood in the queue; `holds`: one had a turn;
-        `short`: too little was left for one. `billed`: in all until now. `turns`: clients take
-        turns.
+        Since the account was rolled last, `waits`: a client was queued; `holds`: a client had a
+        turn; `short`: too little time was left for a turn. `billed`: total billed time until now.
+        `turns`: whether clients take turns.
         """
         quota = self
         while now >= quota.ends:
@@ -132,7 +136,7 @@ class Quota:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A tenant, or a client, at one place of the tree; microseconds."""
+    """A node of the tree: a priority, a tenant or a client; microseconds."""
 
     name: str = ""                      # of the tenant
     priority: Priority = Priority.NORMAL        # of a root
@@ -140,36 +144,36 @@ class Node:
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
     members: dict[int, int] = field(default_factory=dict)   # weights of the clients in it, by id
 
-    running: int = 0                    # how many of its clients run
-    draining: int = 0
-    turns: int = 0                      # of its clients, since all gates were shut
-    billed_until: int = 0
-    held: int = 0                       # time with a gate open,
-    drained: int = 0                    # the part of it in which all clients drained,
-    unused: int = 0                     # and the part without work on the card
-    quota: Quota | None = None          # where terms limit its time
+    running: int = 0                    # number of its clients that run
+    draining: int = 0                   # number of its clients that drain
+    turns: int = 0                      # of its clients, since all their gates were shut
+    billed_until: int = 0               # when `bill` was called last
+    held: int = 0                       # total time with a gate open
+    drained: int = 0                    # the part of `held` in which all open clients drained
+    unused: int = 0                     # the part of `held` without work on the card
+    quota: Quota | None = None          # account of its compute limit; None: no limit
 
     weight: int = DEFAULT_WEIGHT
-    request: int = 0                    # compute request, percent,
-    rate: float = DEFAULT_WEIGHT        # and the weight that meets it now
-    line: Hashable = None               # of the queue, in which its clients wait; see queue.py
-    virtual: float = 0                  # time used, divided by its weight,
-    ahead: float = 0                    # and the rest of its present turns, as foreseen
-    divided: bool = False               # its children stand in several lines
-    present: float = 0                  # virtual time of its children while none wants the card
+    request: int = 0                    # compute request, percent
+    rate: float = DEFAULT_WEIGHT        # weight in force, which meets the request
+    line: Hashable = None               # the line of the queue of its clients; see queue.py
+    virtual: float = 0                  # virtual time: time used, divided by the rate
+    ahead: float = 0                    # expected virtual time until the end of current turns
+    divided: bool = False               # its children are in several lines
+    present: float = 0                  # virtual time for waking children if none is active
 
     @property
     def open(self) -> bool:
-        """A client of the node has its gate open."""
+        """Whether a client of the node has its gate open."""
         return bool(self.running or self.draining)
 
     @property
     def after(self) -> float:
-        """The virtual time at the foreseen end of present turns."""
+        """The virtual time at the expected end of current turns."""
         return self.virtual + self.ahead
 
     def bill(self, now: int) -> None:
-        """Adds the time held until now, at the present rate."""
+        """Adds the time held since the last call, at the current rate."""
         passed, self.billed_until = now - self.billed_until, now
         if passed and self.open:
             self.held += passed
@@ -178,16 +182,16 @@ class Node:
                 self.drained += passed
 
     def held_at(self, now: int) -> int:
-        """Microseconds with a gate open, in all."""
+        """Total microseconds with a gate open, until `now`."""
         return self.held + (now - self.billed_until if self.open else 0)
 
     def billed(self, now: int, accounting: Accounting) -> int:
-        """Microseconds that count against the compute limit, in all."""
+        """Total microseconds that count against the compute limit."""
         self.bill(now)
         return self.held - self.unused - self.drained * (100 - accounting.tail) // 100
 
     def turn(self, now: int, running: int, draining: int) -> None:
-        """Counts clients that begin or end to run and drain."""
+        """Changes the numbers of running and draining clients by these differences."""
         self.bill(now)
         if running + draining > 0:
             self.turns = self.turns + 1 if self.open else 1
@@ -195,21 +199,21 @@ class Node:
         self.draining += draining
 
     def credit(self, unused: int) -> None:
-        """Takes unused time of a turn that is over off the bill, unless another client of the node
-        had a turn meanwhile."""
+        """Subtracts unused time of a turn that is over from the bill, unless another client of the
+        node had a turn meanwhile."""
         if not self.open and self.turns == 1:
             self.unused += unused
             self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT / self.rate)
 
     def weigh(self, now: int, weight: int, request: int = 0) -> None:
-        """Changes weight and request."""
+        """Sets the weight and the compute request."""
         self.bill(now)
         self.weight = self.rate = weight
         self.request = request
 
     def divide(self, now: int) -> None:
-        """Updates `divided` after a change of children. Their virtual times count from the moment
-        at which there is more than one line."""
+        """Updates `divided` after a change of children. Their virtual times start at 0 when a
+        second line appears."""
         before, self.divided = self.divided, len({one.line for one in self.children.values()}) > 1
         if self.divided and not before:
             self.present = 0
@@ -237,7 +241,7 @@ class Tenants:
         return self.terms.get(tenant, NO_TERMS)
 
     def path(self, tenants: tuple[str, ...], own: Node) -> Path:
-        """The path of a client of these tenants (the outermost first), at its present priority."""
+        """The path of a client of these tenants (outermost first), at its current priority."""
         outer, inner, *_ = (*tenants, "", "")
         set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
         lowest = min(set_for)
@@ -246,7 +250,7 @@ class Tenants:
         return root, whole, whole.children.setdefault(inner, Node(inner, parent=whole)), own
 
     def weigh(self, now: int, *nodes: Node) -> None:
-        """Updates tenants that have a client more or less, or other terms."""
+        """Updates tenants after a client has joined or left, or their terms have changed."""
         for node in nodes:
             terms = self.terms_for(node.name)
             node.weigh(now, terms.weight, terms.compute_request)
@@ -263,8 +267,11 @@ class Tenants:
 
     def limit(self, node: Node, percent: int, now: int, accounting: Accounting, *, turns: bool
               ) -> bool:
-        """Sets a compute limit. A first limit counts from now on. At another limit the account
-        goes on, or lowering and raising it would give new time. False: no change."""
+        """Sets a compute limit. False: no change.
+
+        A first limit opens an account. A changed limit keeps it: otherwise a change would give new
+        time.
+        """
         old = node.quota
         if percent == (UNLIMITED if old is None else old.percent):
             return False
@@ -280,7 +287,7 @@ class Tenants:
         return True
 
     def meet(self, now: int, active: Iterable[Node]) -> None:
-        """Sets the rates of tenants with requests, given the nodes that want the card now."""
+        """Sets the rates of tenants with compute requests. `active`: nodes that want the card."""
         asked: dict[Node, float] = {}
         inside: dict[Node, dict[Node, float]] = {}
         for node in self.requesting:
@@ -315,8 +322,10 @@ def _note(nodes: dict[Node, None], node: Node, belongs: object) -> None:
 
 
 def _set_rates(now: int, asked: Mapping[Node, float], weight: float) -> float:
-    """Sets rates, given how many percent each asks for, and the sum of the weights of all that want
-    the card among them; returns that sum as it is then."""
+    """Sets the rates of siblings with requests. Returns the new sum of rates and weights.
+
+    `asked`: percent by node. `weight`: sum of the weights of all siblings that want the card.
+    """
     needing = [node for node in asked if asked[node]]
     needing.sort(key=lambda node: node.weight / asked[node])
     others = weight - sum(node.weight for node in needing)
@@ -341,8 +350,8 @@ class Usage(NamedTuple):
     held: int = 0                       # time with the gate open,
     waited: int = 0                     # and time of waiting
     turns: int = 0
-    handovers: int = 0                  # turns for which memory had to move,
-    handover: int = 0                   # and how long those took
+    handovers: int = 0                  # hand-overs to the client,
+    handover: int = 0                   # and their total time
     bytes_in: int = 0
     bytes_out: int = 0
     card_memory: int = 0
@@ -351,19 +360,19 @@ class Usage(NamedTuple):
 
 @dataclass(slots=True)
 class Division:
-    """The card's time, divided among the clients whose gates are open, equally at each moment, as
-    the card itself divides it. So the sum over all clients is the time in which any held it."""
+    """Divides the card's time equally among the clients whose gates are open at each time, as the
+    card itself does. So the sum over all clients is the time in which any client held the card."""
 
     holders: int = 0
     since: int = 0
     each: float = 0                     # the part of a client that held the card all the time
 
     def at(self, now: int) -> float:
-        """`each` at this moment."""
+        """`each` at the time `now`."""
         return self.each + (now - self.since) / self.holders if self.holders else self.each
 
     def turn(self, now: int, more: int) -> float:
-        """Counts holders that come or go. Returns `each` at this moment."""
+        """Changes the number of holders by `more`. Returns `each` at the time `now`."""
         self.each, self.since = self.at(now), now
         self.holders += more
         return self.each
@@ -374,30 +383,30 @@ class History:
     """A client's totals since it joined; microseconds and bytes."""
 
     division: Division
-    since: int                          # of its present figures of memory
+    since: int                          # when `fill` was called last
     turns: int = 0
-    taken_over: int = 0                 # the part of them that an earlier daemon began
-    waited: int = 0                     # for turns, until its present phase
+    taken_over: int = 0                 # the part of `turns` that an earlier daemon began
+    waited: int = 0                     # time of waiting for turns, before the current phase
     handovers: int = 0
     handover: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     reopened: int = 0
     failures: int = 0
-    gpu: float = 0                      # until its gate opened,
-    began: float | None = None          # and `each` then; None: it is shut
+    gpu: float = 0                      # part of the card's time, until its gate opened last
+    began: float | None = None          # Division.each at that time; None: the gate is shut
     card: int = 0                       # byte-microseconds
     host: int = 0
 
     def hold(self, now: int, more: int) -> None:
-        """Notes that the gate opens (1) or shuts (-1)."""
+        """Records that the gate opens (`more` is 1) or shuts (-1)."""
         each = self.division.turn(now, more)
         if self.began is not None:
             self.gpu += each - self.began
         self.began = each if more > 0 else None
 
     def fill(self, memory: Memory, now: int) -> None:
-        """Adds the memory held until now."""
+        """Adds the memory held since the last call, in byte-microseconds."""
         passed, self.since = now - self.since, now
         self.card += passed * (memory.resident + memory.pinned)
         self.host += passed * memory.host
