@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terms of clients and tenants: applies them, and stops clients at their compute limits.
 
-The rest of the plan goes by it: promises.py promises nothing beyond a memory limit and calls back
-what was promised before (that of a tenant is a domain, see domains.py), turns.py ends the turn of
-a suspended client, moves.py has it leave the card, queue.py goes by weights.
+Other modules apply the rest of the terms. promises.py promises nothing beyond a memory limit and
+calls back earlier promises (a tenant's memory limit is a domain, see domains.py). turns.py ends the
+turn of a suspended client, and moves.py evicts its memory. queue.py orders clients by weights.
 
-**Compute limits** (tenants.py has their accounts). A client that has used its share of a window, or
-whose tenant has, is stopped, leaves the queue and keeps no client from anything. When the next
-window begins it joins the end of the queue. A window lasts a tenth of a second where nothing has to
-move, so that a program does not stutter, and two seconds where clients take turns, as each turn may
-cost a hand-over; or as long as the administrator says. The clients of a limited tenant take turns
-at its limit, so their own windows are long too: a short one would pass while the tenant's keeps
-them out.
+**Compute limits** (tenants.py has their accounts). A client is stopped when the client or one of
+its tenants has used its share of a window. The client leaves the queue and delays no other client.
+When the next window begins it joins the end of the queue. If the administrator sets no length, a
+window lasts a tenth of a second while no memory has to move, so that a program does not stutter,
+and two seconds while clients take turns, because each turn may cost a hand-over. The clients of a
+limited tenant take turns at its limit, so their own windows are long too: a short window would pass
+while the tenant's limit keeps the client stopped.
 
-A client of which nothing leaves the card is stopped like any other. Its hook shuts the gate and
-does not wait for what is in flight, so work that never ends is not limited by that.
+An undrainable client is stopped at its limit like any other. Its hook shuts the gate and does not
+wait for the work in flight, so work that never ends is not limited.
 
-The hook of a limited client is told to pace and to report idleness even if no client waits, so that
-it is not billed for an open gate that it has no use for.
+The hook of a limited client is ordered to pace and to report idleness even if no client waits, so
+that the client is not billed for an open gate that it does not use.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ from nvshared.scheduler.tenants import Node
 
 
 def change(card: Card, client: ScheduledClient, own: Terms) -> None:
-    """Replaces a client's terms. It is suspended if one of its tenants is, too."""
+    """Replaces a client's terms. The client is suspended also while one of its tenants is."""
     client.own = own
     suspended = own.suspended or any(
         card.tenants.terms_for(name).suspended for name in client.tenants)
@@ -87,7 +87,7 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
 
 
 def _change_priority(card: Card, client: ScheduledClient) -> None:
-    """Moves a client to the priority that its tenants' terms say now."""
+    """Moves a client to the tree of the priority that its tenants' terms now set."""
     old, new = client.path, card.tenants.path(client.tenants, client.path[-1])
     if new == old:
         return
@@ -109,8 +109,10 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
 
 
 def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
-    """Binds a client to the limits of its control groups and tenants, of all levels. `groups`:
-    the control groups from now on; None: the same as before."""
+    """Binds a client to the limits of its control groups and tenants, of all levels.
+
+    `groups`: names of the control groups from now on; None: unchanged.
+    """
     if groups is None:
         groups = [one.name for one in client.domains if one.name not in client.tenants]
     terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
@@ -121,14 +123,14 @@ def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = No
 
 
 def preempt(card: Card) -> None:
-    """Lets all present turns end, if clients wait."""
+    """Allows all current turns to end before their quantum is over, if clients wait."""
     if card.contended:
         for client in card.holders:
             client.its_turn.preempted = True
 
 
 def limit_tenant(card: Card, tenant: str) -> None:
-    """Its compute limit may have changed, or this is its first client."""
+    """Applies a tenant's compute limit after a change, or when a client of the tenant joins."""
     _limit(card, card.tenants.accounts[tenant], card.tenants.terms_for(tenant).compute_limit)
 
 
@@ -142,7 +144,7 @@ def _limit(card: Card, node: Node, percent: int) -> None:
 
 
 def account(card: Card) -> None:
-    """Brings the accounts up to date before an event is noted."""
+    """Rolls the accounts of compute limits to the current time. Runs before each event."""
     for node in card.tenants.limited:
         assert node.quota is not None
         if node.quota.ends > card.now:
@@ -162,7 +164,7 @@ def account(card: Card) -> None:
 
 
 def plan(decision: Decision) -> None:
-    """Stops clients that have used their window, and queues those with time in a new one."""
+    """Stops clients that have used up their window, and queues clients with time in a new one."""
     card = decision.card
     for client in card.groups.group("rationed"):
         if client.phase in (Phase.IDLE, Phase.DRAINING):
@@ -192,12 +194,13 @@ def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> 
 
 
 def renewed(card: Card, client: ScheduledClient) -> int:
-    """When a client at its compute limit can have a turn again."""
+    """The time at which a client at its compute limit can have a turn again."""
     return _standing(card, client)[2]
 
 
 def _standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
-    """Microseconds left, whether they are enough for a turn, and when there are more."""
+    """Microseconds left, whether they are enough for a turn, and the time at which more are left.
+    """
     accounting = card.settings.accounting
     accounts = [(one.quota, one.billed(card.now, accounting)) for one in client.limits if one.quota]
     short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]

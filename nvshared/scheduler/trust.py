@@ -1,34 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a client's claims count, and how much one account may be promised.
+"""Which of a client's claims count, and how much memory one account may be promised.
 
-A client itself says what it holds, and any user's program may connect and say anything. Memory
-that a client claims is not available to others, so a claim counts only as far as it can be true.
+A client itself reports the memory that it holds, and any user's program may connect and report any
+figures. Memory that a client claims is not available to others, so claims are checked.
 
 **Accounts.** Each user has an account. Whatever the clients of one account claim, and however
-many they are, others are left a card's worth of memory, on card and host together. A promise is
-*shown* as far as the driver or the kernel knows that the account's processes hold it. The rest
-may be memory that a program has not used yet, or a lie. An account may have up to a card's worth
-of the rest in any case, and more only while others are left a card's worth. Clients of root have
-no account: they are believed, and promised whatever there is.
+many they are, other accounts are left memory of the size of the card, on card and host together. A
+promise is *shown* as far as figures of the driver or the kernel show that the account's processes
+hold the memory. The rest may be memory that a program has not used yet, or a false claim. An
+account is always allowed unshown promises up to the size of the card. It is allowed more only while
+others are left the size of the card. Clients of root have no account: their claims count without
+check, and they may be promised all memory.
 
-**Claims.** Memory grows by the scheduler's leave: on the card by LOAD, on the host by EVICT, the
-commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A client
-that joins may hold memory from the time of an earlier daemon. Of that counts what is shown, and
-what would be promised anew; what it has on the disk is not shown.
+**Claims.** Memory may grow only with the scheduler's permission: on the card by LOAD, on the host
+by EVICT, commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A
+client that joins may hold memory since an earlier daemon. Its claims count as far as they are
+shown, or could be promised anew. Its bytes on the disk are not shown.
 
-**Evidence.** About every second the driver and the kernel tell what each process holds (Seen).
-If twice in a row the driver shows less on the card than a client claims, the rest is overclaimed
-and its room is given to others. A client that drains or moves memory is not judged, because it
-may have freed more than it has said. A client that does not answer at all counts as holding what
-is shown, as it may have been stopped. While the driver names none of our clients, nothing can be
-shown, and memory that a client claims to have pinned lessens no other client's promises: others
-wait for a turn instead of being refused.
+**Evidence.** About every second the driver and the kernel are sampled for the memory of each
+process (Seen). If two samples in a row show less memory on the card than a client claims, the
+difference is overclaimed and its room is given to others. A client that drains or moves memory is
+not judged, because it may have freed more than it has reported. An unresponsive client counts as
+holding only the memory that is shown, because it may have been stopped and cannot report. While the
+driver shows no figures of clients, no memory on the card is shown. Then memory that a client claims
+to have pinned does not reduce the promises to others: they wait for a turn instead of being
+refused.
 
 **Memory that is never freed.** A client that ignores several EVICTs counts as pinned for a while
-(moves.py), so that others are not held up.
+(moves.py), so that others do not wait for its memory.
 
-**Grants to pin** that are not used yet cannot be seen by anyone. All of them of one account
-count as a small part of the card at most.
+**Grants to pin** that are not used yet are visible in no figure. All of one account together count
+as a small part of the card at most.
 """
 
 from dataclasses import replace
@@ -39,11 +41,11 @@ from nvshared.scheduler.client import Overclaims, ScheduledClient
 from nvshared.scheduler.domains import margin
 from nvshared.scheduler.events import Memory, PinReason
 
-PINNING_PART = 16                       # of the card, that one account may be about to pin
+PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
 
 
 def judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
-    """Counts claims of a new client that are shown, or could be promised of the `left` bytes."""
+    """Counts the claims of a new client that are shown, or that the `left` bytes could cover."""
     if not client.account:
         client.promise.commit = commit
         return
@@ -66,13 +68,13 @@ def _unshown(claimed: int, seen: int | None) -> int:
 
 
 def promisable(card: Card, client: ScheduledClient, left: int) -> int:
-    """How much more the client's account may be promised, of so much that is left; negative: less.
-    """
+    """Bytes that the client's account may still be promised, of the `left` bytes; negative: it was
+    promised too many."""
     if not client.account:
         return left
     sums = card.groups.accounts().get(client.account, Account())
     worth = card.settings.capacity
-    # Margins of clients that the account may yet start leave less for others.
+    # The account may start more clients, whose margins would leave less for others.
     host, clients = card.host.promisable, card.groups.margins()
     more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
     others = worth + margin(host, clients + more) - margin(host, clients)
@@ -90,13 +92,13 @@ def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
 
 
 def hear(client: ScheduledClient, said: Memory, now: int) -> None:
-    """The client claims these figures."""
+    """Records the figures that a client reports, and which of them count."""
     client.said = said
     if now < client.failures.pinned_until and not said.pin_reason:
         said = replace(
             said, allocated=max(0, said.allocated - said.resident), resident=0,
             pinned=said.filled, pin_reason=PinReason.KEPT)
-    # Nothing else says what it borrows or has stored, so no more counts than was ordered.
+    # No other source shows borrowed or stored bytes, so they count up to the ordered ones.
     said = replace(said, borrowed=min(said.borrowed, client.loan.charged),
                    disk=min(said.disk, client.disk_charged))
     before, overclaims = client.memory, client.overclaims

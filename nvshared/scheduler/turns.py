@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: what hooks report of them, admission, the ends of turns, and clients that do not answer.
+"""Turns: hooks' reports on them, admission, the ends of turns, and unresponsive clients.
 
-The essay is in scheduler.py.
+scheduler.py explains the policy.
 
-**Reports** may cross an order. Then a report speaks of a phase that the client has left already for
-us, and its figures say what matters.
+**Reports** may cross an order. Such a report belongs to a phase that the client has left already by
+the scheduler's state. Then only the memory figures in the report count.
 
-**No answer.** A client that does not answer an order for long is reported, once for each order.
-From then on no client waits for it: others give up room in its place, clients that fit beside it
-run, and it is not chosen again before it answers (ScheduledClient.unresponsive). Its program may be
-stopped for as long as a person likes, with Ctrl-Z or in a debugger. It keeps its memory, as only
-its own hook can move that. Nothing tells it from a program that only takes long, such as one with a
-kernel of a minute.
+**Unresponsive clients.** A client that does not answer an order for long is reported as stuck, once
+for each order. From then on no client waits for it: others give up room in its place, clients that
+fit beside it run, and it is not chosen again before it answers (ScheduledClient.unresponsive). Its
+program may have been stopped for any time, with Ctrl-Z or in a debugger. The client keeps its
+memory, because only its own hook can move the blocks. The scheduler cannot distinguish such a
+program from a slow one, such as a program with a kernel that takes a minute.
 """
 
 from collections.abc import Callable
@@ -28,17 +28,18 @@ from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, W
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import SECOND
 
-# A drain that does not end is asked for ever more rarely, up to patience << this.
+# The time to the next STOP doubles with each drain that does not end, up to patience << DOUBLINGS.
 DOUBLINGS = 6
-# A hook's word that nothing ran takes at most this part of a turn off its bill: a hook that lies
-# has twice its share, and not all of the card.
+# Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
+# twice its share at most, and not all of the card.
 BELIEVED_PART = 2
 # A member of a gang that has drained waits for the others.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
-# A chosen client that gets no room although nothing is on its way, and others wait.
+# A chosen client goes back to the queue after so long without room, if no order under way frees
+# room for it and others wait.
 STALLED = SECOND
-# How long a client that found no room is not chosen again.
+# Such a client is not chosen again for this time.
 GAVE_WAY = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
@@ -47,7 +48,7 @@ MAY_START = (Standing.FREE, Standing.OPEN)
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
-    """Gives a turn from now on to a client that an earlier daemon let run."""
+    """Begins a turn of a client whose gate an earlier daemon has opened."""
     client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
     client.history.turns += 1
     client.history.taken_over = 1
@@ -56,7 +57,7 @@ def take_over(card: Card, client: ScheduledClient) -> None:
 
 
 def wanted(card: Card, client: ScheduledClient) -> None:
-    """A thread stands at the gate."""
+    """Records that a thread of the client waits at the gate."""
     turn = client.turn
     if turn is not None and turn.parked is not None:
         turn.parked = replace(turn.parked, wants=True)
@@ -69,7 +70,8 @@ def wanted(card: Card, client: ScheduledClient) -> None:
 
 
 def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) -> None:
-    """Notes how a program uses its turn. A report that the last RUN did not ask for is old."""
+    """Records how a program uses its turn. Ignores reports that the last RUN did not request: they
+    are outdated."""
     turn = client.turn
     if turn is None or turn.told is None or client.phase is not Phase.RUNNING:
         return
@@ -86,7 +88,7 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
 
 
 def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
-    """Ends the turn of a client that has drained, or parks it until its gang has."""
+    """Ends the turn of a client that has drained, or parks the turn until its gang has drained."""
     turn = client.turn
     if turn is None or turn.started is None:
         return
@@ -128,7 +130,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
 
 
 def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Resumes a turn after a drain that did not end, its own or of another of its gang."""
+    """Resumes a turn after a drain of the client, or of another gang member, that did not end."""
     turn.resumed = turn.resumed or turn.parked is not None
     turn.parked = turn.ending = turn.told = turn.busy = None     # the hook may have forgotten
     turn.idle = False
@@ -139,8 +141,8 @@ def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
 def ganged(decision: Decision, event: Ganged) -> None:
     """Changes the standing of clients in their gang.
 
-    A change of a whole gang is one event for each card: each event makes a plan, and the cost of
-    both grows with the number of clients.
+    All changes of a gang on one card are in one event: each event causes a plan, and the cost of a
+    plan grows with the number of clients.
     """
     for client in filter(None, map(decision.card.clients.get, event.clients)):
         client.membership, standing = event, event.standing
@@ -163,13 +165,13 @@ def ganged(decision: Decision, event: Ganged) -> None:
 
 
 def report_stuck(decision: Decision) -> None:
-    """Reports clients that owe an answer for too long, and goes on waiting."""
+    """Reports clients that have not answered an order for too long. The order stays in force."""
     card = decision.card
     owing = [
         (client, client.its_turn, client.its_turn.stop_sent)
         for client in card.in_phase(Phase.DRAINING) if client.its_turn.parked is None
     ] + [
-        # Orders behind a STOP wait for the same thing.
+        # Orders behind a STOP wait for the same drain, so they are not reported as well.
         (client, client.moves[0], client.moves[0].since) for client in card.moving
         if client.phase is not Phase.DRAINING
     ]
@@ -189,13 +191,14 @@ class Admission(NamedTuple):
 
 
 def plan(decision: Decision) -> Admission:
-    """Chooses and stops clients. Returns the client for which turns end, and their length."""
+    """Chooses and stops clients. Returns the blocked client for which turns end, and their length.
+    """
     _invite(decision)
     _suspend(decision)
     gang.plan(decision)
     _give_way(decision)
     _repair(decision)
-    busy.review(decision)              # a client that waits for others may not need to any more
+    busy.review(decision)              # if busy turns end, a waiting member need not wait any more
     blocked, lasts = _let_run(decision)
     while busy.review(decision):
         blocked, lasts = _let_run(decision)
@@ -215,19 +218,20 @@ def _let_run(decision: Decision) -> Admission:
 
 
 def _settle(decision: Decision) -> Admission:
-    """Chooses as many as fit, and ends turns for the next one, if it does not and they may end."""
+    """Chooses clients as far as they fit, then ends turns for the head if it does not fit."""
     found = _admit_all(decision)
     if _crowded(decision.card):
         _stop_enough(decision, None, found.lasts, lambda staying: crowd(staying) <= 1)
     while found.blocked is not None and _stop_enough(
         decision, found.blocked, found.lasts, _fits_with(decision.card, found.blocked)
     ):
-        found = _admit_all(decision)    # a client that was put back may stand before it
+        found = _admit_all(decision)    # a client that was put back may be the new head
     return found
 
 
 def _admit_all(decision: Decision) -> Admission:
-    """Once more while some are chosen: their turns, foreseen, may put another in front."""
+    """Repeats admission while it chooses clients: the new turns count in advance, so the head of
+    the queue may change."""
     groups = decision.card.groups
     while True:
         before = groups.size("holding")
@@ -249,7 +253,7 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
 
 
 def _crowded(card: Card) -> bool:
-    """Whether more than one client runs although they are to take turns."""
+    """Whether more than one client runs although clients are to take turns."""
     if not card.one_at_a_time:
         return False
     return crowd(card.in_phase(Phase.RUNNING)) > 1
@@ -269,15 +273,15 @@ def _choose(
 
 
 def _put_back(decision: Decision, client: ScheduledClient) -> None:
-    """Takes back a turn that never began. The client keeps its place in the queue."""
+    """Cancels a turn that never began. The client keeps its place in the queue."""
     client.turn = None
     client.enter(Phase.WAITING, decision.now)
     queue.account(decision.card)
 
 
 def _invite(decision: Decision) -> None:
-    """Queues all clients before the daemon ends, as turns do not change after that. The smallest
-    come first, so that most fit."""
+    """Queues all idle clients before the daemon ends, because turns do not change without it. The
+    smallest clients come first, so that as many as possible fit."""
     card = decision.card
     if card.settings.draining:
         for client in sorted(card.in_phase(Phase.IDLE), key=lambda c: c.takes):
@@ -295,9 +299,9 @@ def _suspend(decision: Decision) -> None:
 
 
 def _give_way(decision: Decision) -> None:
-    """Takes turns back from chosen clients that are unresponsive, or for which no room is found."""
+    """Cancels turns of chosen clients that are unresponsive, or for which no room is found."""
     card = decision.card
-    # Others can use the room that is kept for a unresponsive client.
+    # Others can use the room that is reserved for an unresponsive client.
     for client in [c for c in card.in_phase(Phase.LOADING) if c.unresponsive]:
         _put_back(decision, client)
     stalled = [client for client in card.in_phase(Phase.LOADING) if not client.whole]
@@ -324,11 +328,11 @@ def _repair(decision: Decision) -> None:
             return
         staying.remove(client)
         _put_back(decision, client)
-    # Clients that ask for more wait first, the youngest turn before others; then the oldest turns.
+    # First stop clients that lack memory, the youngest turn first; then the oldest turns.
     asking = [c for c in reversed(staying) if not c.whole]
     content = [c for c in staying if c.whole and not c.is_permanent]
     for client in asking + content:
-        # A client that is whole and alone is in no other's way: it keeps its turn.
+        # A client that is whole and alone keeps its turn: no other holder needs its room.
         alone = [c for c in staying if not c.is_permanent] == content[-1:]
         if card.fits(staying) or alone:
             return
@@ -355,7 +359,7 @@ def _admit(decision: Decision) -> Admission:
         claims = client.standing is Standing.CLAIMS
         if claims and (client.ready or not gang.may_claim(card, client)):
             continue
-        # A client that cannot run at all at present does not hold up the others.
+        # A client that cannot run at all now does not delay the others.
         if not decision.due(client.not_before) or client.takes > alone or client.unresponsive or (
             tight and not card.fits([client])
         ):
@@ -371,7 +375,7 @@ def _admit(decision: Decision) -> Admission:
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
             lasts = quantum.now(card, blocked)
-            # No other client fits or may overtake: no need to ask each of them.
+            # No other client fits or may overtake, so the rest of the queue need not be checked.
             if beside < least or one_at_a_time or not _may_overtake(
                 decision, blocked, overtaken, lasts
             ):
@@ -386,7 +390,7 @@ def _admit(decision: Decision) -> Admission:
         serials = [holder.its_turn.serial for holder in overtaken]
         _choose(decision, client, frozenset(serials))
         if blocked is not None:
-            overtaken.append(client)    # the youngest turn, so they are in order still
+            overtaken.append(client)    # the youngest turn, so the list stays sorted by age
         beside -= client.takes
         number += 1
     return Admission(blocked, lasts)
@@ -423,17 +427,17 @@ def _may_overtake(
 def _ended(
     decision: Decision, head: ScheduledClient | None, holders: list[ScheduledClient], usual: int
 ) -> dict[int, TurnEnd]:
-    """Returns which turns may end now for the client that waits first, and why.
+    """Returns the clients whose turns may end now for the head of the queue, with the reasons.
 
-    `usual`: microseconds that a turn lasts. Takes note of when the next will be over.
+    `usual`: microseconds that a turn lasts. Lowers the deadline to the end of the next turn.
     """
     settings = decision.card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
-    for holder in holders:              # oldest first, so the turns it came beside are known
+    for holder in holders:              # oldest first: turns that a holder overtook come before it
         turn = holder.its_turn
         if holder.unresponsive or (holder.is_permanent and holder.phase is not Phase.DRAINING):
-            lasting.add(turn.serial)    # cannot be ended
+            lasting.add(turn.serial)    # such a turn cannot be ended
             continue
         if gang.lasts(holder, head):
             lasting.add(turn.serial)
@@ -467,14 +471,14 @@ def _stop_enough(
     decision: Decision, head: ScheduledClient | None, lasts: int,
     enough: Callable[[list[ScheduledClient]], bool],
 ) -> bool:
-    """Ends turns that may end: as few as are enough, and none if all together are not enough.
+    """Ends as few turns as are enough for the head, and none if all that may end are not enough.
 
-    True: some of them had not begun.
+    True: a chosen client's turn was cancelled, or the head got ready, so admission is repeated.
     """
     staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
     claims = head is not None and head.standing is Standing.CLAIMS
     if enough(staying):
-        return claims and gang.gets_ready(head)     # as soon as the others have drained
+        return claims and gang.gets_ready(head)     # the head fits once draining clients are gone
     ended = _ended(decision, head, decision.card.holders, lasts)
     leaving: list[ScheduledClient] = []
     may_leave = [c for c in staying if c.id in ended and decision.due(c.its_turn.stop_after)]
@@ -500,7 +504,7 @@ def _stop_enough(
 
 
 def _start(decision: Decision) -> bool:
-    """Opens the gates of chosen clients that are whole. True: a hand-over's cost was measured."""
+    """Starts the turns of chosen clients that are whole. True: a hand-over's cost was measured."""
     learnt = False
     for client in decision.card.in_phase(Phase.LOADING):
         turn = client.its_turn
@@ -518,14 +522,15 @@ def _start(decision: Decision) -> bool:
 
 
 def _rest(decision: Decision) -> None:
-    """Shuts the gates of idle clients if their room may soon be needed, or turns without them."""
+    """Stops idle clients if their room may soon be needed, or if busy turns could begin without
+    them."""
     card = decision.card
     if card.contended or card.settings.draining:
         return
     if not (ahead.pauses_matter(card) or busy.others_are_idle(card)):
         return
     for client in card.in_phase(Phase.RUNNING):
-        turn = client.its_turn          # the others of a gang may not be idle
+        turn = client.its_turn          # members of a gang go on: other members may not be idle
         if turn.idle and not client.standing and not client.is_permanent and decision.due(
             turn.stop_after
         ):
@@ -533,13 +538,13 @@ def _rest(decision: Decision) -> None:
 
 
 def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -> None:
-    """Tells running clients for how long and how to run, when that has changed."""
+    """Sends RUN to running clients whose quantum, pacing or requested reports have changed."""
     card = decision.card
     running = card.in_phase(Phase.RUNNING)
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
-    moves = card.contended and not card.busy.members    # memory does, between turns
+    moves = card.contended and not card.busy.members    # whether memory moves between turns
     hinders = busy.awaits_idle(card)
     common = Run(
         0, quantum=0 if endless else quantum.shown(card, blocked),
@@ -556,7 +561,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
             continue
         if not endless:
-            # A gate that opened just now will shut then.
+            # The turn of a gate that opened just now ends at this time.
             decision.due(turn.counted + lasts)
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
         if moves or client.rationed:
@@ -576,7 +581,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
         if not common.report_copies:
             turn.copying = frozenset()
         if not told.report_idle:
-            turn.idle = False           # asked again, the hook reports anew
+            turn.idle = False           # when ordered again, the hook reports anew
         if not told.report_busy:
             turn.busy = None
         turn.told = told
