@@ -74,7 +74,7 @@ static bool is_apart(CUdeviceptr to, CUdeviceptr from)
     return memory_apart(to, from, &unused, &unused);
 }
 
-/* Streams that the driver rejects at once are left to the driver. */
+/* False for a stream that the driver rejects at once: the wrapper then calls the driver. */
 static bool has_stream(CUstream stream)
 {
     return stream != NULL && stream != CU_STREAM_LEGACY;

@@ -46,7 +46,7 @@ struct reference {
 };
 static struct reference *references;               /* protected by contexts_lock */
 
-/* Its holder calls nothing. */
+/* Its holder takes no other lock and calls no driver function. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
@@ -136,7 +136,7 @@ static struct parting parting_begins(CUdevice device, bool all)
     return parting;
 }
 
-/* `result` is the driver's. `kept`: the references stay. */
+/* Called after the driver's call, with its result. `kept`: the call drops no references. */
 static void parting_over(const struct parting *parting, CUresult result, bool kept)
 {
     struct primary *one = parting->primary;

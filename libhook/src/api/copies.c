@@ -91,7 +91,8 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
            || known == CU_MEMORYTYPE_HOST;
 }
 
-/* The driver is asked about an address whose type does not tell. */
+/* The direction of a copy. If a memory type does not determine it, the driver is queried about the
+ * address. */
 static enum bus_way copies_way(CUmemorytype from_type, CUdeviceptr from,
                                    CUmemorytype to_type, CUdeviceptr to)
 {
@@ -233,7 +234,7 @@ GATED_PTSZ(cuMemBatchDecompressAsync, GATE_NO_STREAM,
      CUstream stream),
     (parameters, count, flags, failed, stream))
 
-/* With the 32-bit addresses of CUDA 2 and 3.0. */
+/* Variants with the 32-bit addresses of CUDA 2 and 3.0. */
 
 GATED(cuMemcpyHtoD, GATE_NO_STREAM,
     (CUdeviceptr_v1 to, const void *from, unsigned int bytes),

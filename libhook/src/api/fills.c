@@ -20,7 +20,7 @@
         (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height,               \
          CUstream stream),                                                                    \
         (to, pitch, value, width, height, stream))                                            \
-    /* The same with the 32-bit addresses of CUDA 2 and 3.0. */                               \
+    /* Variants with the 32-bit addresses of CUDA 2 and 3.0. */                               \
     GATED(cuMemsetD##name, GATE_NO_STREAM,                                                    \
         (CUdeviceptr_v1 to, type value, unsigned int count),                                  \
         (to, value, count))                                                                   \

@@ -16,7 +16,8 @@
 
 #define WORDS uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f
 
-/* `absent`: the result for a program that is linked against the library and runs without it. */
+/* Calls the other library. `absent`: the result if the program is linked against that library, but
+ * the library is not loaded. */
 static uint64_t call(enum other other, uint64_t absent, WORDS)
 {
     other_function *real = other_real(other);

@@ -90,7 +90,7 @@ static size_t drop(uint64_t key, struct physical **gone)
     return size;
 }
 
-/* The same, and stops counting memory without references. */
+/* As drop(), and stops counting physical memory that has no reference left. */
 static size_t forget(uint64_t key)
 {
     struct physical *gone;
@@ -271,7 +271,7 @@ EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CU
                : REAL(cuMulticastBindMem_v2)(multicast, device, offset, handle, start, size, flags);
 }
 
-/* Nor may memory that other cards write to over a fabric. */
+/* Memory that other cards write to over a fabric must not move. */
 EXPORT CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device,
                                           cuuint64_t offset, void *address, cuuint64_t size,
                                           unsigned long long flags)
@@ -294,7 +294,7 @@ EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice 
                                                 flags);
 }
 
-/* Memory that another process writes to must not move either. */
+/* Memory that another process writes to must not move. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags)

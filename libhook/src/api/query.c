@@ -117,7 +117,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     if (memory.size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = store_attribute(data, attribute, address, &memory);
-    /* There is none; but cuPointerGetAttributes may ask for it without an error. */
+    /* The memory has no host pointer; but cuPointerGetAttributes must not fail for that. */
     return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
@@ -279,7 +279,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* A 32-bit size. */
+/* Variants with 32-bit sizes. */
 
 static unsigned int narrow(size_t bytes)
 {

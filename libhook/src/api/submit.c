@@ -27,8 +27,8 @@ GATED_LOADING(cuLaunchCooperativeKernelMultiDevice, GATE_NO_STREAM,
     (CUDA_LAUNCH_PARAMS *launches, unsigned int devices, unsigned int flags),
     (launches, devices, flags))
 
-/* Other processes and graphics may wait for the first, and this process for the second: both count
- * as work, and keep a stream from becoming empty. */
+/* Both functions count as work: other processes and graphics may wait for a signal, and a wait
+ * keeps its stream from becoming empty. */
 GATED_PTSZ(cuSignalExternalSemaphoresAsync, stream,
     (const CUexternalSemaphore *semaphores,
      const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *parameters, unsigned int count, CUstream stream),
@@ -38,7 +38,7 @@ GATED_PTSZ(cuWaitExternalSemaphoresAsync, stream,
      unsigned int count, CUstream stream),
     (semaphores, parameters, count, stream))
 
-/* Of CUDA 3. */
+/* Launch functions of CUDA 3. */
 GATED_LOADING(cuLaunch, GATE_NO_STREAM, (CUfunction f), (f))
 GATED_LOADING(cuLaunchGrid, GATE_NO_STREAM, (CUfunction f, int width, int height), (f, width, height))
 GATED_LOADING(cuLaunchGridAsync, stream,

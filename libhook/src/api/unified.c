@@ -23,7 +23,8 @@ static CUmemLocation place_of(CUdevice device)
                : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
 }
 
-/* As the driver reads them: each location applies to the ranges from its index on. */
+/* Notes a batch of prefetches. As in the driver, each location applies to the ranges from its index
+ * on. */
 static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                      const CUmemLocation *places, const size_t *indices, size_t place_count)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What blocks of memory hold, in 320 bits each; see content.c for what it is worth.
- * examine.ptx is made of this, for every card from Pascal on, by
+ * Computes a digest of 320 bits for each block of memory; contents.c explains its strength.
+ * examine.ptx is compiled from this file, for every card from Pascal on, by
  *     nvcc -O3 -arch=compute_75 -ptx examine.cu
  * with the version and the target in its head set to 6.0 and sm_60.
  */
@@ -23,7 +23,7 @@ __device__ __forceinline__ u64 product(u64 word, u64 k)
     return (u64)((u32)word + (u32)k) * (u64)((u32)(word >> 32) + (u32)(k >> 32));
 }
 
-/* Blocks that a thread looks at together: the keys of a place are made once for them. */
+/* Blocks that one thread reads together: it computes the key of a position once for all of them. */
 #define TOGETHER 2
 
 struct target {
@@ -32,9 +32,9 @@ struct target {
 };
 
 /*
- * `count` targets; blockIdx.y says which of them. The number of words is a multiple of 4,
- * and the address in bytes of 16. Of each 4 * `every` words the first 4 are looked at.
- * out[5 * t + 0..3] += sums, out[5 * t + 4] |= every word, for target t.
+ * Reads `count` targets; blockIdx.y selects TOGETHER of them. The number of words must be a
+ * multiple of 4, and the address a multiple of 16 bytes. Of each 4 * `every` words the first 4 are
+ * read. out[5 * t + 0..3] += sums, out[5 * t + 4] |= every word, for target t.
  */
 extern "C" __global__ void nvshare_examine(const struct target *targets, u64 count, u64 seed,
                                            u64 every, u64 *out)

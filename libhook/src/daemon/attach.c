@@ -42,8 +42,8 @@
 
 /* us for which a program waits for a daemon that is being started */
 #define CONNECT_PATIENCE_US 1000000
-/* systemd's watchdog replaces a daemon that hangs within half of that. A program that runs without
- * being admitted would use memory promised to others. */
+/* systemd's watchdog replaces a daemon that hangs within half of this time. A program that runs
+ * without being admitted would use memory promised to others. */
 #define WELCOME_PATIENCE_MS 60000
 #define WELCOME_SILENT_MS 5000
 #define BUSY_PATIENCE_US (WELCOME_PATIENCE_MS * 1000)
@@ -90,8 +90,8 @@ static const char *refusal_text(unsigned reason)
     }
 }
 
-/* Sends HELLO and reads the answer, before there is a service thread. NULL, or what nvshared does
- * instead of sharing. */
+/* Sends HELLO and reads the answer, before there is a service thread. Returns NULL, or the printed
+ * reason why the client is not admitted. */
 static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
@@ -210,7 +210,7 @@ static struct client *new_client(CUdevice device)
         free(client);
         return NULL;
     }
-    /* Only now, because these print a reason, which is useless without a daemon. */
+    /* These checks print a reason, so they are made only once a daemon is connected. */
     if (unknown_entry_forbids() || injection_forbids() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;
@@ -253,7 +253,7 @@ void client_attach(CUdevice device, CUcontext context)
     if (context != NULL)
         contexts_add(context, device, context);
     if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
-        return;                      /* or the driver has called back */
+        return;                      /* or this is a callback within a driver call */
     LOCKED(attach_lock);
     if (clients[device] == NULL && (tried >> device & 1) == 0) {
         BLOCKED;                     /* another device may be drained meanwhile */

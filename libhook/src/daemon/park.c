@@ -41,8 +41,7 @@
 #define LOOK_NS 1000000
 #define RECONNECT_MS 100
 
-/* The client being parked. There is at most one, as a process with several clients is not parked.
- */
+/* The client being parked; at most one, as a process with several clients is not parked. */
 static struct client *_Atomic parked;
 
 static void called(void)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tools that watch the process's use of the driver.
+ * Detects tools that trace the process's driver calls.
  */
 #pragma once
 
 #include <stdbool.h>
 
-/* True if there is such a tool, so that the program must not be shared. The first call says so on
- * stderr; call it only if there is a daemon to attach to. */
+/* Whether there is such a tool, so that the program must not be attached. The first call prints
+ * that on stderr, so call it only if there is a daemon. */
 bool injection_forbids(void);

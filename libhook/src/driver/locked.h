@@ -2,7 +2,7 @@
 /*
  * Blocks of code with an action at their end, however control leaves them.
  *
- *     UNCANCELLED;          the thread is not cancelled meanwhile: it would keep its locks
+ *     UNCANCELLED;          cancellation is disabled: a cancelled thread would keep its locks
  *     LOCKED(mutex);        the mutex is locked; the block may release it for a while
  */
 #pragma once
@@ -19,8 +19,8 @@ static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
     return mutex;
 }
 
-/* Whether the calling thread has locked it. glibc records the owner of every mutex that is not
- * shared. */
+/* Whether the calling thread has locked the mutex. glibc records the owner of every mutex that is
+ * not shared. */
 static inline bool locked_here(const pthread_mutex_t *mutex)
 {
     static __thread pid_t self __attribute__((tls_model("initial-exec")));

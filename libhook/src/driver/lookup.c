@@ -35,7 +35,7 @@ KEPT_IN_CHILD _Atomic(void *) lookup_real_dlvsym = NULL;
 void *dlsym(void *restrict handle, const char *restrict name);
 void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);
 
-/* Where the dynamic linker keeps its list: glibc's, and musl's of the same layout. */
+/* The dynamic linker's list of objects; glibc's and musl's have the same layout. */
 extern struct r_debug _r_debug __attribute__((weak));
 extern struct r_debug *_dl_debug_addr __attribute__((weak));
 
@@ -45,13 +45,13 @@ typedef void *version_function(void *, const char *, const char *);
 static const struct lookup_answer not_ours;
 
 /*
- * The next definition behind us, as RTLD_NEXT would find it: another
- * preload's, or the C library's (libdl's before glibc 2.34). If we were
- * loaded late and stand behind them all, the first there is.
+ * Finds the next definition after this library's, as RTLD_NEXT would: that of another preloaded
+ * library, or of the C library (libdl before glibc 2.34). If this library was loaded late, so that
+ * no definition follows, returns the first one.
  *
- * Walks the dynamic linker's list without its lock, for which there is no
- * function that a sanitizer would not intercept. That happens once, at the
- * first dlsym() of the process, which is long before threads unload libraries.
+ * Walks the dynamic linker's list without its lock, because sanitizers intercept every function
+ * that would take the lock. This happens once, at the first dlsym() of the process, long before
+ * threads unload libraries.
  */
 EARLY static void *find_real(const char *name)
 {
@@ -82,11 +82,11 @@ EARLY static void find_both(void)
     atomic_store_explicit(&lookup_real_dlsym, find_real("dlsym"), memory_order_release);
 }
 
-/* Which of two addresses lies in the object that was loaded first. */
+/* Finds out which of two addresses lies in the object that was loaded first. */
 struct order {
     uintptr_t caller;
     uintptr_t ours;
-    int answer;                      /* 1: the caller's comes first or is ours, -1: ours */
+    int answer;                      /* 1: the caller's object is first or is ours; -1: ours is */
 };
 
 static int compare_order(struct dl_phdr_info *object, size_t size, void *data)
@@ -140,7 +140,7 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     return answer(exists && there == entry ? wrapper : there);
 }
 
-/* `there`: what the real function found. */
+/* `there`: the result of the real function. */
 static struct lookup_answer found_other(enum other other, void *there)
 {
     if (there == NULL || there == other_wrapper(other))
@@ -173,11 +173,11 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     enum real_index hook = hook_named(name);
     if (hook != HOOK_COUNT)
         return lookup_hook(hook, handle, caller);
-    /* The driver's names go on with a capital letter, curl_easy_init does not. */
+    /* Driver functions have a capital letter after "cu"; curl_easy_init does not. */
     if (handle == RTLD_NEXT || name[2] < 'A' || name[2] > 'Z' || !real_driver_present())
         return not_ours;
     void *there = real(handle, name);
-    /* A caller's own libraries may have what a search from here does not find. */
+    /* The real function may find a symbol in the caller's own libraries, unlike this search. */
     return there == NULL ? not_ours : answer(stub_of(there));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What dlsym.S needs to know: whether a call of dlsym() concerns us.
+ * For dlsym.S: decides whether the library answers a call of dlsym() or passes the call on.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 /* Returned in two registers; dlsym.S reads them. */
 struct lookup_answer {
     void *pointer;
-    uintptr_t is_final;              /* 0: ask the real function, as if we were not there */
+    uintptr_t is_final;              /* 0: dlsym.S must jump to the real function */
 };
 
 struct lookup_answer lookup_symbol(void *handle, const char *name, const void *caller);

@@ -9,13 +9,13 @@
 #define NEWER_MAX 128                /* functions of one driver that can be wrapped */
 
 enum newer_kind {
-    NEWER_OTHER,                     /* only queries, waits, orders, or calls the host */
+    NEWER_OTHER,                     /* only queries, waits, orders work, or calls the host */
     NEWER_SUBMITS,                   /* submits work, or looks addresses up: it passes the gate */
-    NEWER_KEEPS,                     /* the same, and its memory must be pinned afterwards */
+    NEWER_KEEPS,                     /* as SUBMITS, and the memory must be pinned afterwards */
 };
 
 /* The kind of the function `name`, which is not in hooks.def. `takes_stream`: the driver has a
- * variant of it for per-thread default streams. */
+ * variant of the function for per-thread default streams. */
 enum newer_kind newer_kind(const char *name, bool takes_stream);
 
 /* The length of a function's name without "_v2", "_ptsz", "_v3_ptds". */

@@ -23,7 +23,8 @@ typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t
 /* The function of this name, or OTHER_COUNT. May run as early as dlsym(). */
 enum other other_named(const char *name);
 const char *other_name(enum other other);
-/* The program has found the library's own function, and will get its wrapper. */
+/* Records the other library's function that the program has looked up; the program gets the
+ * wrapper. */
 void other_found(enum other other, void *function);
-/* The library's own function; NULL if no library that is loaded has it. */
+/* The other library's function; NULL if no loaded library has it. */
 other_function *other_real(enum other other);

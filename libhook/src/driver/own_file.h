@@ -3,10 +3,11 @@
  * The library's own descriptors. A program may close one, or put another file at its number, as
  * daemons do with all inherited descriptors. A descriptor is therefore used through a handle, and
  * before each use the kernel is asked whether its file is still the same. A forked child closes
- * them all. None has the number of a standard stream, also where the program has closed these: what
- * it prints must not go to the daemon.
+ * them all. None has the number of a standard stream, even if the program has closed that stream:
+ * the program's output must not go to the daemon.
  *
- * They must be created within UNFORKED, so that no child is forked before they are registered.
+ * The library's descriptors must be created within UNFORKED, so that no child is forked before they
+ * are registered.
  */
 #pragma once
 

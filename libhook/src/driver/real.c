@@ -19,7 +19,7 @@
 #include "driver/symbols.h"
 
 KEPT_IN_CHILD _Atomic(void *) real_functions[REAL_COUNT] = { NULL };
-static KEPT_IN_CHILD _Atomic bool found = false;                         /* all of them are stored */
+static KEPT_IN_CHILD _Atomic bool found = false;                         /* all stored */
 
 #define DRIVER "libcuda.so.1"
 
@@ -151,7 +151,7 @@ enum real_index hook_for(const char *name, void *entry)
 
 enum real_index hook_named(const char *name)
 {
-    /* The driver's names continue with a capital letter, cudaMalloc and cublasCreate do not. */
+    /* Driver functions have a capital letter after "cu"; cudaMalloc and cublasCreate do not. */
     if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
         return HOOK_COUNT;
     for (int index = 0; index < HOOKS_LISTED; index++)

@@ -26,7 +26,7 @@ enum real_index {
 #define USE HOOK
 #include "driver/hooks.def"
     HOOKS_LISTED,
-    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* and those for a newer driver's functions */
+    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* with entries for functions of newer drivers */
     REAL_BEFORE_USES = HOOK_COUNT - 1,
 #include "driver/uses.def"
     REAL_COUNT
@@ -38,9 +38,9 @@ struct link_map;
 
 extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet */
 
-/* Looks all of them up and returns the requested one, never NULL. */
+/* Looks up all functions and returns the requested one, never NULL. */
 void *real_find(enum real_index index);
-CUresult real_absent(void);          /* stands for a function that this driver lacks */
+CUresult real_absent(void);          /* takes the place of a function that this driver lacks */
 
 static inline void *real_function(enum real_index index)
 {
@@ -51,12 +51,12 @@ static inline void *real_function(enum real_index index)
 #define REAL(name) ((__typeof__(&name))real_function(REAL_##name))
 #define HAVE_REAL(name) (real_function(REAL_##name) != (void *)real_absent)
 
-/* True if libcuda.so.1 is loaded; then everything is looked up, too. Does not load it. */
+/* Whether libcuda.so.1 is loaded; if so, looks up all functions. Does not load the driver. */
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* if it is loaded */
 
-/* The hook of the driver's function `entry`, known as `name`: a listed one or, for a function of a
- * newer driver that needs a hook, an entry allocated for it now. HOOK_COUNT: it needs none. */
+/* The hook of the driver's function `entry`, named `name`: a listed hook or, for a function of a
+ * newer driver that needs a hook, an entry allocated now. HOOK_COUNT: it needs no hook. */
 enum real_index hook_for(const char *name, void *entry);
 
 /* The library's wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a name or of

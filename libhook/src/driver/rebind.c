@@ -122,7 +122,7 @@ static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
     return 0;
 }
 
-/* The table first, so that objects bound meanwhile are found afterwards. */
+/* The symbol table is changed first, so that no object bound meanwhile is missed. */
 void rebind_driver(void)
 {
     struct pages pages;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* From now on whoever looks for a hooked function in the driver itself finds our wrapper, and who
- * has found the driver's before has ours. Once, in a process that shares its GPU. */
+/* Replaces the addresses of driver functions by those of wrappers and stubs: in the driver's own
+ * symbol table, for later lookups, and in references of loaded objects that are bound already.
+ * Called once, in a process that shares its GPU. */
 void rebind_driver(void);

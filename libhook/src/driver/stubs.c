@@ -14,16 +14,16 @@ extern const char stub_first[], stub_end[];
 void stub_slow(void);
 
 KEPT_IN_CHILD _Atomic(void *) stub_targets[STUBS] = { NULL };
-static KEPT_IN_CHILD _Atomic(void *) functions[STUBS] = { NULL };       /* of the driver; NULL: free */
+static KEPT_IN_CHILD _Atomic(void *) functions[STUBS] = { NULL };       /* NULL: free stub */
 static KEPT_IN_CHILD _Atomic bool missed = false;
 
 static struct {
     _Atomic bool closed, called;
-    _Atomic uint32_t opened;         /* a bell */
+    _Atomic uint32_t opened;         /* futex word, bell.h */
     void (*on_call)(void);
 } stubs;
 
-/* The code of the driver. */
+/* The address range of the driver's code. */
 struct text {
     uintptr_t base, begin, end;
 };
@@ -61,7 +61,7 @@ static void *stub_at(unsigned index)
     return (void *)(stub_first + (size_t)(stub_end - stub_first) / STUBS * index);
 }
 
-/* Two threads may make one each for the same function, which does no harm. */
+/* Two threads may make a stub each for the same function, which is harmless. */
 void *stub_of(void *entry)
 {
     if (!is_of_driver(entry))

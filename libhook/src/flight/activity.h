@@ -40,8 +40,7 @@ struct activity {
     } burst;
 };
 
-/* Takes a sample for `questions`, a set of activity_question. Returns the us until the next is due.
- */
+/* Takes a sample for a set of activity_question. Returns the us until the next is due. */
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned questions);
 /* us for which no work has been in flight, as far as known; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);

@@ -180,7 +180,7 @@ static bool ask(struct client *client, uint64_t commit, uint64_t pins)
     while (client->socket >= 0 && client->introduced == introduced
            && client->answered < question) {
         if (late)
-            client_wake(client);     /* the user may be told about the wait: waiting.c */
+            client_wake(client);     /* it may report the wait to the user: waiting.c */
         listen_on(client, late ? NULL : &until);
         late = true;
     }

@@ -48,8 +48,7 @@ static struct {
     _Atomic uint32_t opened;         /* futex word; changes to wake waiting threads */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
-    /* Its destructor frees the entry of a thread that ends. Without a key, entries are not reused.
-     */
+    /* Its destructor frees a thread's entry at its end. Without a key, entries are not reused. */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;
@@ -162,8 +161,7 @@ static uint64_t look(void)
     return closed;
 }
 
-/* Whether a thread at the gate, which is inside, may pass. Counts its pass before any submission.
- */
+/* Whether a thread at the gate, which is inside, may pass. Counts its pass. */
 static bool passes(CUstream stream)
 {
     uint64_t closed = look();

@@ -116,8 +116,7 @@ extern const struct gate_publishing *_Atomic gate_publishing;
 /* Called by a thread that is about to wait at the gate, with no lock held. */
 extern void (*gate_on_waiter)(void);
 
-/* Passes let through while paced since the process began, and the number up to which passes may be.
- */
+/* Passes let through while paced, since the process began, and the limit for that number. */
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called inside by a thread that passes while paced, with the number of its pass. */
 extern void (*gate_on_taken)(uint64_t number);

@@ -12,7 +12,7 @@ struct block;
 struct client;
 struct large;
 
-/* The allocation that a handle from cuMemCreate stands for. */
+/* Memory that the program created with cuMemCreate. */
 struct vmm_allocation {
     CUmemGenericAllocationHandle handle;           /* as returned to the program */
     CUmemAllocationProp properties;

@@ -64,7 +64,7 @@ static void prefer(void *memory, size_t size, int node)
     if (node < 0 || node >= NODES_MAX)
         return;
     nodes[node / BITS] = 1UL << node % BITS;
-    /* The kernel reads one bit less than it is told. Containers may forbid the call. */
+    /* The kernel reads one bit less than the given number. Containers may forbid the call. */
     if (syscall(SYS_mbind, memory, size, MPOL_PREFERRED, nodes, NODES_MAX + 1UL, 0) != 0)
         debug("host memory may come from any node: %s", error_text(errno));
 }

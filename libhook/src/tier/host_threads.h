@@ -20,6 +20,5 @@ void host_allocated(struct client *client);
 /* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no
  * more than its blocks could use. */
 void host_preallocate(struct client *client, uint64_t most);
-/* Ends the preallocation. A slab in progress is kept if at most `most` is held when it is complete.
- */
+/* Ends the preallocation. A slab in progress is kept if at most `most` bytes are held then. */
 void host_preallocated(struct client *client, uint64_t most);

@@ -13,8 +13,7 @@
 #include "tier/host_slabs.h"
 #include "tier/tier.h"
 
-/* Only counts the bytes in memory.host; empty slabs are released first to stay within `allowance`.
- */
+/* Only counts the bytes in memory.host, after releasing empty slabs to respect `allowance`. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
