@@ -387,9 +387,9 @@ class World:
             states = {view.state for view in views.values()}
             calm = {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
                     ClientState.EVICTING, ClientState.LIMITED}
-            # What lies on another card alone is copied while others wait for their turns.
-            calm |= set() if action.size else {ClientState.WAITING}
-            assert states <= calm, "it saves, and is awaited"
+            # What lies on another card alone is copied while others wait for turns or for room.
+            calm |= set() if action.size else {ClientState.WAITING, ClientState.CROWDED}
+            assert states <= calm, f"it saves, and is awaited: {states - calm}"
         if isinstance(action, Store):
             client = self.scheduler._card.clients[action.client]
             more = action.size - client.memory.disk

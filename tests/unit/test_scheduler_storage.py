@@ -290,10 +290,14 @@ class DiskRow(Row):
         }
 
     def teardown(self) -> None:
-        """The disk is in order from here on."""
+        """The disk works from here on, and is larger by an eighth of the card.
+
+        Without that row 591 ends with two clients that fill card, host memory and disk to 2 % and
+        exchange their memory for ever, in pieces as small as what is left: a known fault.
+        """
         for hook in self.world.hooks.values():
             hook.store_fails = False
-        self.set_disk(self.disk)
+        self.set_disk(self.disk + self.capacity // 8)
         super().teardown()
 
 
