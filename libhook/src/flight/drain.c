@@ -107,7 +107,8 @@ static bool is_for_good(CUresult error)
     }
 }
 
-/* Only queries; twice, because a single call may fail. */
+/* Only queries the driver, which neither waits nor submits; twice, because a single call may fail.
+ */
 CUresult context_error(CUcontext context)
 {
     CUresult error = CUDA_ERROR_UNKNOWN;
@@ -232,7 +233,8 @@ void drain_begin(struct drain *drain)
         drain->whole = add(drain, context);
 }
 
-/* Only under service_lock, which a context's end takes, too. */
+/* Whether no context has ended since drain_begin(). With service_lock, which a context's end takes,
+ * too. */
 static bool still_valid(const struct drain *drain)
 {
     return drain->contexts_ended == contexts_ended();

@@ -28,7 +28,7 @@
 #define ROOM_GROWS 4
 #define ROOM_PART 8                  /* the largest request is the card's size divided by this */
 
-/* What pinned_begin() has granted to this thread. */
+/* The grant of this thread's last pinned_begin(). */
 static __thread struct {
     struct client *client;
     CUcontext context;               /* whose end frees the memory; NULL: no context's end does */

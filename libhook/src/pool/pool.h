@@ -56,8 +56,8 @@ void pools_settle(void);
 
 /* The library's pool of that handle. NULL: a pool of the driver. */
 struct pool *pool_named(CUmemoryPool handle);
-/* The same, but a device's default pool that is known becomes the library's, before it has
- * allocations. */
+/* As pool_named(), but makes a device's known default pool the library's. To be called before the
+ * program allocates from the pool. */
 struct pool *pool_adopted(CUmemoryPool handle);
 /* Whether pool_open() must still grant some devices access, without the lock. */
 bool pool_is_opening(const struct pool *pool);

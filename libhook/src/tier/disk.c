@@ -271,7 +271,7 @@ static void *start(void *argument)
         }
     }
     pthread_mutex_lock(&memory_lock);
-    disk->threads += count;          /* none of them has ended yet */
+    disk->threads += count;          /* no such thread has ended yet: they need memory_lock */
     disk->quits = error != 0;
     disk->opened = error;
     pthread_cond_broadcast(&work);
@@ -286,7 +286,7 @@ static struct disk *new_disk(struct client *client, int descriptor)
     if (disk == NULL)
         return NULL;
     disk->client = client;
-    disk->threads = 1;               /* the one that opens it */
+    disk->threads = 1;               /* the thread that opens the file */
     disk->opened = -1;
     UNFORKED;
     disk->handle = own_file_add(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
@@ -396,7 +396,8 @@ static void give(struct client *client, size_t size, struct place *place)
     disk_give(place->disk);
 }
 
-/* However little the host may hold, a block must be able to come back. */
+/* Takes host memory for staging, beyond the allowance if necessary: a LOAD must always be possible.
+ */
 static bool take_staging(struct client *client, struct disk *disk)
 {
     const size_t size = READERS * CHUNK;
@@ -417,7 +418,7 @@ void disk_end_reads(struct client *client)
     }
 }
 
-/* Readers take the block on, and settle() awaits it. */
+/* Queues the block for the readers; settle() waits until it is loaded. */
 static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
                    CUstream stream)
 {
@@ -439,7 +440,7 @@ static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size
     return CUDA_SUCCESS;
 }
 
-/* Copies a filled slot to the card, of any block. */
+/* Copies a filled slot to the card, into the block to which its chunk belongs. */
 static void copy(struct disk *disk, struct slot *slot)
 {
     struct disk_extent *extent = slot->extent;
