@@ -290,14 +290,10 @@ class DiskRow(Row):
         }
 
     def teardown(self) -> None:
-        """The disk works from here on, and is larger by an eighth of the card.
-
-        Without that row 591 ends with two clients that fill card, host memory and disk to 2 % and
-        exchange their memory for ever, in pieces as small as what is left: a known fault.
-        """
+        """The disk works from here on."""
         for hook in self.world.hooks.values():
             hook.store_fails = False
-        self.set_disk(self.disk + self.capacity // 8)
+        self.set_disk(self.disk)
         super().teardown()
 
 
@@ -320,6 +316,11 @@ def test_random_event_sequences_with_a_disk_keep_all_scheduler_invariants() -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(400, 700, 20))
+@pytest.mark.parametrize("first", [
+    # Row 591 ends with two clients that fill card, host memory and disk to 2 %, and exchange their
+    # memory for ever in pieces as small as what is left.
+    pytest.param(first, marks=[pytest.mark.xfail(strict=True)] if first == 580 else [])
+    for first in range(400, 700, 20)
+])
 def test_long_random_event_sequences_with_a_disk_keep_all_scheduler_invariants(first: int) -> None:
     play(range(first, first + 20))
