@@ -6,7 +6,7 @@ idle: with its memory (`neighbour`) and without. Then one on the second card ask
 while both have memory there: how fast that goes to the host, and how long the program waits.
 
 `beside`: a program that computes on the second card, or only reads and writes its memory, while
-the others change places every two seconds, with loans and without: what it loses against the time
+the others change places every two seconds, with loans and without: its loss against the time
 before they came.
 """
 

@@ -60,7 +60,7 @@ class Ordered:
                 client.shutdown(socket.SHUT_RDWR)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Waits until the condition holds for what the client has said last."""
+        """Waits until the condition holds for the client's last report."""
         with self._changed:
             assert self._changed.wait_for(holds, PATIENCE), (self.memory, self.stored)
 
@@ -69,7 +69,7 @@ class Ordered:
         return self._client is not None
 
     def run(self) -> None:
-        """Loads what is missing and opens the gate."""
+        """Loads the swapped blocks and opens the gate."""
         self.load()
         with self._changed:
             self._running, self._wants = True, False

@@ -5,7 +5,7 @@
  * Two groups of version 2 are made below the process's own, both threaded: nvshare-PID-TAG, and in it
  * `stopped`, which is frozen. Groups outlive this program: threads stay stopped whatever is killed,
  * no signal but SIGKILL wakes them, and no parent is told as by SIGSTOP. The name of the first is the
- * only record of the process; the tag says what the caller wants to find again.
+ * only record of the process; the tag is the caller's, to find the process again.
  *
  * The thread that goes on must get each lock that it needs. So a thread is stopped only where it holds
  * none of the driver's or of malloc: asleep in a system call that waits, or outside of libcuda, of

@@ -69,7 +69,7 @@ def complain(error: NvshareError, *, as_json: bool) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Warns on stderr that a command, though carried out, may not do what the user meant."""
+    """Warns on stderr: the command was carried out, and may not have the intended effect."""
     if sys.stderr is not None:
         print(f"nvsharectl: warning: {sentence}", file=sys.stderr)
 

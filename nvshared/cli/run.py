@@ -22,11 +22,11 @@ NAME_LONGEST = 88                       # bytes, see libhook/include/nvshare/pro
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
-    """The program does not exist. The exit status is the one that shells use."""
+    """The program does not exist. The exit status is that of shells."""
 
 
 class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
-    """The program cannot be run. The exit status is the one that shells use."""
+    """The program cannot be run. The exit status is that of shells."""
 
 
 def _name(text: str) -> str:

@@ -76,7 +76,7 @@ CLIENTS = Verb(
         "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
         "is on the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, "
         "and how long it has held the GPU and waited for it, also before nvshared was restarted. "
-        "BORROWED is what it has of another card's memory, ON DISK what lies there. IDLE shows for "
+        "BORROWED is its memory on another card, ON DISK its memory there. IDLE shows for "
         "how long a program has had nothing to do since its turn. LIMITS shows what is set for a "
         "program: its memory limit, its share of the time in percent, its weight (w200). "
         "PIN-REASON shows why nothing of a program leaves the GPU any more: its work does not end "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terms of programs and tenants: limit, weight, priority, suspend and resume.
 
-One command may need several changes. If a change fails, the error lists those that are in force.
+One command may need several changes. If a change fails, the error lists those in force.
 """
 
 import pwd

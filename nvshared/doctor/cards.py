@@ -94,20 +94,21 @@ def neighbours(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Fin
             topic, f"this container sees {len(cards)} of {shared} GPUs: its programs use the "
             "memory of no other", "give it the GPUs that are linked to its own")
     elif mode == "off" and len(cards) > 1:
-        yield note(topic, "host memory takes what leaves each GPU: neighbour = off, or tiers "
-                   "are without it", "")
+        yield note(topic, "evicted memory of each GPU goes to host memory: neighbour = off, or "
+                   "tiers are without it", "")
     elif len(cards) == 1:
         only = cards[0].index
-        yield ok(topic, f"host memory takes what leaves GPU {only}: there is no other GPU")
+        yield ok(topic, f"evicted memory of GPU {only} goes to host memory: there is no other GPU")
     elif cards:
         if linked:
             numbers = ", ".join(str(facts.index) for facts in linked)
             yield ok(
-                topic, f"over NVLink, memory of others can take what leaves GPU {numbers}")
+                topic, f"over NVLink, evicted memory of GPU {numbers} can go to other GPUs")
         if alone:
             bus = any(facts.reached for facts in cards if not facts.linked)
             yield note(
-                topic, f"host memory takes what leaves GPU {alone}: NVLink links it to no other",
+                topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it to no "
+                "other",
                 "neighbour = on uses GPUs that are reached over the bus" if bus else "")
         yield from _lend_nothing(seen, snapshot if mode == "auto" else None)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -124,7 +124,7 @@ UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # ERROR: a table or column is
 
 
 class Foreign(Exception):
-    """The file exists and is not one that we can write; its text is the reason."""
+    """The file exists and cannot be written; its text is the reason."""
 
 
 class File:

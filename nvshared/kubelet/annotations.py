@@ -154,7 +154,7 @@ class Terms:
         """Takes a new or changed pod, unless another pod has its tenant.
 
         A static pod's tenant is named by a hash in its annotations, which others could copy. The
-        first pod with it is kubelet's: nobody else knows the hash before.
+        first pod with it is kubelet's: only kubelet knows the hash before.
         """
         for other in self._pods.values():
             if other.tenant == one.tenant and other.uid != one.uid:

@@ -58,7 +58,7 @@ class Runtime:
             sockets = [used]
         if not sockets:
             return (
-                "nobody says whether CDI devices are supported: there is no container runtime at "
+                "it is unknown whether CDI devices are supported: there is no container runtime at "
                 f"{' or '.join(map(str, self._sockets))}; --runtime names its socket"
             )
         for socket in sockets:
@@ -78,7 +78,7 @@ class Runtime:
                 CRI["StatusResponse"], PATIENCE,
             )
         except NvshareError as error:
-            return f"nobody says whether CDI devices are supported: {error}"
+            return f"it is unknown whether CDI devices are supported: {error}"
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))
 
 

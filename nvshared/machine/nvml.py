@@ -112,7 +112,7 @@ class NVML:
     """The initialised library. Calls may block; query a card in one thread at a time.
 
     Handles of cards are kept, and looked up again only after a failure: a lookup by UUID may make
-    the library query other cards, too, and wait for one that does not respond.
+    the library query other cards, too, and wait for a card that does not respond.
     """
 
     def __init__(self) -> None:

@@ -493,7 +493,7 @@ class Card:
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that unresponsive clients hold, less the need of those that run."""
+        """Bytes that unresponsive clients hold, less the need of the clients that run."""
         return self.groups.sums.out_of_reach
 
     @property

@@ -47,7 +47,7 @@ to the end of the queue, if others wait.
 
 **Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
 turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
-listens until all clients have reported what they hold. A client that drains or moves memory reports
+listens until all clients have reported their memory. A client that drains or moves memory reports
 late, and the scheduler waits somewhat longer for it.
 
 **A lost card** is no longer shared. Every gate opens, every COMMIT request is granted, and each
@@ -319,7 +319,7 @@ def _plan(decision: Decision) -> None:
     if not decision.due(card.gathered):
         return                          # some clients have not reported figures and promises yet
     moves.ask_again(decision)
-    turns.report_stuck(decision)        # first, as no client waits for one that is unresponsive
+    turns.report_stuck(decision)        # first: no client waits for an unresponsive one
     ahead.interrupt(decision)
     promises.plan(decision)
     loans.plan(decision)

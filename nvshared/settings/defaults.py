@@ -34,7 +34,7 @@ class Defaults:
     """Settings derived from the configuration.
 
     `settings` holds for all GPUs, but for `capacity`, `total` and `step`, which `card` computes.
-    `safe`: swap-budget is auto, so the host budget is the safe one that was measured at start.
+    `safe`: swap-budget is auto, so the host budget is the safe budget, measured at start.
     """
 
     settings: Settings

@@ -46,7 +46,7 @@ class SafeBudget:
         self._due = False
 
     def follow(self, manager: Manager) -> None:
-        """Recounts when clients of an earlier daemon have reported what they hold."""
+        """Recounts when clients of an earlier daemon have reported their memory."""
         # In this thread, so that the recount is done before any client is refused.
         manager.gathered.connect(partial(self._look, manager, here))
         manager.client_new.connect(partial(self._came, manager))

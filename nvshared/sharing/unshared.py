@@ -185,10 +185,10 @@ class Unshared:
                for other in card.sample.processes or ()):
             return "it uses several GPUs"
         if (await self.call(pid, partial(room, pid)) or 0) < size:
-            return "the host has too little free memory for what it has on the GPU"
+            return "the host has too little free memory for its memory on the GPU"
         taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
         if taken + size > gpu.host_budget:
-            return "the host budget has too little left for what it has on the GPU"
+            return "the host budget has too little left for its memory on the GPU"
         answer = await self.ask(str(one.peer), pid, "state")
         if answer.state != "running":
             return answer.trouble or f"for the driver its process is {answer.state}"

@@ -74,7 +74,7 @@ def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
         return "nobody waits"
-    # Clients in the queue precede those that wait for time or memory.
+    # Clients in the queue precede clients that wait for time or memory.
     waiting.sort(key=lambda one: (one.position == 0, one.position))
     first, *others = waiting
     name, behind = process(first), f"{waited(first)}{f'; {len(others)} more' if others else ''}"

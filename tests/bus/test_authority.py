@@ -275,7 +275,7 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
             call.cancel()
 
 
-async def test_polkit_checks_of_subuids_count_as_one_user_when_user_lookup_hangs(
+async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs(
     manager: Manager, private: PrivateBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The directory of users hangs, and the daemon answers everybody."""

@@ -341,7 +341,7 @@ async def test_read_of_gpu_figures_samples_the_card_first(
     assert found.value == 77
 
 
-async def test_getmanagedobjects_calls_at_once_share_one_current_answer(
+async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0

@@ -263,7 +263,7 @@ def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
     lab.runtime.version, lab.runtime.config = "1.7.24", {"enableCDI": False}
     assert "does not support CDI devices" in lab.refused()
     lab.runtime.stop()
-    assert "nobody says whether CDI devices are supported" in lab.refused()
+    assert "it is unknown whether CDI devices are supported" in lab.refused()
     lab.restart("--cdi", "off")
     assert "--cdi off says" in lab.refused()
     lab.restart("--cdi", "on")

@@ -94,9 +94,9 @@ def test_doctor_grades_a_card_by_its_mode_and_sample(
 
 
 @pytest.mark.parametrize(("linked", "reached", "grade", "words"), [
-    (True, True, Grade.OK, "memory of others can take what leaves GPU 0, 1"),
+    (True, True, Grade.OK, "evicted memory of GPU 0, 1 can go to other GPUs"),
     (False, True, Grade.NOTE, "NVLink links it to no other"),
-    (False, False, Grade.NOTE, "host memory takes what leaves GPU 0, 1"),
+    (False, False, Grade.NOTE, "evicted memory of GPU 0, 1 goes to host memory"),
 ])
 def test_doctor_says_whether_cards_can_swap_to_each_other(
     linked: bool, reached: bool, grade: Grade, words: str
@@ -117,12 +117,12 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(
 
 @pytest.mark.parametrize(("number", "shared", "mode", "visible", "words"), [
     (0, 0, "auto", "", []),
-    (1, 1, "auto", "", ["host memory takes what leaves GPU 0: there is no other GPU"]),
+    (1, 1, "auto", "", ["evicted memory of GPU 0 goes to host memory: there is no other GPU"]),
     (1, 2, "auto", "", ["this container sees 1 of 2 GPUs"]),
-    (2, 2, "off", "", ["host memory takes what leaves each GPU: neighbour = off"]),
-    (2, 2, "on", "", ["memory of others can take what leaves GPU 0, 1"]),
-    (2, 2, "on", "1", ["memory of others can take", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
-    (2, 2, "auto", "0,1", ["memory of others can take", "GPU 0 lends no memory to others: ",
+    (2, 2, "off", "", ["evicted memory of each GPU goes to host memory: neighbour = off"]),
+    (2, 2, "on", "", ["evicted memory of GPU 0, 1 can go to other GPUs"]),
+    (2, 2, "on", "1", ["can go to other GPUs", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
+    (2, 2, "auto", "0,1", ["can go to other GPUs", "GPU 0 lends no memory to others: ",
                            "GPU 1 lends no memory to others: "]),
 ])
 def test_doctor_says_why_a_card_has_no_neighbour(

@@ -14,7 +14,7 @@
  *
  * Publishing. The first launch after a pause increments `begun`, with a full fence, before it does
  * anything else. From then on the counters say that work is in flight, and later launches need not
- * count: the service thread clears GATE_PUBLISHING, and the gate costs them what it always does.
+ * count: the service thread clears GATE_PUBLISHING, and the gate costs them no more than usual.
  * The service thread itself increments `begun` now and then while launches go on. When no thread
  * has passed for a moment and all work seems done (flight/activity.c), the service thread sets
  * GATE_PUBLISHING again, as exactly as it closes the gate (gate.c); notes `begun`; and checks

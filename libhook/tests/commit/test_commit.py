@@ -137,7 +137,7 @@ def test_pin_request_refused_before_a_free_was_known_is_asked_again(
     second.take()
 
 
-def test_pin_request_skipped_by_the_reply_to_a_later_one_is_sent_again(
+def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(
     process: Process,
 ) -> None:
     first, second = process.ask(5), process.ask(7)

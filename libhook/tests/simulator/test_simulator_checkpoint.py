@@ -336,7 +336,7 @@ def test_held_program_goes_on_when_the_helper_is_killed_at_any_moment(
             assert ask("read()") == "{7}"
 
 
-def test_killed_program_leaves_no_control_group_behind_when_it_was_held(
+def test_control_group_of_a_held_program_is_removed_when_the_program_is_killed(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
