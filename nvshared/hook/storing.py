@@ -6,6 +6,7 @@ from an earlier daemon. The file is made in a thread. Of the STOREs ordered mean
 is sent, once the file exists.
 """
 
+import logging
 import os
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from nvshared.scheduler.actions import Store
 from nvshared.sharing.disk import Disk, File
 
 ERRORS_MOST = 4095                      # the largest errno
+
+logger = logging.getLogger(__name__)
 
 
 class StoringHook:
@@ -70,7 +73,12 @@ class StoringHook:
         if self._file is not None:
             self._file.most = self._most
             if not self._sent:
-                self._sent, descriptor = True, os.dup(self._file.descriptor)
+                try:
+                    descriptor = os.dup(self._file.descriptor)
+                except OSError as error:        # the scheduler repeats an order without effect
+                    logger.warning("no file can be passed to a client: %s", error.strerror)
+                    return
+                self._sent = True
         self._send(protocol.encode_order(OrderRecord(
             Type.STORE, number=order.number, writeback=order.size)), descriptor)
 

@@ -325,6 +325,22 @@ def test_first_store_order_passes_an_unnamed_private_file(hook: Hook, disk: Path
     os.close(descriptor)
 
 
+def test_store_order_without_a_free_descriptor_is_passed_with_the_next(
+    hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", refuse)
+        hook.is_told(STORE)
+    assert not hook.wire.sent
+    hook.is_told(replace(STORE, number=6))
+    (order,) = hook.wire.sent
+    assert (order.number, len(hook.wire.descriptors)) == (6, 1)
+    os.close(hook.wire.descriptors[0])
+
+
 def test_store_order_of_zero_bytes_passes_no_file(
     hook: Hook, disk: Path
 ) -> None:
