@@ -128,6 +128,7 @@ class Hook:
     disk_limit: int = 0                 # which it may hold,
     store: int = 0                      # by the STORE of this number
     storing: bool = False               # a block is being written
+    resume: Callable[[], None] | None = None        # of a LOAD that waits for a write's end
     store_fails: bool = False           # the next write, and no more is tried then
     early: int = 0                      # host memory that it makes meanwhile, in all;
     making: bool = False                # a slab of it is begun

@@ -103,8 +103,9 @@ def _stored(hook: "Hook", block: Block) -> None:
         hook.say(Stored(hook.id, hook.memory, hook.store, failed=True))
         hook.disk_limit = 0
     hook.changed()
-    if isinstance(hook.doing, Load):
-        load(hook, hook.doing)          # which has waited for this block
+    if hook.resume is not None:         # a LOAD has waited for this block
+        resume, hook.resume = hook.resume, None
+        resume()
     store(hook)
 
 
@@ -165,7 +166,8 @@ def load(
 ) -> None:
     block = next((b for b in hook.blocks if b.place is not Place.RESIDENT and not b.moving), None)
     if block is None and any(b.moving and b.place is Place.SWAPPED for b in hook.blocks):
-        return                          # it is being stored, and comes after that
+        hook.resume = lambda: load(hook, order, moved)
+        return                          # the block is being stored, and is loaded after that
     more = block is not None and not no_memory and not failed and hook.mappable(block)
     if more and block is not None and order.number not in hook.cut:
         if hook.fail_in:
