@@ -198,51 +198,58 @@ def cards() -> Iterator[Cards]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, cards: Cards) -> Iterator[Site]:
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder. The test's name is no part of its path: tests search logs, which have the
+    path of the socket, for words of their own names."""
+    return tmp_path_factory.mktemp("site")
+
+
+@pytest.fixture
+def site(site_folder: Path, cards: Cards) -> Iterator[Site]:
     """A fresh folder; whatever was started in it is killed at the end, and the log shown."""
-    yield from _made(tmp_path, cards)
+    yield from _made(site_folder, cards)
 
 
 @pytest.fixture
-def large_site(tmp_path: Path) -> Iterator[Site]:
+def large_site(site_folder: Path) -> Iterator[Site]:
     """The same on a machine with four cards."""
-    folder = tmp_path / "cards"
+    folder = site_folder / "cards"
     folder.mkdir()
-    yield from _made(tmp_path, simulate(folder, 4))
+    yield from _made(site_folder, simulate(folder, 4))
 
 
 @pytest.fixture
-def small_site(tmp_path: Path) -> Iterator[Site]:
+def small_site(site_folder: Path) -> Iterator[Site]:
     """The same on a machine with small cards, whose memory is soon moved."""
-    folder = tmp_path / "cards"
+    folder = site_folder / "cards"
     folder.mkdir()
-    yield from _made(tmp_path, simulate(folder, memory=160 * MIB))
+    yield from _made(site_folder, simulate(folder, memory=160 * MIB))
 
 
 @pytest.fixture
-def tiny_site(tmp_path: Path) -> Iterator[Site]:
+def tiny_site(site_folder: Path) -> Iterator[Site]:
     """The same with cards that are smaller still, so that moving costs little."""
-    folder = tmp_path / "cards"
+    folder = site_folder / "cards"
     folder.mkdir()
-    yield from _made(tmp_path, simulate(folder, memory=64 * MIB))
+    yield from _made(site_folder, simulate(folder, memory=64 * MIB))
 
 
 @pytest.fixture
-def site_with_reserves(tmp_path: Path) -> Iterator[Site]:
+def site_with_reserves(site_folder: Path) -> Iterator[Site]:
     """The same with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
-    folder = tmp_path / "cards"
+    folder = site_folder / "cards"
     folder.mkdir()
-    for made in _made(tmp_path, simulate(folder, number=1, memory=256 * MIB)):
-        (tmp_path / "nvshared.conf").write_text("")
+    for made in _made(site_folder, simulate(folder, number=1, memory=256 * MIB)):
+        (site_folder / "nvshared.conf").write_text("")
         yield made
 
 
 @pytest.fixture
-def site_of_three(tmp_path: Path) -> Iterator[Site]:
+def site_of_three(site_folder: Path) -> Iterator[Site]:
     """The same with three cards."""
-    folder = tmp_path / "cards"
+    folder = site_folder / "cards"
     folder.mkdir()
-    yield from _made(tmp_path, simulate(folder, number=3))
+    yield from _made(site_folder, simulate(folder, number=3))
 
 
 @pytest.fixture
