@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from nvshared.cli.verb import Options, Verb, argument
+from nvshared.cli.verb import Options, argument, verb
 
 FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
 KNOWN = {"BUS": ("system", "session")}  # suggested; others are accepted, too
@@ -174,37 +174,32 @@ def _described(word: str, help: str, shell: str) -> str:
     return f"{word}\t{help}" if shell == "fish" else f"{word}:{help}"
 
 
-def _act_completion(options: Options) -> None:
+@verb(
+    "completion",
+    argument("shell", "SHELL", ", ".join(SCRIPTS), choices=SCRIPTS),
+    argument("words", "", argparse.SUPPRESS, nargs=argparse.REMAINDER),
+)
+def completion(options: Options) -> None:
+    """Print what makes the Tab key work in a shell.
+
+    Prints a completion script for bash, zsh or fish.
+
+        eval "$(nvsharectl completion bash)"                                     # in ~/.bashrc
+        eval "$(nvsharectl completion zsh)"  # in ~/.zshrc, after compinit
+        nvsharectl completion fish > ~/.config/fish/completions/nvsharectl.fish  # once
+    """
     if options.words:
         print("\n".join(offered(options.parser, options.words, options.shell)))
     else:
         print(SCRIPTS[options.shell])
 
 
-COMPLETION = Verb(
-    name="completion",
-    summary="print what makes the Tab key work in a shell",
-    description="Prints a completion script for bash, zsh or fish.",
-    examples=(
-        ('eval "$(nvsharectl completion bash)"', "in ~/.bashrc"),
-        ('eval "$(nvsharectl completion zsh)"', "in ~/.zshrc, after compinit"),
-        ("nvsharectl completion fish > ~/.config/fish/completions/nvsharectl.fish", "once"),
-    ),
-    arguments=(
-        argument("shell", metavar="SHELL", choices=SCRIPTS, help=", ".join(SCRIPTS)),
-        argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS),
-    ),
-    act=_act_completion,
-)
+@verb("help", argument("about", "HELP", "about one verb; without it, all", nargs="?"))
+def help(options: Options) -> None:
+    """The same as --help.
 
+    Prints the help of nvsharectl, or that of one verb.
 
-HELP = Verb(
-    name="help",
-    summary="the same as --help",
-    description="Prints the help of nvsharectl, or that of one verb.",
-    examples=(("nvsharectl help limit", "the same as: nvsharectl limit --help"),),
-    arguments=(
-        argument("about", metavar="HELP", nargs="?", help="about one verb; without it, all"),
-    ),
-    act=lambda options: options.parser.parse_args([*filter(None, [options.about]), "--help"]),
-)
+        nvsharectl help limit  # the same as: nvsharectl limit --help
+    """
+    options.parser.parse_args([*filter(None, [options.about]), "--help"])

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import NARROWEST, draw, drawable, show
-from nvshared.cli.verb import Options, Verb
+from nvshared.cli.verb import Options, verb
 from nvshared.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -16,7 +16,20 @@ STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "bold red
 TOPICS = 17                             # characters of the column; the longest is nvshared.service
 
 
-def _act(options: Options) -> ExitCode:
+@verb("doctor")
+def doctor(options: Options) -> ExitCode:
+    """What keeps programs from sharing GPUs, and what to do.
+
+    Looks at what is installed, at nvshared and whether it can be reached, at the driver and the
+    GPUs, at programs that use a GPU without sharing it, at static pods of Kubernetes that lack the
+    GPU they ask for, and at host memory. For each it says what to do. It needs neither nvshared nor
+    a bus, a driver or root, but root sees more. The exit status is 1 if programs cannot share their
+    GPUs, and 0 otherwise.
+
+        nvsharectl doctor         # everything, with advice
+        nvsharectl doctor --json  # the same as data, to report a problem with
+        sudo nvsharectl doctor    # looks into other users' programs, too
+    """
     from nvshared.doctor import examine
 
     examination = examine(options.bus)
@@ -61,22 +74,3 @@ def _lines(finding: "Finding", width: int) -> list[str]:
             line, width, initial_indent=rest, subsequent_indent=rest + "  ", break_on_hyphens=False
         )
     return lines
-
-
-DOCTOR = Verb(
-    name="doctor",
-    summary="what keeps programs from sharing GPUs, and what to do",
-    description=(
-        "Looks at what is installed, at nvshared and whether it can be reached, at the driver and "
-        "the GPUs, at programs that use a GPU without sharing it, at static pods of Kubernetes "
-        "that lack the GPU they ask for, and at host memory. For each it says what to do. It needs "
-        "neither nvshared nor a bus, a driver or root, but root sees more. The exit status is 1 if "
-        "programs cannot share their GPUs, and 0 otherwise."
-    ),
-    examples=(
-        ("nvsharectl doctor", "everything, with advice"),
-        ("nvsharectl doctor --json", "the same as data, to report a problem with"),
-        ("sudo nvsharectl doctor", "looks into other users' programs, too"),
-    ),
-    act=_act,
-)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvshared import quantity
 from nvshared.cli.output import show_table
-from nvshared.cli.verb import GPU, Options, Verb, argument, whole
+from nvshared.cli.verb import GPU, Options, argument, verb, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
@@ -89,11 +89,46 @@ TOTAL = "\0"                            # the name of the row of sums; no tenant
 TERMINAL = "-"                          # the value of --plot without a file: draw in the terminal
 
 
-def _names(text: str) -> int:
-    return whole(text, MOST_NAMES, f"{text!r} is no number of names")
+@verb(
+    "history",
+    argument(
+        "--since", "WHEN", "from when on: how long ago, as in 12h, or a date, as in 2026-11-01, "
+        "2026-11-01T08:30, yesterday; without it, 7d", type=moment, default="7d"),
+    argument("--until", "WHEN", "until when; without it, now", type=moment, default="now"),
+    argument("--by", "WHAT", "user, tenant or gpu: what each line is about", choices=BY),
+    GPU,
+    argument(
+        "--step", "TIME", "a line for each minute, hour, day, or a time such as 6h", type=step),
+    argument("--top", "N", "those N that used most, others in one line",
+             type=whole(1, MOST_NAMES, "{!r} is no number of names")),
+    argument(
+        "--all", "", "what everybody used, not only your own programs; so it is for root in any "
+        "case"),
+    argument("--csv", "", "print lines with commas between the values"),
+    argument(
+        "--plot", "FILE", "draw the shares of the time over the time: in the terminal, or into "
+        "FILE.svg or FILE.png", nargs="?", const=TERMINAL),
+)
+def history(options: Options) -> None:
+    """Who used the GPUs, and how much.
 
+    Shows what was used of the GPUs, for accounting: by your own programs, or as root or with --all
+    by everybody's. GPU-SECONDS is the time of the GPUs, divided equally at each moment among the
+    programs that held the GPU: together they are never more than the time. A program that nobody
+    waits for holds the GPU also while it computes nothing. HELD and WAITED count each program by
+    itself. HAND-OVERS are turns for which memory had to move, IN and OUT what moved. GPU-GIBH and
+    HOST-GIBH are memory on the GPU, and host memory for what was away, in GiB times hours. Kept are
+    minutes for two days, hours for two months and days (of UTC) for five years; where minutes have
+    gone, --since and --until mean the hour or day around them. The last minute is lost if the
+    machine goes down, and what is used while nvshared does not run is not counted.
 
-def _act(options: Options) -> None:
+        nvsharectl history                                              # the last seven days
+        nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv  # a month's bill
+        nvsharectl history --by tenant --since 1d --top 10              # the largest jobs of a day
+        nvsharectl history --by gpu --step day  # how busy each GPU was on each day
+        nvsharectl history --since 12h --plot                           # drawn in the terminal
+        nvsharectl history --plot week.svg                              # as a picture
+    """
     everyone = options.all or os.geteuid() == 0
     by = options.by or ("user" if everyone else "tenant")
     if sum((options.json, options.csv, options.plot is not None)) > 1:
@@ -220,54 +255,6 @@ def _csv(found: "History", by: str, labels: dict[str, str]) -> None:
 
 def _seconds(usec: int) -> str:
     return f"{usec / SECOND:.3f}"
-
-
-HISTORY = Verb(
-    name="history",
-    summary="who used the GPUs, and how much",
-    description=(
-        "Shows what was used of the GPUs, for accounting: by your own programs, or as root or with "
-        "--all by everybody's. GPU-SECONDS is the time of the GPUs, divided equally at each moment "
-        "among the programs that held the GPU: together they are never more than the time. A "
-        "program that nobody waits for holds the GPU also while it computes nothing. HELD and "
-        "WAITED count each program by itself. HAND-OVERS are turns for which memory had to move, "
-        "IN and OUT what moved. GPU-GIBH and HOST-GIBH are memory on the GPU, and host memory for "
-        "what was away, in GiB times hours. Kept are minutes for two days, hours for two months "
-        "and days (of UTC) for five years; where minutes have gone, --since and --until mean the "
-        "hour or day around them. The last minute is lost if the machine goes down, and what is "
-        "used while nvshared does not run is not counted."
-    ),
-    examples=(
-        ("nvsharectl history", "the last seven days"),
-        ("nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv", "a month's bill"),
-        ("nvsharectl history --by tenant --since 1d --top 10", "the largest jobs of a day"),
-        ("nvsharectl history --by gpu --step day", "how busy each GPU was on each day"),
-        ("nvsharectl history --since 12h --plot", "drawn in the terminal"),
-        ("nvsharectl history --plot week.svg", "as a picture"),
-    ),
-    arguments=(
-        argument(
-            "--since", metavar="WHEN", type=moment, default="7d",
-            help="from when on: how long ago, as in 12h, or a date, as in 2026-11-01, "
-            "2026-11-01T08:30, yesterday; without it, 7d",
-        ),
-        argument("--until", metavar="WHEN", type=moment, default="now",
-                 help="until when; without it, now"),
-        argument("--by", metavar="WHAT", choices=BY,
-                 help="user, tenant or gpu: what each line is about"),
-        GPU,
-        argument("--step", metavar="TIME", type=step,
-                 help="a line for each minute, hour, day, or a time such as 6h"),
-        argument("--top", metavar="N", type=_names,
-                 help="those N that used most, others in one line"),
-        argument("--all", action="store_true", help="what everybody used, not only your own "
-                 "programs; so it is for root in any case"),
-        argument("--csv", action="store_true", help="print lines with commas between the values"),
-        argument("--plot", metavar="FILE", nargs="?", const=TERMINAL, help="draw the shares of the "
-                 "time over the time: in the terminal, or into FILE.svg or FILE.png"),
-    ),
-    act=_act,
-)
 
 
 WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20

@@ -8,9 +8,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nvshared.cli import settings, status
+from nvshared.cli import settings
 from nvshared.cli.output import complain, drop
 from nvshared.cli.parser import VERBS, build
+from nvshared.cli.status import status
 from nvshared.cli.verb import Options, Verb
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import DEBUG_VARIABLE
@@ -72,5 +73,5 @@ def act(options: Options) -> ExitCode | None:
     """Runs the verb, or else nvshare's flags -T and -S, or else `status`."""
     if settings.act_predecessors(options):
         return None
-    verb: Verb = options.verb or status.STATUS
+    verb: Verb = options.verb or status
     return verb.act(options)

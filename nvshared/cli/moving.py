@@ -6,15 +6,14 @@ from functools import partial
 
 from nvshared.cli.output import show
 from nvshared.cli.terms import Step, carry_out
-from nvshared.cli.verb import LONGEST_PID, Options, Verb, argument, whole
+from nvshared.cli.verb import LONGEST_PID, Options, argument, verb, whole
 from nvshared.control import Daemon
 
 PATIENCE = 600.0                        # seconds for a reply: evicting a large program takes long
 
 PID = argument(
-    "pid", metavar="PID", help="a program that shares a GPU, as nvsharectl clients shows it",
-    type=lambda text: whole(text, LONGEST_PID, f"{text!r} is no process id"),
-)
+    "pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",
+    type=whole(1, LONGEST_PID, "{!r} is no process id"))
 
 
 def _change(
@@ -28,52 +27,40 @@ def _change(
         ])
 
 
-def _act_park(options: Options) -> None:
+@verb("park", PID)
+def park(options: Options) -> None:
+    """Take a program off its GPU until it uses the GPU again.
+
+    Moves the program's memory to the host and has the driver take its context off the GPU, too,
+    which is 0.5 to 3 GiB. The program goes on, and wakes by itself when it calls the driver. The
+    setting deep-idle does so with programs that are idle for long. Needs driver 570 or later.
+    Programs with managed memory, with memory that is shared with others, on several GPUs or in
+    gangs are not parked.
+
+        nvsharectl park 4711  # its GPU is free of it
+    """
     _change(options, "parked", {}, Daemon.park)
     show(options, {"pid": options.pid},
          lambda: print(f"Nothing of process {options.pid} is on the GPU."))
 
 
-PARK = Verb(
-    name="park",
-    summary="take a program off its GPU until it uses the GPU again",
-    description=(
-        "Moves the program's memory to the host and has the driver take its context off the GPU, "
-        "too, which is 0.5 to 3 GiB. The program goes on, and wakes by itself when it calls the "
-        "driver. The setting deep-idle does so with programs that are idle for long. Needs driver "
-        "570 or later. Programs with managed memory, with memory that is shared with others, on "
-        "several GPUs or in gangs are not parked."
-    ),
-    examples=(("nvsharectl park 4711", "its GPU is free of it"),),
-    arguments=(PID,),
-    act=_act_park,
+@verb(
+    "move",
+    PID,
+    argument(
+        "--to", "GPU", "index, UUID or PCI address of a GPU of the same kind",
+        required=True, dest="target"),
 )
+def move(options: Options) -> None:
+    """Move a program to another GPU.
 
+    Ends the program's turn, takes it off its GPU as park does, and puts it on another GPU of the
+    same kind, where it goes on. Its own number of the GPU stays the same. If the driver does not
+    restore it there, it goes on where it was.
 
-def _act_move(options: Options) -> None:
-    def move(daemon: Daemon, client: int) -> None:
-        daemon.move(client, options.target)
-
-    _change(options, "moved", {"to": options.target}, move)
+        nvsharectl move 4711 --to 1  # it goes on on the second GPU
+    """
+    _change(options, "moved", {"to": options.target},
+            lambda daemon, client: daemon.move(client, options.target))
     show(options, {"pid": options.pid, "to": options.target},
          lambda: print(f"Process {options.pid} is on GPU {options.target} now."))
-
-
-MOVE = Verb(
-    name="move",
-    summary="move a program to another GPU",
-    description=(
-        "Ends the program's turn, takes it off its GPU as park does, and puts it on another GPU of "
-        "the same kind, where it goes on. Its own number of the GPU stays the same. If the driver "
-        "does not restore it there, it goes on where it was."
-    ),
-    examples=(("nvsharectl move 4711 --to 1", "it goes on on the second GPU"),),
-    arguments=(
-        PID,
-        argument(
-            "--to", metavar="GPU", required=True, dest="target",
-            help="index, UUID or PCI address of a GPU of the same kind",
-        ),
-    ),
-    act=_act_move,
-)

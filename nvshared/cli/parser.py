@@ -9,28 +9,28 @@ from functools import partial
 from typing import Any, NoReturn
 
 from nvshared import parser
-from nvshared.cli.completion import COMPLETION, HELP
-from nvshared.cli.doctor import DOCTOR
-from nvshared.cli.history import HISTORY
-from nvshared.cli.moving import MOVE, PARK
-from nvshared.cli.preload import PRELOAD
-from nvshared.cli.run import RUN
-from nvshared.cli.settings import ANTI_THRASH, RESET, SET_TQ
-from nvshared.cli.status import CLIENTS, STATUS, TENANTS, TOP
-from nvshared.cli.terms import LIMIT, PRIORITY, RESUME, SUSPEND, WEIGHT
-from nvshared.cli.trial import DEMO, TRIAL
-from nvshared.cli.turns import DRAIN, PREEMPT
-from nvshared.cli.verb import MODES, QUANTUM, Verb, add_everywhere, quantum
+from nvshared.cli.completion import completion, help
+from nvshared.cli.doctor import doctor
+from nvshared.cli.history import history
+from nvshared.cli.moving import move, park
+from nvshared.cli.preload import preload
+from nvshared.cli.run import run
+from nvshared.cli.settings import anti_thrash, reset, set_tq
+from nvshared.cli.status import clients, status, tenants, top
+from nvshared.cli.terms import limit, priority, resume, suspend, weight
+from nvshared.cli.trial import demo, trial
+from nvshared.cli.turns import drain, preempt
+from nvshared.cli.verb import MODES, QUANTUM, Verb, quantum
 from nvshared.errors import InvalidArgs
 from nvshared.names import BUS_VARIABLE
 
 VERBS: tuple[Verb, ...] = (
-    STATUS, TOP, CLIENTS, TENANTS, HISTORY, RUN, SET_TQ, ANTI_THRASH, LIMIT, WEIGHT, PRIORITY,
-    SUSPEND, RESUME, PARK, MOVE, PREEMPT, RESET, DRAIN, PRELOAD, DOCTOR, DEMO, TRIAL, COMPLETION,
-    HELP,
+    status, top, clients, tenants, history, run, set_tq, anti_thrash, limit, weight, priority,
+    suspend, resume, park, move, preempt, reset, drain, preload, doctor, demo, trial, completion,
+    help,
 )
 
-
+Examples = Sequence[tuple[str, str]]    # (command, what it does)
 WIDTH = 78                              # of a terminal of 80
 FEW = 5                                 # choices listed by a hint; of more, the closest is named
 HELP_COLUMN = 18                        # where the help of an option or verb begins
@@ -115,9 +115,9 @@ class Version(argparse.Action):
 
 def build(verbs: tuple[Verb, ...]) -> Parser:
     """The parser. The options that it returns have `verb` None if no verb was given."""
-    parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl", allow_abbrev=False)
+    parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl")
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
-    add_everywhere(parser, default=os.environ.get(BUS_VARIABLE) or "system")
+    _add_common(parser, os.environ.get(BUS_VARIABLE) or "system", False)
     old = parser.add_argument_group("as in nvshare")
     old.add_argument(
         "-T", "--set-tq", metavar=QUANTUM, type=quantum, help="the same as: nvsharectl set-tq"
@@ -131,21 +131,29 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
     for verb in verbs:
         one = _parser(
             verb.description, verb.examples, verb_parsers.add_parser, verb.more,
-            name=verb.name, help=verb.summary, usage=verb.usage, allow_abbrev=False,
-        )
+            name=verb.name, help=verb.summary, usage=verb.usage)
         # SUPPRESS: an option before the verb keeps its value unless it is repeated after it.
-        add_everywhere(one, default=argparse.SUPPRESS)
+        _add_common(one, argparse.SUPPRESS, argparse.SUPPRESS)
         for names, settings in verb.arguments:
             one.add_argument(*names, **settings)
         one.set_defaults(verb=verb)
     return parser
 
 
+def _add_common(parser: Parser, bus: str, json: bool | str) -> None:
+    """Adds the options that are accepted both before and after the verb, with their defaults."""
+    parser.add_argument(
+        "--bus", metavar="BUS", default=bus,
+        help=f"message bus of nvshared: system, session or an address (or set {BUS_VARIABLE})")
+    parser.add_argument("--json", action="store_true", default=json,
+                        help="print JSON, from the same data as the text")
+
+
 def _parser(
-    description: str, examples: tuple[tuple[str, str], ...], make: Any, below: str = "",
-    **options: Any,
+    description: str, examples: Examples, make: Any, below: str = "", **options: Any
 ) -> Parser:
     parser: Parser = make(
+        allow_abbrev=False,
         description=textwrap.fill(description, WIDTH, break_on_hyphens=False),
         epilog="\n".join(["examples:", *_lines(examples), *(["", below] if below else [])]),
         formatter_class=partial(
@@ -156,7 +164,7 @@ def _parser(
     return parser
 
 
-def _lines(examples: tuple[tuple[str, str], ...]) -> list[str]:
+def _lines(examples: Examples) -> list[str]:
     """Each example with its explanation beside it, or below it if a line would exceed WIDTH."""
     longest = max((len(command) for command, _ in examples), default=0)
     beside = [f"  {command.ljust(longest)}   {what}" for command, what in examples]

@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING, Any
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb, argument
+from nvshared.cli.verb import Options, argument, verb
 from nvshared.errors import InvalidArgs, NvshareError
 
 if TYPE_CHECKING:
@@ -35,7 +35,32 @@ RESCUE
 """
 
 
-def _act(options: Options) -> None:
+@verb(
+    "preload",
+    argument(
+        "action", "ACTION", "enable: put the library into the list; disable: take it out; status: "
+        "look", choices=ACTIONS),
+    argument(
+        "--root", "DIR", "change the system below this folder, such as an image, not the running "
+        "one", default="/"),
+    argument(
+        "--library", "PATH", "libnvshare.so as the system's programs find it, if not where it was "
+        "installed"),
+    more=RESCUE,
+)
+def preload(options: Options) -> None:
+    """Have every program of this machine share its GPU, or not.
+
+    Puts libnvshare.so into /etc/ld.so.preload, or takes it out. In programs that use no GPU the
+    library does nothing. The command writes only if the library fits this system, only root can
+    change the library, and programs run with it preloaded: a simple one, Python, and a setuid one.
+    Other entries in the list stay. For single programs, use nvsharectl run.
+
+        nvsharectl preload status                    # whether it is preloaded, and what else is
+        nvsharectl preload enable                    # from now on, for every program that starts
+        nvsharectl preload disable                   # from now on, for none
+        nvsharectl preload enable --root /srv/image  # in an image that you make
+    """
     from nvshared.preload import switch
     from nvshared.preload.tree import Tree
 
@@ -93,38 +118,3 @@ def _enable(tree: "Tree", named: str | None) -> "tuple[Path, State, tuple[Tried,
         raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
     library = switch.find(tree, None if named is None else Path(named))
     return library, switch.look(tree), switch.enable(tree, library)
-
-
-PRELOAD = Verb(
-    name="preload",
-    summary="have every program of this machine share its GPU, or not",
-    description=(
-        "Puts libnvshare.so into /etc/ld.so.preload, or takes it out. In programs that use no GPU "
-        "the library does nothing. The command writes only if the library fits this system, only "
-        "root can change the library, and programs run with it preloaded: a simple one, Python, "
-        "and a setuid one. Other entries in the list stay. For single programs, use nvsharectl "
-        "run."
-    ),
-    examples=(
-        ("nvsharectl preload status", "whether it is preloaded, and what else is"),
-        ("nvsharectl preload enable", "from now on, for every program that starts"),
-        ("nvsharectl preload disable", "from now on, for none"),
-        ("nvsharectl preload enable --root /srv/image", "in an image that you make"),
-    ),
-    arguments=(
-        argument(
-            "action", metavar="ACTION", choices=ACTIONS,
-            help="enable: put the library into the list; disable: take it out; status: look",
-        ),
-        argument(
-            "--root", metavar="DIR", default="/",
-            help="change the system below this folder, such as an image, not the running one",
-        ),
-        argument(
-            "--library", metavar="PATH",
-            help="libnvshare.so as the system's programs find it, if not where it was installed",
-        ),
-    ),
-    act=_act,
-    more=RESCUE,
-)

@@ -7,7 +7,7 @@ import shutil
 from typing import NoReturn
 
 from nvshared.cli.output import complain
-from nvshared.cli.verb import Options, Verb, argument, whole
+from nvshared.cli.verb import Options, argument, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
@@ -38,11 +38,43 @@ def _name(text: str) -> str:
     )
 
 
-def _ranks(text: str) -> int:
-    return whole(text, RANKS_MOST, f"a gang cannot be of {text!r} processes", 2)
+@verb(
+    "run",
+    argument(
+        "--name", "NAME", f"what to call the program, for all users to see (or set {NAME})",
+        type=_name),
+    argument(
+        "--gang", "", "give all programs that it starts their turns together, on several GPUs at "
+        f"once (or set {GANG} to NAME:N)"),
+    argument(
+        "-n", "N", "of how many processes that use a GPU the gang is; torchrun says it by itself",
+        type=whole(2, RANKS_MOST, "a gang cannot be of {!r} processes"), dest="ranks"),
+    argument(
+        "--verbose", "", "say when the program waits for two seconds, and for what (or set "
+        f"{VERBOSE})"),
+    argument(
+        "--socket", "PATH", "where nvshared listens, if not at the usual place (or set "
+        f"{SOCKET_VARIABLE})"),
+    argument(
+        "command", "PROGRAM", "the program, and its arguments behind it", nargs=argparse.REMAINDER),
+    usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
+          "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]",
+)
+def run(options: Options) -> NoReturn:
+    """Run a program that shares its GPU with others.
 
+    Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names already.
+    The program, and those that it starts, share the GPU with other such programs, each with all of
+    the GPU's memory. Where nvshared does not run, the program waits for it, and says so; with
+    NVSHARE_REQUIRED=0 in the environment it runs unshared. The program replaces this command, so
+    the exit status is the program's.
 
-def _act(options: Options) -> NoReturn:
+        nvsharectl run -- python train.py --epochs 3                   # one program
+        nvsharectl run --name 'llama, 3rd try' -- python train.py      # it is shown by that name
+        nvsharectl run --gang -- torchrun --nproc-per-node=2 train.py
+            # a training on two GPUs: both at once, or none
+        nvsharectl run -- bash  # a shell; all that is started from it shares the GPU
+    """
     from nvshared import library
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -98,53 +130,3 @@ def _listens(path: str | None) -> bool:
         except OSError:                 # EPROTOTYPE: bound; the library reports other errors
             pass
     return True
-
-
-RUN = Verb(
-    name="run",
-    summary="run a program that shares its GPU with others",
-    description=(
-        "Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names "
-        "already. The program, and those that it starts, share the GPU with other such programs, "
-        "each with all of the GPU's memory. Where nvshared does not run, the program waits for it, "
-        f"and says so; with {REQUIRED}=0 in the environment it runs unshared. "
-        "The program replaces this command, so the exit status is the program's."
-    ),
-    examples=(
-        ("nvsharectl run -- python train.py --epochs 3", "one program"),
-        ("nvsharectl run --name 'llama, 3rd try' -- python train.py", "it is shown by that name"),
-        ("nvsharectl run --gang -- torchrun --nproc-per-node=2 train.py",
-         "a training on two GPUs: both at once, or none"),
-        ("nvsharectl run -- bash", "a shell; all that is started from it shares the GPU"),
-    ),
-    usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
-          "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]",
-    arguments=(
-        argument(
-            "--name", metavar="NAME", type=_name,
-            help=f"what to call the program, for all users to see (or set {NAME})",
-        ),
-        argument(
-            "--gang", action="store_true",
-            help="give all programs that it starts their turns together, on several GPUs at once "
-                 f"(or set {GANG} to NAME:N)",
-        ),
-        argument(
-            "-n", metavar="N", type=_ranks, dest="ranks",
-            help="of how many processes that use a GPU the gang is; torchrun says it by itself",
-        ),
-        argument(
-            "--verbose", action="store_true",
-            help=f"say when the program waits for two seconds, and for what (or set {VERBOSE})",
-        ),
-        argument(
-            "--socket", metavar="PATH",
-            help=f"where nvshared listens, if not at the usual place (or set {SOCKET_VARIABLE})",
-        ),
-        argument(
-            "command", metavar="PROGRAM", nargs=argparse.REMAINDER,
-            help="the program, and its arguments behind it",
-        ),
-    ),
-    act=_act,
-)

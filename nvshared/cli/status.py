@@ -5,10 +5,11 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show, show_table
-from nvshared.cli.verb import Options, Verb, argument, tenant
+from nvshared.cli.verb import Options, argument, tenant, verb
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
 
 
-def _act_status(options: Options) -> None:
+@verb("status")
+def status(options: Options) -> None:
+    """The GPUs and the programs that use them.
+
+    Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the program that
+    holds it, and how many wait. Then shows each program: its memory, how much of that is on the
+    card and in host memory, and how long it has held the GPU and waited for it, also before
+    nvshared was restarted. A narrow terminal shows fewer columns, a pipe all of them.
+
+        nvsharectl status                                 # a table
+        nvsharectl status --json | jq '.gpus[0].holders'  # the same as data
+        watch nvsharectl status  # again and again; nvsharectl top does that better
+    """
     with Daemon(options.bus) as daemon:
         now = daemon.snapshot()
 
@@ -38,26 +51,24 @@ def _act_status(options: Options) -> None:
     show(options, now.as_dict(), text)
 
 
-STATUS = Verb(
-    name="status",
-    summary="the GPUs and the programs that use them",
-    description=(
-        "Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the "
-        "program that holds it, and how many wait. Then shows each program: its memory, how much "
-        "of that is on the card and in host memory, and how long it has held the GPU and waited "
-        "for it, also before nvshared was restarted. A narrow terminal shows fewer columns, a pipe "
-        "all of them."
-    ),
-    examples=(
-        ("nvsharectl status", "a table"),
-        ("nvsharectl status --json | jq '.gpus[0].holders'", "the same as data"),
-        ("watch nvsharectl status", "again and again; nvsharectl top does that better"),
-    ),
-    act=_act_status,
-)
+@verb("clients", argument("--gpu", "GPU", "only those of this GPU"))
+def clients(options: Options) -> None:
+    """The programs that use a GPU.
 
+    Shows one line for each program on each GPU it uses: its memory (MEM), how much of that is on
+    the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, and how long
+    it has held the GPU and waited for it, also before nvshared was restarted. BORROWED is its
+    memory on another card, ON DISK its memory there. IDLE shows for how long a program has had
+    nothing to do since its turn. LIMITS shows what is set for a program: its memory limit, its
+    share of the time in percent, its weight (w200). PIN-REASON shows why nothing of a program
+    leaves the GPU any more: its work does not end (undrained), the library may not see its work
+    (unseen), or a device or another library has its memory (given). A narrow terminal shows fewer
+    columns, a pipe all of them.
 
-def _act_clients(options: Options) -> None:
+        nvsharectl clients                            # all of them
+        nvsharectl clients --gpu 0                    # those of one GPU
+        nvsharectl clients | awk 'NR > 1 {print $2}'  # their process ids
+    """
     with Daemon(options.bus) as daemon:
         index = None if options.gpu is None else daemon.gpu(options.gpu)
         now = daemon.snapshot()
@@ -69,33 +80,25 @@ def _act_clients(options: Options) -> None:
     show(options, {"clients": data}, lambda: show_table(client_columns(chosen), chosen))
 
 
-CLIENTS = Verb(
-    name="clients",
-    summary="the programs that use a GPU",
-    description=(
-        "Shows one line for each program on each GPU it uses: its memory (MEM), how much of that "
-        "is on the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, "
-        "and how long it has held the GPU and waited for it, also before nvshared was restarted. "
-        "BORROWED is its memory on another card, ON DISK its memory there. IDLE shows for "
-        "how long a program has had nothing to do since its turn. LIMITS shows what is set for a "
-        "program: its memory limit, its share of the time in percent, its weight (w200). "
-        "PIN-REASON shows why nothing of a program leaves the GPU any more: its work does not end "
-        "(undrained), the library may not see its work (unseen), or a device or another library "
-        "has its memory (given). A narrow terminal shows fewer columns, a pipe all of them."
-    ),
-    examples=(
-        ("nvsharectl clients", "all of them"),
-        ("nvsharectl clients --gpu 0", "those of one GPU"),
-        ("nvsharectl clients | awk 'NR > 1 {print $2}'", "their process ids"),
-    ),
-    arguments=(
-        argument("--gpu", metavar="GPU", help="only those of this GPU"),
-    ),
-    act=_act_clients,
+@verb(
+    "tenants",
+    argument(
+        "--explain", "TENANT", "say where each term of one tenant comes from, also of one that is "
+        "yet to come", type=tenant),
 )
+def tenants(options: Options) -> None:
+    """Whom the programs belong to, and what is set for these.
 
+    Shows the pods, jobs, containers, systemd units and users that the programs belong to, and those
+    for which something is set. A program is under what is set for each of its tenants. LIMITS shows
+    what holds for all programs of a tenant together: memory on each GPU, host memory (h64.0G),
+    share of the time in percent at most and in any case (r30%), weight (w200), priority. FROM shows
+    whether it was set by hand, with nvsharectl limit, weight and priority, by a pod's annotation or
+    claim, by a SLURM job, or by a rule of the configuration, see nvshared.conf(5).
 
-def _act_tenants(options: Options) -> None:
+        nvsharectl tenants                       # all of them
+        nvsharectl tenants --explain user:alice  # which rule set what
+    """
     with Daemon(options.bus) as daemon:
         if options.explain is not None:
             one = daemon.tenant(options.explain)
@@ -129,50 +132,41 @@ def _explain(one: "Tenant") -> None:
         print(f"\nIts programs are also under what is set for {', '.join(one.within)}.")
 
 
-TENANTS = Verb(
-    name="tenants",
-    summary="whom the programs belong to, and what is set for these",
-    description=(
-        "Shows the pods, jobs, containers, systemd units and users that the programs belong to, "
-        "and those for which something is set. A program is under what is set for each of its "
-        "tenants. LIMITS shows what holds for all programs of a tenant together: memory on each "
-        "GPU, host memory (h64.0G), share of the time in percent at most and in any case (r30%), "
-        "weight (w200), priority. FROM shows whether it was set by hand, "
-        "with nvsharectl limit, weight and priority, by a pod's annotation or claim, by a SLURM "
-        "job, or by a rule of the configuration, see nvshared.conf(5)."
-    ),
-    examples=(
-        ("nvsharectl tenants", "all of them"),
-        ("nvsharectl tenants --explain user:alice", "which rule set what"),
-    ),
-    arguments=(
-        argument(
-            "--explain", metavar="TENANT", type=tenant,
-            help="say where each term of one tenant comes from, also of one that is yet to come",
-        ),
-    ),
-    act=_act_tenants,
-)
-
-
 SHORTEST = 0.1                          # seconds; polling faster would only cost time
 LONGEST = 3600.0
 DUMB = ("dumb", "unknown")              # values of TERM without cursor movement
 
 
 def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not SHORTEST <= seconds <= LONGEST:
-        raise InvalidArgs(
-            f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to {LONGEST:.0f}"
-        )
-    return seconds
+    with suppress(ValueError):
+        if SHORTEST <= (seconds := float(text)) <= LONGEST:
+            return seconds
+    raise InvalidArgs(
+        f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to {LONGEST:.0f}")
 
 
-def _act_top(options: Options) -> None:
+@verb(
+    "top",
+    argument("-i --interval", "SECONDS", "time between two looks; 1", type=_interval, default=1.0),
+)
+def top(options: Options) -> None:
+    """Watch who has each GPU, and memory move.
+
+    Shows each GPU, live: how full the card is, and for the last minutes how much it was used, how
+    many programs waited, and how much memory came in and went out. Below stand the programs: who
+    holds a GPU (▶), whose memory is on the card (█) and whose in host memory (▒), who waits, since
+    when, and about how much longer; and programs that use a GPU without sharing it. The arrows
+    select a program, Enter shows its details: whose it is, its memory, what is set for it and where
+    that comes from, its last turns. m, c, w, s, r and p limit its memory or time, set its weight,
+    suspend, resume and preempt, and ask first; Tab makes it all programs of its tenant together. /
+    filters, < and > sort, ? shows all keys, q quits. A mouse selects, sorts and scrolls. A small
+    terminal shows less of each GPU; one that cannot be drawn on (TERM=dumb) gets one picture below
+    the other.
+
+        nvsharectl top         # once a second
+        nvsharectl top -i 0.2  # five times a second
+        nvsharectl top --json  # one line of JSON each time, for a program
+    """
     if options.json:
         _stream_top(options)
     elif not sys.stdin.isatty() or not sys.stdout.isatty():
@@ -207,34 +201,3 @@ def _print_top(options: Options) -> None:
             past = past.after(now, time.monotonic())
             Console().print(Dashboard(now, past))
             time.sleep(options.interval)
-
-
-TOP = Verb(
-    name="top",
-    summary="watch who has each GPU, and memory move",
-    description=(
-        "Shows each GPU, live: how full the card is, and for the last minutes how much it was "
-        "used, how many programs waited, and how much memory came in and went out. Below stand "
-        "the programs: who holds a GPU (▶), whose memory is on the card (█) and whose in host "
-        "memory (▒), who waits, since when, and about how much longer; and programs that use a "
-        "GPU without sharing it. The arrows select a program, Enter shows its details: whose it "
-        "is, its memory, what is set for it and where that comes from, its last turns. m, c, w, "
-        "s, r and p limit its memory or time, set its weight, suspend, resume and preempt, and "
-        "ask first; Tab makes it all programs of its tenant together. / filters, < and > sort, "
-        "? shows all keys, q quits. A mouse selects, sorts and scrolls. A small terminal shows "
-        "less of each GPU; one that cannot be drawn on (TERM=dumb) gets one picture below the "
-        "other."
-    ),
-    examples=(
-        ("nvsharectl top", "once a second"),
-        ("nvsharectl top -i 0.2", "five times a second"),
-        ("nvsharectl top --json", "one line of JSON each time, for a program"),
-    ),
-    arguments=(
-        argument(
-            "-i", "--interval", metavar="SECONDS", type=_interval, default=1.0,
-            help="time between two looks; 1",
-        ),
-    ),
-    act=_act_top,
-)

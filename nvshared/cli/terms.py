@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared.cli.output import show, warn
-from nvshared.cli.verb import TARGET, Options, Verb, argument, number_or_none, tenant
+from nvshared.cli.verb import TARGET, Argument, Options, argument, parsed, tenant, verb
 from nvshared.control import Daemon
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
@@ -117,6 +117,12 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
 
 _LIMITS = {
     "memory-limit", "host-memory-limit", "disk-limit", "neighbour-limit", "compute-limit"}
+_ONLY_OF_TENANTS = {
+    "neighbour-limit": "a process has no limit of borrowed memory",
+    "host-memory-limit": "the host memory of a process has no limit",
+    "disk-limit": "a process has no limit of the disk",
+    "compute-request": "a process cannot request time",
+}
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
@@ -130,19 +136,11 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
 
 def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
     """Prints the lowest limit of these tenants if it is tighter than `value`."""
-    outer = tightest(around, term, value) if term in _LIMITS else None
-    if outer is not None:
-        print(f"A tighter limit holds: {term_sentence(outer, term)}")
-
-
-def tightest(around: "Iterable[Tenant]", term: str, value: int) -> "Tenant | None":
-    """The tenant with the lowest limit, if that limit is tighter than `value`."""
     usual = USUAL_TERMS[term]
-    limited = [one for one in around if one.value(term) != usual]
+    limited = [one for one in around if term in _LIMITS and one.value(term) != usual]
     least = min(limited, key=lambda one: one.value(term), default=None)
-    if least is None or (value != usual and least.value(term) >= value):
-        return None
-    return least
+    if least is not None and (value == usual or least.value(term) < value):
+        print(f"A tighter limit holds: {term_sentence(least, term)}")
 
 
 def _has_account(name: str) -> bool:
@@ -157,162 +155,117 @@ def _has_account(name: str) -> bool:
     return True
 
 
-def _act_limit(options: Options) -> None:
-    wanted = {
-        "memory-limit": options.memory, "host-memory-limit": options.host_memory,
-        "neighbour-limit": options.neighbour,
-        "compute-limit": options.compute, "compute-request": options.request,
-        "disk-limit": options.disk,
-    }
-    if all(limit is None for limit in wanted.values()):
+def _term(names: str, metavar: str, term: str, help: str) -> Argument:
+    """The argument that sets a term; "none", which takes back what was set, is 0."""
+    parse = parsed(lambda text: 0 if text == "none" else MEANINGS[term].parse(text),
+                   f"the {term.replace('-', ' ')} cannot be {{!r}}", ", or none")
+    dest = {"dest": term} if names[0] == "-" else {}
+    return argument(
+        names, metavar, f"{help}; none: what was set is taken back", type=parse, **dest)
+
+
+@verb(
+    "limit",
+    *TARGET,
+    _term("--memory", "SIZE", "memory-limit", "how much it may allocate, such as 20GiB"),
+    _term("--host-memory", "SIZE", "host-memory-limit", "of a tenant: how much host memory what "
+          "may leave GPUs may need, on all GPUs together"),
+    _term("--disk", "SIZE", "disk-limit", "of a tenant: how much of what is swapped may lie on the "
+          "disk, of all GPUs together"),
+    _term("--neighbour", "SIZE", "neighbour-limit", "of a tenant: how much of other GPUs' memory "
+          "the programs on each GPU may have for what is swapped; off: nothing"),
+    _term("--compute", "PERCENT", "compute-limit", "its greatest share of the GPU's time, 1 to "
+          "100"),
+    _term("--request", "PERCENT", "compute-request", "of a tenant: the share of the GPU's time "
+          "that it gets whenever it wants it, 1 to 100, whatever others' weights are"),
+)
+def limit(options: Options) -> None:
+    """Limit the memory and time of a GPU for a program or tenant.
+
+    With --memory, the GPU is that large for the program from then on: allocations beyond it fail as
+    out of memory. The program keeps what it has already. With --compute, it uses the GPU for no
+    more than that share of the time, whether others want it or not; how much work that is depends
+    on clock rates and on the program's processor. With --host-memory, the programs of a tenant may
+    have allocated on all GPUs together what could move into so much host memory; what is held
+    already may still move. With --neighbour, they may have so much of other GPUs' memory for what
+    is swapped. With --disk, no more of their swapped memory goes on to the disk, where there is
+    one. With --request, a tenant gets at least that share of each GPU's time while programs take
+    turns. What all request together is at most 100 %. A limit lasts until the program ends. A limit
+    of a tenant (a user, unit, container, job or pod) holds on each GPU for all its programs
+    together, also for those to come, until it is taken back; then the configuration holds again.
+    You may limit your own programs; for other users' programs and for tenants you need permission.
+
+        nvsharectl limit 4711 --memory 20GiB             # at most 20 GiB on each GPU it uses
+        nvsharectl limit 4711 --compute 50               # at most half of the time
+        nvsharectl limit 4711 --memory none              # as much as the GPU has
+        nvsharectl limit user:alice --memory 40GiB       # all programs of a user together
+        nvsharectl limit user:alice --host-memory 64GiB  # what leaves the GPUs, of all of them
+        nvsharectl limit job:4711 --request 30  # 30 % of the time whenever the job wants it
+        nvsharectl limit user:alice --memory none        # as the configuration says
+    """
+    terms = {term: value for term in USUAL_TERMS
+             if (value := getattr(options, term, None)) is not None}
+    if not terms:
         raise InvalidArgs(
             "there is nothing to limit",
             "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
             "--compute PERCENT or --request PERCENT",
         )
-    if isinstance(options.target, int) and options.neighbour is not None:
-        raise InvalidArgs("a process has no limit of borrowed memory", f"give {TENANT_KINDS}")
-    if isinstance(options.target, int) and options.host_memory is not None:
-        raise InvalidArgs("the host memory of a process has no limit", f"give {TENANT_KINDS}")
-    if isinstance(options.target, int) and options.disk is not None:
-        raise InvalidArgs("a process has no limit of the disk", f"give {TENANT_KINDS}")
-    if isinstance(options.target, int) and options.request is not None:
-        raise InvalidArgs("a process cannot request time", f"give {TENANT_KINDS}")
-    set_terms(options, {term: limit for term, limit in wanted.items() if limit is not None})
+    for term, wrong in _ONLY_OF_TENANTS.items():
+        if term in terms and isinstance(options.target, int):
+            raise InvalidArgs(wrong, f"give {TENANT_KINDS}")
+    set_terms(options, terms)
 
 
-LIMIT = Verb(
-    name="limit",
-    summary="limit the memory and time of a GPU for a program or tenant",
-    description=(
-        "With --memory, the GPU is that large for the program from then on: allocations beyond it "
-        "fail as out of memory. The program keeps what it has already. With --compute, it uses "
-        "the GPU for no more than that share of the time, whether others want it or not; how much "
-        "work that is depends on clock rates and on the program's processor. With "
-        "--host-memory, the programs of a tenant may have allocated on all GPUs together what "
-        "could move into so much host memory; what is held already may still move. With "
-        "--neighbour, they may have so much of other GPUs' memory for what is swapped. With "
-        "--disk, no more of their swapped memory goes on to the disk, where there is one. With "
-        "--request, a tenant gets at least that share of each GPU's time while programs take "
-        "turns. What all request together is at most 100 %. A limit "
-        "lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod) "
-        "holds on each GPU for all its programs together, also for those to come, until it is "
-        "taken back; then the configuration holds again. You may limit your own programs; for "
-        "other users' programs and for tenants you need permission."
-    ),
-    examples=(
-        ("nvsharectl limit 4711 --memory 20GiB", "at most 20 GiB on each GPU it uses"),
-        ("nvsharectl limit 4711 --compute 50", "at most half of the time"),
-        ("nvsharectl limit 4711 --memory none", "as much as the GPU has"),
-        ("nvsharectl limit user:alice --memory 40GiB", "all programs of a user together"),
-        ("nvsharectl limit user:alice --host-memory 64GiB", "what leaves the GPUs, of all of them"),
-        ("nvsharectl limit job:4711 --request 30", "30 % of the time whenever the job wants it"),
-        ("nvsharectl limit user:alice --memory none", "as the configuration says"),
-    ),
-    arguments=(
-        *TARGET,
-        argument(
-            "--memory", metavar="SIZE", type=number_or_none("memory-limit"),
-            help="how much it may allocate, such as 20GiB; none: what was set is taken back",
-        ),
-        argument(
-            "--host-memory", metavar="SIZE", type=number_or_none("host-memory-limit"),
-            help="of a tenant: how much host memory what may leave GPUs may need, on all GPUs "
-            "together; none: what was set is taken back",
-        ),
-        argument(
-            "--disk", metavar="SIZE", type=number_or_none("disk-limit"),
-            help="of a tenant: how much of what is swapped may lie on the disk, of all GPUs "
-            "together; none: what was set is taken back",
-        ),
-        argument(
-            "--neighbour", metavar="SIZE", type=number_or_none("neighbour-limit"),
-            help="of a tenant: how much of other GPUs' memory the programs on each GPU may have "
-            "for what is swapped; off: nothing; none: what was set is taken back",
-        ),
-        argument(
-            "--compute", metavar="PERCENT", type=number_or_none("compute-limit"),
-            help="its greatest share of the GPU's time, 1 to 100; none: what was set is taken back",
-        ),
-        argument(
-            "--request", metavar="PERCENT", type=number_or_none("compute-request"),
-            help="of a tenant: the share of the GPU's time that it gets whenever it wants it, 1 to "
-            "100, whatever others' weights are; none: what was set is taken back",
-        ),
-    ),
-    act=_act_limit,
+@verb(
+    "weight",
+    *TARGET,
+    _term("weight", "WEIGHT|none", "weight", "1 to 1000; usual is 100"),
 )
+def weight(options: Options) -> None:
+    """Set which share of the time a program or tenant gets.
+
+    Tenants that take turns share the time in proportion to their weights: first pods, containers
+    and units of the system, and users outside of these; then, of what one of them gets, a user's
+    jobs, units and containers, or the users of a unit; and last the programs in each of these. Each
+    begins with 100; one with 200 gets twice the time of one with 100. The weight of a program lasts
+    until the program ends, that of a tenant (a user, unit, container, job or pod) until it is taken
+    back.
+
+        nvsharectl weight 4711 200         # twice the time of other programs of its tenant
+        nvsharectl weight job:4711 200     # twice the time of its user's other jobs
+        nvsharectl weight user:alice 200   # of all programs of a user together
+        nvsharectl weight user:alice none  # as the configuration says, or 100
+    """
+    set_terms(options, {"weight": options.weight})
 
 
-WEIGHT = Verb(
-    name="weight",
-    summary="set which share of the time a program or tenant gets",
-    description=(
-        "Tenants that take turns share the time in proportion to their weights: first pods, "
-        "containers and units of the system, and users outside of these; then, of what one of "
-        "them gets, a user's jobs, units and containers, or the users of a unit; and last the "
-        "programs in each of these. Each begins with 100; one with 200 "
-        "gets twice the time of one with 100. The weight of a program lasts until the program "
-        "ends, that of a tenant (a user, unit, container, job or pod) until it is taken back."
-    ),
-    examples=(
-        ("nvsharectl weight 4711 200", "twice the time of other programs of its tenant"),
-        ("nvsharectl weight job:4711 200", "twice the time of its user's other jobs"),
-        ("nvsharectl weight user:alice 200", "of all programs of a user together"),
-        ("nvsharectl weight user:alice none", "as the configuration says, or 100"),
-    ),
-    arguments=(
-        *TARGET,
-        argument(
-            "weight", metavar="WEIGHT|none", type=number_or_none("weight"),
-            help="1 to 1000; usual is 100; none: what was set is taken back",
-        ),
-    ),
-    act=lambda options: set_terms(options, {"weight": options.weight}),
+@verb(
+    "priority",
+    argument(
+        "target", "TENANT", f"whose programs, as nvsharectl tenants shows it: {TENANT_KINDS}",
+        type=tenant),
+    argument("priority", "", "none: what was set is taken back", choices=[*PRIORITIES, "none"]),
 )
+def priority(options: Options) -> None:
+    """Set which tenants go first.
 
+    Where programs take turns, those of high priority go before all others who wait. Those in the
+    background get the GPU only while nobody else wants it, and are stopped as soon as somebody
+    does; if others are always busy, they never run. Weights count among those of one priority. A
+    program is in the background if one of its tenants is. Where programs fit on the GPU together,
+    no turns are taken, and one in the background submits nothing while another has work on the GPU;
+    what it submitted before takes about 300 microseconds, or is one kernel. It holds until it is
+    taken back; then the configuration holds again.
 
-PRIORITY = Verb(
-    name="priority",
-    summary="set which tenants go first",
-    description=(
-        "Where programs take turns, those of high priority go before all others who wait. Those in "
-        "the background get the GPU only while nobody else wants it, and are stopped as soon as "
-        "somebody does; if others are always busy, they never run. Weights count among those of "
-        "one priority. A program is in the background if one of its tenants is. Where programs fit "
-        "on the GPU together, no turns are taken, and one in the background submits nothing while "
-        "another has work on the GPU; what it submitted before takes about 300 microseconds, or is "
-        "one kernel. It holds until it is taken back; then the configuration holds again."
-    ),
-    examples=(
-        ("nvsharectl priority unit:alice/train.service background", "when nobody else needs it"),
-        ("nvsharectl priority unit:inference.service high", "before others who wait"),
-        ("nvsharectl priority unit:inference.service none", "as the configuration says"),
-    ),
-    arguments=(
-        argument(
-            "target", metavar="TENANT", type=tenant,
-            help=f"whose programs, as nvsharectl tenants shows it: {TENANT_KINDS}",
-        ),
-        argument(
-            "priority", choices=[*PRIORITIES, "none"],
-            help="none: what was set is taken back",
-        ),
-    ),
-    act=lambda options: _set_for_tenant(
-        options, options.target, {"priority": PRIORITIES.get(options.priority, 0)}),
-)
+        nvsharectl priority unit:alice/train.service background  # when nobody else needs it
+        nvsharectl priority unit:inference.service high          # before others who wait
+        nvsharectl priority unit:inference.service none          # as the configuration says
+    """
+    set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
 
 
 POLL = 0.02                             # seconds
-
-
-def _act_suspension(suspended: bool, options: Options) -> None:
-    set_terms(options, {"suspended": int(suspended)})
-    if suspended and options.wait:
-        with Daemon(options.bus) as daemon:
-            while _on_a_gpu(daemon, options):
-                time.sleep(POLL)
 
 
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
@@ -324,37 +277,36 @@ def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
     )
 
 
-SUSPEND = Verb(
-    name="suspend",
-    summary="have a program or tenant leave the GPU until it is resumed",
-    description=(
-        "Ends the program's turn and moves its memory to the host. The program goes on until it "
-        "needs the GPU, and then waits. For a tenant (a user, unit, container, job or pod), that "
-        "is so for all its programs, also for those to come."
-    ),
-    examples=(
-        ("nvsharectl suspend 4711", "until: nvsharectl resume 4711"),
-        ("nvsharectl suspend --wait job:4711", "returns when its memory has left the GPU"),
-    ),
-    arguments=(
-        *TARGET,
-        argument(
-            "--wait", action="store_true", help="return when nothing that can leave is on the GPU",
-        ),
-    ),
-    act=partial(_act_suspension, True),
+@verb(
+    "suspend",
+    *TARGET,
+    argument("--wait", "", "return when nothing that can leave is on the GPU"),
 )
-RESUME = Verb(
-    name="resume",
-    summary="let a suspended program or tenant use the GPU again",
-    description=(
-        "Puts a program that was suspended back in the queue. One that was suspended itself and "
-        "with its tenant needs both."
-    ),
-    examples=(
-        ("nvsharectl resume 4711", "after: nvsharectl suspend 4711"),
-        ("nvsharectl resume job:4711", "after: nvsharectl suspend job:4711"),
-    ),
-    arguments=TARGET,
-    act=partial(_act_suspension, False),
-)
+def suspend(options: Options) -> None:
+    """Have a program or tenant leave the GPU until it is resumed.
+
+    Ends the program's turn and moves its memory to the host. The program goes on until it needs the
+    GPU, and then waits. For a tenant (a user, unit, container, job or pod), that is so for all its
+    programs, also for those to come.
+
+        nvsharectl suspend 4711             # until: nvsharectl resume 4711
+        nvsharectl suspend --wait job:4711  # returns when its memory has left the GPU
+    """
+    set_terms(options, {"suspended": 1})
+    if options.wait:
+        with Daemon(options.bus) as daemon:
+            while _on_a_gpu(daemon, options):
+                time.sleep(POLL)
+
+
+@verb("resume", *TARGET)
+def resume(options: Options) -> None:
+    """Let a suspended program or tenant use the GPU again.
+
+    Puts a program that was suspended back in the queue. One that was suspended itself and with its
+    tenant needs both.
+
+        nvsharectl resume 4711      # after: nvsharectl suspend 4711
+        nvsharectl resume job:4711  # after: nvsharectl suspend job:4711
+    """
+    set_terms(options, {"suspended": 0})

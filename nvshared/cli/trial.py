@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvshared import library
 from nvshared.cli.output import show, show_table
-from nvshared.cli.verb import Options, Verb, argument, whole
+from nvshared.cli.verb import Options, argument, parsed, verb, whole
 from nvshared.control import Daemon, unit
 from nvshared.errors import ExitCode, InvalidArgs, NotPermitted, NvshareError
 from nvshared.names import TRIAL_FOLDER
@@ -35,7 +35,37 @@ DAEMON = "/usr/bin/nvshared"
 CONTEXT = 8 * MIB                       # bytes that a CUDA context takes of a simulated GPU
 
 
-def _act(options: Options) -> None:
+def _memory(text: str) -> int:
+    memory: int = parsed(parse_size, "the memory cannot be {!r}")(text)
+    if memory < LEAST_MEMORY:
+        raise InvalidArgs(f"{sized(memory)} is too little", f"give at least {sized(LEAST_MEMORY)}")
+    return memory
+
+
+@verb(
+    "trial",
+    argument(
+        "action", "ACTION", "start: put the service on simulated GPUs; stop: take them away again",
+        choices=ACTIONS),
+    argument("--gpus", "N", "how many (1)", default="1",
+             type=whole(1, MOST_GPUS, "there cannot be {} GPUs")),
+    argument("--memory", "SIZE", "of each of them (1GiB)", default="1GiB", type=_memory),
+)
+def trial(options: Options) -> None:
+    """Run the service on simulated GPUs, to try it.
+
+    Puts the service on simulated GPUs that the programs of all users and containers can share, on a
+    machine with or without a real one, and takes them away again. Programs that use the real GPU do
+    not share it meanwhile. The simulated driver runs its own kernels alone, not PyTorch's;
+    nvshare-workload computes with them and checks its results. The number and size of the GPUs hold
+    through restarts of the service. Terms that are set and history that is kept meanwhile are the
+    trial's own, and go with it. Nothing of a trial outlives a boot, and removing the package ends
+    it.
+
+        nvsharectl trial start  # one GPU of 1 GiB; this says how programs find it
+        nvsharectl trial start --gpus 2 --memory 4GiB  # two larger ones
+        nvsharectl trial stop                          # as it was before
+    """
     if os.geteuid() != 0:
         raise NotPermitted("only root changes how the service runs", "run it with sudo")
     if not unit.runs_here():
@@ -49,13 +79,7 @@ def _act(options: Options) -> None:
 
 
 def _start(options: Options) -> None:
-    number = whole(options.gpus, MOST_GPUS, f"there cannot be {options.gpus} GPUs")
-    try:
-        memory = parse_size(options.memory)
-    except ValueError as error:
-        raise InvalidArgs(f"the memory cannot be {options.memory!r}: {error}") from None
-    if memory < LEAST_MEMORY:
-        raise InvalidArgs(f"{sized(memory)} is too little", f"give at least {sized(LEAST_MEMORY)}")
+    number, memory = options.gpus, options.memory
     if DROP_IN.exists():
         raise NvshareError("a trial is on already", "end it with: nvsharectl trial stop")
     _nobody_shares(options)
@@ -158,38 +182,21 @@ def _systemctl(*words: str) -> None:
         )
 
 
-TRIAL = Verb(
-    name="trial",
-    summary="run the service on simulated GPUs, to try it",
-    description=(
-        "Puts the service on simulated GPUs that the programs of all users and containers can "
-        "share, on a machine with or without a real one, and takes them away again. Programs "
-        "that use the real GPU do not share it meanwhile. The simulated driver runs its own "
-        "kernels alone, not PyTorch's; nvshare-workload computes with them and checks its "
-        "results. The number and size of the GPUs hold through restarts of the service. Terms that "
-        "are set and history that is kept meanwhile are the trial's own, and go with it. Nothing "
-        "of a trial outlives a boot, and removing the package ends it."
-    ),
-    examples=(
-        ("nvsharectl trial start", "one GPU of 1 GiB; this says how programs find it"),
-        ("nvsharectl trial start --gpus 2 --memory 4GiB", "two larger ones"),
-        ("nvsharectl trial stop", "as it was before"),
-    ),
-    arguments=(
-        argument(
-            "action", metavar="ACTION", choices=ACTIONS,
-            help="start: put the service on simulated GPUs; stop: take them away again",
-        ),
-        argument("--gpus", metavar="N", default="1", help="how many (1)"),
-        argument(
-            "--memory", metavar="SIZE", default="1GiB", help="of each of them (1GiB)"
-        ),
-    ),
-    act=_act,
+@verb(
+    "demo",
+    argument("--simulate", "", "use a simulated GPU, even if this machine has a real one"),
 )
+def demo(options: Options) -> ExitCode:
+    """See two programs that do not fit together share one GPU.
 
+    Runs two programs that each need 70 % of a GPU's memory: together with nvshared, one after the
+    other, and together without nvshared, where the second gets out of memory. It checks every word
+    that they compute. It uses a daemon of its own and leaves nothing behind. Without an NVIDIA GPU
+    it simulates one. Takes less than a minute.
 
-def _act_demo(options: Options) -> ExitCode:
+        nvsharectl demo             # on the GPU, if there is one
+        nvsharectl demo --simulate  # on a simulated one
+    """
     from nvshared.demo.play import COLUMNS, run
 
     # With --json standard output is for JSON alone.
@@ -204,26 +211,3 @@ def _act_demo(options: Options) -> ExitCode:
 
     show(options, report.as_dict(), text)
     return ExitCode.FAILURE if faults else ExitCode.OK
-
-
-DEMO = Verb(
-    name="demo",
-    summary="see two programs that do not fit together share one GPU",
-    description=(
-        "Runs two programs that each need 70 % of a GPU's memory: together with nvshared, one "
-        "after the other, and together without nvshared, where the second gets out of memory. It "
-        "checks every word that they compute. It uses a daemon of its own and leaves nothing "
-        "behind. Without an NVIDIA GPU it simulates one. Takes less than a minute."
-    ),
-    examples=(
-        ("nvsharectl demo", "on the GPU, if there is one"),
-        ("nvsharectl demo --simulate", "on a simulated one"),
-    ),
-    arguments=(
-        argument(
-            "--simulate", action="store_true",
-            help="use a simulated GPU, even if this machine has a real one",
-        ),
-    ),
-    act=_act_demo,
-)

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
-from nvshared.cli.verb import Options, Verb, argument
+from nvshared.cli.verb import Options, argument, verb
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
 
-def _act_preempt(options: Options) -> None:
+@verb(
+    "preempt",
+    argument(
+        "gpu", "GPU", "index, UUID or PCI address; not needed where there is one GPU", nargs="?"),
+)
+def preempt(options: Options) -> None:
+    """End the present turns on a GPU at once, if somebody waits.
+
+    The program that has waited longest gets its turn now. The programs that must make room for it
+    queue again.
+
+        nvsharectl preempt 0  # on the first GPU
+    """
     with Daemon(options.bus) as daemon:
         gpu = options.gpu or _only(daemon)
         daemon.preempt(gpu)
@@ -32,24 +44,6 @@ def _only(daemon: Daemon) -> str:
         raise InvalidArgs(
             f"there are {len(indices)} GPUs here", f"name one: {', '.join(indices) or 'none'}")
     return indices[0]
-
-
-PREEMPT = Verb(
-    name="preempt",
-    summary="end the present turns on a GPU at once, if somebody waits",
-    description=(
-        "The program that has waited longest gets its turn now. The programs that must make room "
-        "for it queue again."
-    ),
-    examples=(("nvsharectl preempt 0", "on the first GPU"),),
-    arguments=(
-        argument(
-            "gpu", metavar="GPU", nargs="?",
-            help="index, UUID or PCI address; not needed where there is one GPU",
-        ),
-    ),
-    act=_act_preempt,
-)
 
 
 LOOK = 1.0                              # seconds between two polls
@@ -72,7 +66,32 @@ def _drain_gpu(options: Options) -> None:
     show(options, {"left": []}, lambda: print(f"No program is on GPU {options.gpu} any more."))
 
 
-def _act_drain(options: Options) -> None:
+@verb(
+    "drain",
+    argument(
+        "--gpu", "GPU", "empty one GPU (index, UUID or PCI address) instead: move its programs to "
+        "others, or park them; end with status 1 if some stay"),
+    argument(
+        "--check", "", "only look: end with status 1 if there are programs that would stand still"),
+    argument(
+        "--no-wait", "", "let in whoever fits, and end with status 1 if others remain, after a "
+        "minute at most"),
+)
+def drain(options: Options) -> None:
+    """Let programs in, so that nvshared can end.
+
+    Without nvshared, a program that holds a GPU keeps it; any other stands still when it uses its
+    GPU next, and stays so until nvshared is started again. This lists those others, one line each,
+    and lets in all that fit beside those that hold the GPU, the smallest first. Nobody's turn ends
+    meanwhile. It waits until there are none left. apt and dnf do the same before they remove
+    nvshared, but wait for nobody who does not fit. With --gpu, one GPU is emptied, and nvshared
+    goes on: its programs move to GPUs of the same kind, or are parked.
+
+        nvsharectl drain            # before: systemctl stop nvshared
+        nvsharectl drain --no-wait  # the same; whoever does not fit is named
+        nvsharectl drain --check    # which programs would stand still
+        nvsharectl drain --gpu 1    # before work on the second GPU
+    """
     if options.gpu is not None and (options.check or options.no_wait):
         raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
     if options.gpu is not None:
@@ -124,40 +143,3 @@ def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
     error = NvshareError(f"{number} would stand still without nvshared", hint)
     error.details = {"left": [{"pid": one.pid, "gpu": one.gpu} for one in left]}
     return error
-
-
-DRAIN = Verb(
-    name="drain",
-    summary="let programs in, so that nvshared can end",
-    description=(
-        "Without nvshared, a program that holds a GPU keeps it; any other stands still when it "
-        "uses its GPU next, and stays so until nvshared is started again. This lists those "
-        "others, one line each, and lets in all that fit beside those that hold the GPU, the "
-        "smallest first. Nobody's turn ends meanwhile. It waits until there are none left. apt "
-        "and dnf do the same before they remove nvshared, but wait for nobody who does not fit. "
-        "With --gpu, one GPU is emptied, and nvshared goes on: its programs move "
-        "to GPUs of the same kind, or are parked."
-    ),
-    examples=(
-        ("nvsharectl drain", "before: systemctl stop nvshared"),
-        ("nvsharectl drain --no-wait", "the same; whoever does not fit is named"),
-        ("nvsharectl drain --check", "which programs would stand still"),
-        ("nvsharectl drain --gpu 1", "before work on the second GPU"),
-    ),
-    arguments=(
-        argument(
-            "--gpu", metavar="GPU",
-            help="empty one GPU (index, UUID or PCI address) instead: move its programs to others, "
-            "or park them; end with status 1 if some stay",
-        ),
-        argument(
-            "--check", action="store_true",
-            help="only look: end with status 1 if there are programs that would stand still",
-        ),
-        argument(
-            "--no-wait", action="store_true", help="let in whoever fits, and end with status 1 if "
-            "others remain, after a minute at most",
-        ),
-    ),
-    act=_act_drain,
-)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.cli.status import CLIENTS
+from nvshared.cli.status import clients
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
@@ -159,7 +159,7 @@ async def test_clients_command_lists_the_clients_of_a_gpu(manager: Manager, ctl:
 async def test_help_example_for_process_ids_prints_only_process_ids(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
-    (command,) = [line for line, what in CLIENTS.examples if what == "their process ids"]
+    (command,) = [line for line, what in clients.examples if what == "their process ids"]
     a_client(manager, manager.gpus[0], pid=11)
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(

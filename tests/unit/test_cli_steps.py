@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from nvshared.cli.parser import VERBS, build
-from nvshared.cli.settings import RESET
+from nvshared.cli.settings import reset
 from nvshared.cli.terms import Step, carry_out
 from nvshared.control import Daemon
 from nvshared.control.connection import ControlConnection
@@ -80,7 +80,7 @@ def test_reset_whose_snapshot_fails_is_reported_as_done(
     monkeypatch.setattr(Daemon, "reset_settings", lambda _self: asked.append("reset"))
     monkeypatch.setattr(Daemon, "snapshot", lambda _self: failing(unanswered())())
     with pytest.raises(NvshareError) as caught:
-        RESET.act(build(VERBS).parse_args(["reset"]))
+        reset.act(build(VERBS).parse_args(["reset"]))
     assert asked == ["reset"]
     assert str(caught.value) == (
         "what was set is forgotten, but what holds now is not known: no answer"

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from nvshared import library
-from nvshared.cli.doctor import DOCTOR, TOPICS
+from nvshared.cli.doctor import TOPICS, doctor
 from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
 from nvshared.doctor import (
@@ -445,8 +445,8 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
 
     finding = Finding(grade, "socket", "it is so", "do that" if grade is not Grade.OK else "")
     monkeypatch.setattr("nvshared.doctor.examine", lambda _: Examination("1", (finding,)))
-    options = build((DOCTOR,)).parse_args(["doctor", *(["--json"] if as_json else [])])
-    assert DOCTOR.act(options) is code
+    options = build((doctor,)).parse_args(["doctor", *(["--json"] if as_json else [])])
+    assert doctor.act(options) is code
     shown = capsys.readouterr().out
     if as_json:
         found = json.loads(shown)

@@ -44,11 +44,11 @@ def run(systemctl: Path) -> Run:
 
     def act(*words: str) -> None:
         parser = argparse.ArgumentParser()
-        for names, settings in trial.TRIAL.arguments:
+        for names, settings in trial.trial.arguments:
             parser.add_argument(*names, **settings)
         options = parser.parse_args(words)
         options.json, options.bus = True, "system"
-        trial.TRIAL.act(options)
+        trial.trial.act(options)
 
     return act
 
