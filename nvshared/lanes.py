@@ -105,6 +105,8 @@ class Lanes:
     def _made(self, key: Hashable, job: _Job, result: Any) -> None:
         lane = self._lanes[key]
         lane.popleft()
+        while lane and lane[0].done:    # its patience is over: nothing waits for its result
+            lane.popleft()
         if lane:
             self._ready.put((key, lane[0]))
         else:

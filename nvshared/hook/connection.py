@@ -145,6 +145,9 @@ class HookConnection:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
         self.session.ended()
+        # Without reference cycles, the memory of ended connections is free at once. Else a garbage
+        # collection after many of them holds up the event loop for longer than any client may.
+        del self.session
         if for_good:
             packets.close(self._socket, self._loop, self._emptied)
         else:
@@ -170,7 +173,7 @@ class HookConnection:
         self._server.rotation.offer(self.peer.account, self._read)
 
     def _listen(self, *, on: bool) -> None:
-        if on == self._listens or self._ended:
+        if on == self._listens:
             return
         self._listens = on
         if on:
@@ -190,7 +193,8 @@ class HookConnection:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
                 return
-        self._listen(on=not self.session.looks)
+        if not self._ended:
+            self._listen(on=not self.session.looks)
 
     def _hear(self) -> None:
         """Raises BlockingIOError, InterruptedError or ProtocolError."""

@@ -193,8 +193,9 @@ class Session:
         self._manager.met(self)
         self._parked.lost()
         self._storing.ended()
-        if self.client is not None:
-            self.client.gpu.leave(self.client)
+        client, self.client = self.client, None     # which refers to the session, too
+        if client is not None:
+            client.gpu.leave(client)
 
     async def park(self, *, ahead: bool) -> None:
         """Parkable: see ParkedHook.park()."""

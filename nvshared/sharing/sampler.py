@@ -135,18 +135,21 @@ class Sampler:
         watch = _Watch(gpu)
         self._watches[gpu.facts.uuid] = watch
 
-        def soon(_: Client) -> None:
+        growing: dict[Client, Callable[[], None]] = {}      # cancels the timer of each client
+
+        def left(client: Client) -> None:
+            growing.pop(client)()
             self._ask_in(watch, SOON)
 
         def came(client: Client) -> None:
-            self._timer(self._clock() + GROWN, lambda: _grown(client))
-            soon(client)
+            growing[client] = self._timer(self._clock() + GROWN, partial(_grown, client))
+            self._ask_in(watch, SOON)
             for other in gpu.others:
                 if other.may_lend and not other.clients:
                     self._ask_in(self._watches[other.facts.uuid], SOON)
 
         gpu.client_new.connect(came)
-        gpu.client_removed.connect(soon)
+        gpu.client_removed.connect(left)
         gpu.look = partial(self._look, watch)
 
     def _ask_in(self, watch: _Watch, delay: int) -> None:

@@ -2,6 +2,7 @@
 """The server of hooks: connections that are not served yet."""
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -15,15 +16,20 @@ from threading import Event
 import pytest
 
 from nvshared.hook import protocol
+from nvshared.hook.connection import HookConnection
 from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
 from nvshared.hook.server import Server
 from nvshared.lanes import Lanes
 from nvshared.machine import peer
+from nvshared.machine.nvml import Sample
 from nvshared.machine.peer import Peer
 from nvshared.report.systemd import Notifier
 from nvshared.settings.config import Config
+from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
-from tests.unit.scripted import DEFAULTS, Time
+from nvshared.sharing.sampler import Sampler
+from nvshared.units import SECOND
+from tests.unit.scripted import DEFAULTS, FACTS, Time
 
 ATTACKER, NEIGHBOUR, OTHER = 65_534, 65_533, 65_532     # user ids
 HELLO = protocol.encode_report(ReportRecord(Type.HELLO, uuid=bytes(16)))
@@ -41,8 +47,8 @@ class Site:
     complaints: list[tuple[str, str]]   # account and kind
     clients: list[socket.socket] = field(default_factory=list)
 
-    async def connect(self, uid: int | None = None) -> socket.socket:
-        """A connection of that user, which the server has accepted and which has said HELLO."""
+    async def connect(self, uid: int | None = None, hello: bytes = HELLO) -> socket.socket:
+        """A connection of that user, which the server has accepted and which has sent HELLO."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.clients.append(made)
         if uid is not None:
@@ -55,7 +61,7 @@ class Site:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         if not answer(made):
-            made.send(HELLO)
+            made.send(hello)
         return made
 
 
@@ -100,9 +106,9 @@ def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
         folder.chmod(0o755)
         (folder / "socket").chmod(0o666)
         keeper = stack.enter_context(closing(Notifier({})))
+        manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
         server = Server(
-            Manager(lambda: DEFAULTS, time.clock, time.timer), listening, Config(), open_files,
-            complain, keeper, {}, lanes, lanes)
+            manager, listening, Config(), open_files, complain, keeper, {}, lanes, lanes)
         site = Site(folder / "socket", server, known, complaints)
         stack.callback(server.close)
         stack.callback(known.set)
@@ -211,3 +217,25 @@ async def test_user_with_many_unserved_connections_is_refused_more_and_others_ar
         late = [await site.connect(ATTACKER) for _ in range(5)]
         await until(lambda: all(map(answer, late)))
         assert {refusal(answer(one)) for one in late} == {Refusal.NO_SUCH_GPU}
+
+
+async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    """Collecting the garbage of thousands of connections would hold up all other clients."""
+    with serving(tmp_path) as site:
+        time, manager = Time(), site.server.manager
+        gpu = manager.add(FACTS, Sample(memory_used=0), gather=False)
+        Sampler(lambda *_: None, time.clock, time.timer, SECOND).add(gpu)
+        site.known.set()
+        gc.collect()
+        gc.disable()
+        try:
+            client = await site.connect(hello=protocol.encode_report(
+                ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)))
+            await until(lambda: bool(gpu.clients))
+            client.close()
+            await until(lambda: not gpu.clients)
+            await asyncio.sleep(0)      # the event loop has dropped its last callback
+            left = [one for one in gc.get_objects() if isinstance(one, HookConnection | Client)]
+        finally:
+            gc.enable()
+        assert left == []
