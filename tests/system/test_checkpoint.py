@@ -19,6 +19,7 @@ def test_user_may_park_an_own_program_but_not_one_of_another_user(
     pid = str(clients(running)[0]["pid"])
     # So that it stays parked until it is resumed.
     running.run("nvsharectl", "suspend", pid, user="alice")
+    running.until(lambda: clients(running)[0]["state"] == "suspended", "its memory is evicted")
     for words in (("park", pid), ("move", pid, "--to", "0"), ("drain", "--gpu", "0")):
         assert running.run("nvsharectl", *words, user="bob", check=False).returncode != 0
         assert clients(running)[0]["state"] == "suspended"
