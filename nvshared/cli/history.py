@@ -204,7 +204,7 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
     columns = [
         Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days)),
         Column(by.upper(), lambda row: labels[row.name], give=Give(0, 12)),
-        Column("USER", lambda row: row.user or "-", give=Give(5, 4)),
+        Column("USER", lambda row: row.user, give=Give(5, 4)),
         Column("GPU-SECONDS", lambda row: f"{row.gpu_usec / SECOND:.0f}", right=True,
                short="GPU-SEC"),
         Column("SHARE", share, right=True, give=Give(1)),

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nvshared.cli.verb import Options
@@ -32,7 +32,7 @@ def drawable() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def show_table(columns: list[Column], rows: Iterable[Any]) -> None:
+def show_table(columns: list[Column], rows: Sequence[Any]) -> None:
     """Prints a table: drawn on a terminal, plain text elsewhere."""
     if drawable():
         from nvshared.tui.canvas import table

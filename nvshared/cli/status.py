@@ -14,7 +14,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
 from nvshared.tui.figures import duration, size
-from nvshared.tui.tables import TENANT_COLUMNS, TERMS, client_columns, gpu_columns, plain
+from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, gpu_columns, plain
 
 if TYPE_CHECKING:
     from nvshared.control.tenants import Tenant
@@ -40,7 +40,7 @@ def status(options: Options) -> None:
         show_table(gpu_columns(now), now.gpus)
         print()
         if now.clients:
-            show_table(client_columns(now.clients), now.clients)
+            show_table(CLIENTS, now.clients)
         else:
             print("No program uses a GPU through nvshare.")
         if now.disk_fault:
@@ -77,7 +77,7 @@ def clients(options: Options) -> None:
     chosen = [one for one in now.clients if index is None or one.gpu == index]
     wanted = {one.id for one in chosen}
     data = [one for one in now.as_dict()["clients"] if one["id"] in wanted]
-    show(options, {"clients": data}, lambda: show_table(client_columns(chosen), chosen))
+    show(options, {"clients": data}, lambda: show_table(CLIENTS, chosen))
 
 
 @verb(

@@ -172,8 +172,8 @@ def verdict(outcome: Outcome) -> str:
 COLUMNS = [
     Column("TWO PROGRAMS", lambda act: act.name),
     Column("SECONDS", lambda act: f"{act.seconds:.1f}", right=True),
-    Column("HAND-OVERS", lambda act: str(act.handovers) if act.handovers else "-", right=True),
-    Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "-", right=True),
+    Column("HAND-OVERS", lambda act: str(act.handovers or ""), right=True),
+    Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "", right=True),
     Column("RESULTS", lambda act: ", ".join(map(verdict, act.outcomes)), give=Give(0, NARROWEST)),
 ]
 

@@ -16,8 +16,6 @@ from nvshared.control.tenants import Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.tui.figures import process
 from nvshared.tui.state import (
-    SORTS,
-    UNSHARED,
     Command,
     Frame,
     Opened,
@@ -30,6 +28,7 @@ from nvshared.tui.state import (
     rows,
     who,
 )
+from nvshared.tui.tables import SORTS, UNSHARED
 from nvshared.tui.terminal import Click, Event, Key, Wheel
 from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
@@ -273,8 +272,7 @@ def _meant(state: State) -> ClientSnapshot | None:
 
 
 def _sorted_next(state: State, step: int) -> State:
-    names = [*SORTS]
-    column = names[(names.index(state.sort) + step) % len(names)]
+    column = SORTS[(SORTS.index(state.sort) + step) % len(SORTS)]
     return settled(replace(state, sort=column, reverse=False))
 
 

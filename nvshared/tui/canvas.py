@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from nvshared.tui.figures import shortened
-from nvshared.tui.tables import Bar, Column, fitted
+from nvshared.tui.tables import Bar, Column, chosen, fitted
 
 WIDE = 100                              # columns from which a terminal counts as wide
 NARROWEST_BAR = 8                       # characters
@@ -108,15 +108,15 @@ class Grid(NamedTuple):
 
 def grid(
     columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
-    titles: Sequence[Text] = (), seen: Collection[int] | None = None,
+    titles: Sequence[Text] = (), seen: Collection[int] | None = None, empty: str = "",
 ) -> Grid:
     """Draws rows as lines of `width` columns. On a narrow line columns are shortened or left out.
 
     `titles`: in place of the names of the columns. `seen`: numbers of the rows to draw; columns
-    are as wide as all rows need.
+    are as wide as all rows need. `empty`: what an empty cell shows.
     """
     cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
-    cells += [[_cell(column, row) for column in columns] for row in rows]
+    cells += [[_cell(column, row, empty) for column in columns] for row in rows]
     natural = [
         max(column.wide, *(_natural(line[at], column.most, width) for line in cells))
         for at, column in enumerate(columns)
@@ -141,22 +141,22 @@ def grid(
     return Grid(title, lines, spans)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Any], width: int) -> Text:
+def table(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Text:
     """A table with headings for a terminal of `width` columns; may cut or omit table columns."""
-    narrow = width < WIDE
+    columns, narrow = chosen(columns, rows), width < WIDE
     titles = [
         Text(column.short if narrow and column.short else column.name, style="bold")
         for column in columns
     ]
-    title, lines, spans = grid(columns, rows, width, 1 if narrow else 2, titles)
+    title, lines, spans = grid(columns, rows, width, 1 if narrow else 2, titles, empty="-")
     rule = Text("─" * min(width, max(end for _, end in spans)))
     for line in (title, *lines):
         line.rstrip()
     return Text("\n").join([title, rule, *lines])
 
 
-def _cell(column: Column, row: Any) -> Text | Bar:
-    cell = column.cell(row)
+def _cell(column: Column, row: Any, empty: str) -> Text | Bar:
+    cell = column.cell(row) or empty
     return Text(cell, style=column.style(row)) if isinstance(cell, str) else cell
 
 

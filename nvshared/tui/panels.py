@@ -59,13 +59,6 @@ def waited(client: ClientSnapshot) -> str:
     return so_far if left is None else f"{so_far}, about {duration(left)} more"
 
 
-def time_left(client: ClientSnapshot) -> str:
-    """How much longer the client will wait: ~26s; "?": unknown; "": it does not wait."""
-    if not client.waiting_usec:
-        return ""
-    return "?" if client.expected_usec is None else f"~{duration(client.expected_usec)}"
-
-
 def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     """Names the next client that waits for a GPU, and the number of others.
 

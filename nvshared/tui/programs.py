@@ -15,25 +15,20 @@ from nvshared.control.tenants import Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted
 from nvshared.tui.canvas import bar, fit, frame, grid, wrapped
-from nvshared.tui.figures import command, duration, process, size, user
-from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, time_left, waited, waiting_for
+from nvshared.tui.figures import duration, process, size, user
+from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
 from nvshared.tui.past import Past
-from nvshared.tui.state import SORTS, UNSHARED, Hit, Opened, Row, Sort, State, rows, who
-from nvshared.tui.tables import NARROWEST, STATES, Bar, Column, Give, Part, tenant
-from nvshared.tui.terms import MEANINGS, program_limits, program_terms, term_source, term_value
+from nvshared.tui.state import Hit, Opened, Row, Sort, State, rows, who
+from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Give, Part
+from nvshared.tui.terms import MEANINGS, program_terms, term_source, term_value
 
 LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40
 COMMAND = 4                             # the command keeps 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
-STYLE = {**STATES, UNSHARED: "dim"}
-
 
 def _columns(snapshot: Snapshot, width: int) -> list[Column]:
-    """The columns. They do not depend on the programs' states, so that columns do not move.
-
-    The memory bar has no name; the list cannot be sorted by it.
-    """
+    """The columns. The memory bar has no name; the list cannot be sorted by it."""
     totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
 
     def memory(one: ClientSnapshot) -> Bar:
@@ -42,27 +37,10 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
             Part(one.swapped, SWAPPED, "yellow"),
         ))
 
-    def time(usec: int) -> str:
-        return duration(usec) if usec else ""
-
-    several = len(snapshot.gpus) > 1
-    return [
-        *([Column("GPU", lambda one: str(one.gpu), right=True, give=Give(3))] * several),
-        Column("PID", lambda one: str(one.pid or "?"), right=True, wide=7),
-        Column("USER", lambda one: user(one.uid), give=Give(5, NARROWEST), wide=8, most=16),
-        Column("TENANT", tenant, give=Give(8, NARROWEST), wide=12, most=32),
-        Column("STATE", lambda one: one.state, style=lambda one: STYLE.get(one.state, ""), wide=9),
-        Column("", memory, give=Give(4), most=LONGEST_BAR),
-        Column("MEM", lambda one: size(one.allocated + one.pinned), right=True, wide=5),
-        Column("RESIDENT", lambda one: size(one.resident + one.pinned), right=True, give=Give(9)),
-        Column("HELD", lambda one: "" if one.state == UNSHARED else duration(one.held_usec),
-               right=True, give=Give(6), wide=6),
-        Column("WAITS", lambda one: time(one.waiting_usec), right=True, give=Give(2), wide=6),
-        Column("LEFT", time_left, right=True, give=Give(2), wide=6),
-        Column("IDLE", lambda one: time(one.idle_usec), right=True, give=Give(7), wide=6),
-        Column("LIMITS", program_limits, give=Give(7), wide=8),
-        Column("COMMAND", command, give=Give(1, max(len("COMMAND"), width // COMMAND))),
-    ]
+    known = {**CLIENT, "": Column("", memory, give=Give(4), most=LONGEST_BAR)}
+    layout = LAYOUT | {"COMMAND": {"give": Give(1, max(len("COMMAND"), width // COMMAND))}}
+    return [known[name]._replace(**more) for name, more in layout.items()
+            if name != "GPU" or len(snapshot.gpus) > 1]
 
 
 def listing(
@@ -75,7 +53,7 @@ def listing(
     assert state.snapshot is not None
     columns = _columns(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
-    falling = SORTS[state.sort][1] is not state.reverse
+    falling = CLIENT[state.sort].falling is not state.reverse
     mark = "▼" if falling else "▲"
     titles = [
         Text(one.name + mark, style="bold underline") if one.name == state.sort else

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of `nvsharectl top`. actions.py changes the state; screen.py draws it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Turn, Unshared
 from nvshared.control.tenants import Tenant
-from nvshared.tui.figures import command, process, short_tenant, shortened, user
+from nvshared.tui.figures import process, short_tenant, shortened, user
 from nvshared.tui.past import Past
-from nvshared.tui.tables import tenant
+from nvshared.tui.tables import CLIENT, UNSHARED, age, tenant
 from nvshared.tui.terminal import Key
-from nvshared.tui.terms import program_limits
 
 Who = tuple[int, int]                   # a program on a GPU; survives a restart of the daemon
 
@@ -128,44 +126,9 @@ class Frame:
     last: int = 0                       # the largest possible `first`
 
 
-UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
-
-# Sort keys of states, for the order of the queue.
-_RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
-          UNSHARED: 5}
-_QUEUED = 2
-
-
 def who(client: ClientSnapshot) -> Who:
     """Identifies a program by its process, if known: a restarted daemon gives it another id."""
     return client.gpu, client.pid or -client.id
-
-
-def _queue(client: ClientSnapshot) -> tuple[int, int, int, int]:
-    return client.gpu, _RANKS.get(client.state, _QUEUED), client.position, client.id
-
-
-def _age(client: ClientSnapshot) -> tuple[int, bool, int]:
-    """Sort key: by GPU, unshared programs last, the others in the order of their ids."""
-    return client.gpu, client.state == UNSHARED, client.id
-
-
-# By heading: the sort key, and whether the largest comes first.
-SORTS: dict[str, tuple[Callable[[ClientSnapshot], Any], bool]] = {
-    "GPU": (_age, False),
-    "PID": (lambda one: one.pid, False),
-    "USER": (lambda one: user(one.uid), False),
-    "TENANT": (tenant, False),
-    "STATE": (_queue, False),
-    "MEM": (lambda one: one.allocated + one.pinned, True),
-    "RESIDENT": (lambda one: one.resident + one.pinned, True),
-    "HELD": (lambda one: one.held_usec, True),
-    "WAITS": (lambda one: one.waiting_usec, True),
-    "LEFT": (lambda one: (one.expected_usec is None, one.expected_usec or 0), True),
-    "IDLE": (lambda one: one.idle_usec, True),
-    "LIMITS": (program_limits, True),
-    "COMMAND": (command, False),
-}
 
 
 def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
@@ -181,9 +144,9 @@ def rows(state: State) -> list[ClientSnapshot]:
     if state.snapshot is None:
         return []
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
-    compare, falling = SORTS[state.sort]
-    found.sort(key=_age)                # the order of programs with equal keys
-    found.sort(key=compare, reverse=falling is not state.reverse)
+    column = CLIENT[state.sort]
+    found.sort(key=age)                 # the order of programs with equal keys
+    found.sort(key=column.sort, reverse=column.falling is not state.reverse)
     return found
 
 

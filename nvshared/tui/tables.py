@@ -5,7 +5,7 @@ canvas.py draws the same columns in colours, cut to the width of a terminal. Thi
 import rich, so that plain output starts faster.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvshared.tui.figures import (
@@ -88,7 +88,7 @@ class Give(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A heading and how a cell is made from a row."""
+    """A heading and how a cell is made from a row. In a table, an empty cell is shown as "-"."""
 
     name: str
     cell: Callable[[Any], str | Bar]
@@ -98,6 +98,14 @@ class Column(NamedTuple):
     short: str = ""                     # the heading on a narrow terminal
     wide: int = 0                       # smallest width, unless the column is shortened
     most: int | None = None             # largest width
+    needed: Callable[[Any], object] | None = None   # tables have it if that is true of a row
+    sort: Callable[[Any], Any] | None = None        # the key by which the dashboard sorts
+    falling: bool = False               # sorted by it, the largest comes first
+
+
+def chosen(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
+    """The columns of a table with these rows."""
+    return [one for one in columns if one.needed is None or any(map(one.needed, rows))]
 
 
 def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
@@ -114,7 +122,6 @@ def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
 
 def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     """The columns of GPUs: those of nvidia-smi, in its order, then nvshared's own."""
-    lent = Column("Lent", lambda gpu: size(gpu.lent), right=True, give=Give(4))
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
         Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(3, NARROWEST)),
@@ -122,7 +129,8 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
         Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, give=Give(7)),
         Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
                give=Give(1)),
-        *([lent] if any(gpu.lent for gpu in snapshot.gpus) else []),
+        Column("Lent", lambda gpu: size(gpu.lent), right=True, give=Give(4),
+               needed=lambda gpu: gpu.lent),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
                short="Util", give=Give(4)),
         Column("TQ", quantum_of, right=True, give=Give(2)),
@@ -133,20 +141,20 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     ]
 
 
-CLIENTS = [
-    Column("GPU", lambda client: str(client.gpu), right=True),
-    Column("PID", lambda client: str(client.pid), right=True),
-    Column("USER", lambda client: user(client.uid), give=Give(5, NARROWEST)),
-    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True, give=Give(1)),
-    Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
-           give=Give(4)),
-    # About MEM minus RESIDENT, so left out first.
-    Column("SWAPPED", lambda client: size(client.swapped), right=True, give=Give(8)),
-    Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, "")),
-    Column("HELD", lambda client: duration(client.held_usec), right=True, give=Give(6)),
-    Column("WAITED", lambda client: duration(client.waited_usec), right=True, give=Give(7)),
-    Column("COMMAND", command, give=Give(2, len("COMMAND"))),
-]
+UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
+# Sort keys of states, for the order of the queue.
+_RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
+          UNSHARED: 5}
+_QUEUED = 2
+
+
+def age(client: "ClientSnapshot") -> tuple[int, bool, int]:
+    """Sort key: by GPU, unshared programs last, the others in the order of their ids."""
+    return client.gpu, client.state == UNSHARED, client.id
+
+
+def _queue(client: "ClientSnapshot") -> tuple[int, int, int, int]:
+    return client.gpu, _RANKS.get(client.state, _QUEUED), client.position, client.id
 
 
 def tenant(client: "ClientSnapshot") -> str:
@@ -155,28 +163,64 @@ def tenant(client: "ClientSnapshot") -> str:
     return "" if kind in ("user", "") else short_tenant(client.tenant)
 
 
-_BORROWED = Column("BORROWED", lambda client: size(client.borrowed), right=True, give=Give(7))
-_ON_DISK = Column("ON DISK", lambda client: size(client.on_disk), right=True, give=Give(7))
-_TENANT = Column("TENANT", lambda client: tenant(client) or "-", give=Give(4, NARROWEST))
-_IDLE = Column("IDLE", lambda client: duration(client.idle_usec) if client.idle_usec else "-",
-               right=True, give=Give(6))
-_GANG = Column("GANG", lambda client: short_tenant(client.gang) or "-", give=Give(5, NARROWEST))
-_PIN_REASON = Column("PIN-REASON", lambda client: client.pin_reason or "-", give=Give(3))
-_LIMITS = Column("LIMITS", lambda client: program_limits(client) or "-", give=Give(3))
+def time_left(client: "ClientSnapshot") -> str:
+    """How much longer the client will wait: ~26s; "?": unknown; "": it does not wait."""
+    if not client.waiting_usec:
+        return ""
+    return "?" if client.expected_usec is None else f"~{duration(client.expected_usec)}"
 
 
-def client_columns(clients: Iterable["ClientSnapshot"]) -> list[Column]:
-    """CLIENTS, and the optional columns for which at least one client has a value."""
-    more = {
-        _BORROWED: any(client.borrowed for client in clients),
-        _ON_DISK: any(client.on_disk for client in clients),
-        _IDLE: any(client.idle_usec for client in clients),
-        _TENANT: any(tenant(client) for client in clients),
-        _GANG: any(client.gang for client in clients),
-        _PIN_REASON: any(client.pin_reason for client in clients),
-        _LIMITS: any(program_limits(client) for client in clients),
-    }
-    return [*CLIENTS[:-1], *(column for column in more if more[column]), CLIENTS[-1]]
+def _time(usec: int) -> str:
+    return duration(usec) if usec else ""
+
+
+# Columns of clients, for `status`, `clients` and the dashboard, which changes their widths.
+CLIENT = {one.name: one for one in (
+    Column("GPU", lambda client: str(client.gpu), right=True, sort=age),
+    Column("PID", lambda client: str(client.pid or "?"), right=True, sort=lambda one: one.pid),
+    Column("USER", lambda client: user(client.uid), give=Give(5, NARROWEST),
+           sort=lambda client: user(client.uid)),
+    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True, give=Give(1),
+           sort=lambda client: client.allocated + client.pinned, falling=True),
+    Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
+           give=Give(4), sort=lambda client: client.resident + client.pinned, falling=True),
+    # About MEM minus RESIDENT, so left out first.
+    Column("SWAPPED", lambda client: size(client.swapped), right=True, give=Give(8)),
+    Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
+           sort=_queue),
+    Column("HELD", lambda client: "" if client.state == UNSHARED else duration(client.held_usec),
+           right=True, give=Give(6), sort=lambda client: client.held_usec, falling=True),
+    Column("WAITED", lambda client: duration(client.waited_usec), right=True, give=Give(7)),
+    Column("WAITS", lambda client: _time(client.waiting_usec), right=True, give=Give(2),
+           sort=lambda client: client.waiting_usec, falling=True),
+    Column("LEFT", time_left, right=True, give=Give(2), falling=True,
+           sort=lambda client: (client.expected_usec is None, client.expected_usec or 0)),
+    Column("BORROWED", lambda client: size(client.borrowed), right=True, give=Give(7),
+           needed=lambda client: client.borrowed),
+    Column("ON DISK", lambda client: size(client.on_disk), right=True, give=Give(7),
+           needed=lambda client: client.on_disk),
+    Column("IDLE", lambda client: _time(client.idle_usec), right=True, give=Give(6),
+           needed=lambda client: client.idle_usec, sort=lambda client: client.idle_usec,
+           falling=True),
+    Column("TENANT", tenant, give=Give(4, NARROWEST), needed=tenant, sort=tenant),
+    Column("GANG", lambda client: short_tenant(client.gang), give=Give(5, NARROWEST),
+           needed=lambda client: client.gang),
+    Column("PIN-REASON", lambda client: client.pin_reason, give=Give(3),
+           needed=lambda client: client.pin_reason),
+    Column("LIMITS", program_limits, give=Give(3), needed=program_limits, sort=program_limits,
+           falling=True),
+    Column("COMMAND", command, give=Give(2, len("COMMAND")), sort=command),
+)}
+CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
+# How the dashboard lays out its columns: wide enough for any state, so that they do not move.
+LAYOUT: dict[str, dict[str, Any]] = {
+    "GPU": {"give": Give(3)}, "PID": {"wide": 7}, "USER": {"wide": 8, "most": 16},
+    "TENANT": {"give": Give(8, NARROWEST), "wide": 12, "most": 32}, "STATE": {"wide": 9},
+    "": {}, "MEM": {"wide": 5, "give": Give()}, "RESIDENT": {"give": Give(9)}, "HELD": {"wide": 6},
+    "WAITS": {"wide": 6}, "LEFT": {"wide": 6}, "IDLE": {"give": Give(7), "wide": 6},
+    "LIMITS": {"give": Give(7), "wide": 8}, "COMMAND": {},
+}
+SORTS = [name for name in LAYOUT if name]
 
 
 TENANT_COLUMNS = [
@@ -187,15 +231,16 @@ TENANT_COLUMNS = [
     Column("RESIDENT", lambda tenant: size(tenant.resident + tenant.pinned), right=True,
            give=Give(5)),
     Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
-    Column("LIMITS", lambda tenant: tenant_limits(tenant) or "-"),
-    Column("FROM", lambda tenant: sources(tenant) or "-", give=Give(6)),
+    Column("LIMITS", lambda tenant: tenant_limits(tenant)),
+    Column("FROM", lambda tenant: sources(tenant), give=Give(6)),
 ]
 
 
-def plain(columns: list[Column], rows: Iterable[Any]) -> str:
+def plain(columns: Sequence[Column], rows: Sequence[Any]) -> str:
     """Lines of text for scripts: no cell is shortened, and blanks separate the columns."""
+    columns = chosen(columns, rows)
     lines = [[column.name for column in columns]]
-    lines += [[str(column.cell(row)) for column in columns] for row in rows]
+    lines += [[str(column.cell(row) or "-") for column in columns] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(

@@ -12,7 +12,7 @@ from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.canvas import table
 from nvshared.tui.figures import duration, quantum, shortened, size
 from nvshared.tui.panels import waiting_for
-from nvshared.tui.tables import CLIENTS, Bar, Part, client_columns, fitted, gpu_columns, plain
+from nvshared.tui.tables import CLIENTS, Bar, Part, chosen, fitted, gpu_columns, plain
 from nvshared.units import GIB
 
 CARD = GPUSnapshot(
@@ -57,8 +57,8 @@ def test_tables_fit_their_width_with_whole_headings(width: int) -> None:
 
 def test_tables_have_loan_columns_only_while_memory_is_lent() -> None:
     borrower, lender = WAITER._replace(borrowed=3 * GIB), CARD._replace(lent=4 * GIB)
-    assert "BORROWED" not in plain(client_columns([HOLDER]), [HOLDER])
-    assert "3.0G" in plain(client_columns([HOLDER, borrower]), [borrower])
+    assert "BORROWED" not in plain(CLIENTS, [HOLDER])
+    assert "3.0G" in plain(CLIENTS, [borrower])
     assert "Lent" not in plain(gpu_columns(SHARED), [CARD])
     assert "4.0G" in plain(gpu_columns(SHARED._replace(gpus=(lender,))), [lender])
 
@@ -66,8 +66,8 @@ def test_tables_have_loan_columns_only_while_memory_is_lent() -> None:
 def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     loads = WAITER._replace(
         state="loading", on_disk=18 * GIB, loading=18 * GIB, swapped=14 * GIB, waiting_usec=1)
-    assert "ON DISK" not in plain(client_columns([HOLDER]), [HOLDER])
-    assert "18.0G" in plain(client_columns([HOLDER, loads]), [loads])
+    assert "ON DISK" not in plain(CLIENTS, [HOLDER])
+    assert "18.0G" in plain(CLIENTS, [loads])
     assert waiting_for(SHARED, loads) == "for its memory, loading from disk: 4.0G of 18.0G"
     assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to come in"
 
@@ -76,10 +76,10 @@ def test_plain_text_is_never_cut() -> None:
     long = HOLDER._replace(command="/usr/bin/python3 " + "x" * 500)
     lines = plain(CLIENTS, [long]).splitlines()
     assert lines[1].endswith("x" * 500)
-    assert plain(CLIENTS, []).split() == [column.name for column in CLIENTS]
+    assert plain(CLIENTS, []).split() == [column.name for column in chosen(CLIENTS, [])]
 
 
-ROOMS = [column.give for column in client_columns([HOLDER._replace(weight=7)])]
+ROOMS = [column.give for column in chosen(CLIENTS, [HOLDER._replace(weight=7)])]
 
 
 @given(
@@ -111,7 +111,7 @@ def test_table_on_a_narrow_terminal_drops_whole_columns_and_cuts_no_number(width
     clients = (HOLDER._replace(memory_limit=200 << 20, compute_limit=30, weight=7), WAITER)
     card = CARD._replace(holders=(2,))
     now = SHARED._replace(gpus=(card,), clients=clients)
-    lines = drawn(table(client_columns(clients), clients, width), width)
+    lines = drawn(table(CLIENTS, clients, width), width)
     assert len(lines) == 4
     assert all(len(line.rstrip()) <= width for line in lines)
     assert lines[0].split()[:2] == ["GPU", "PID"]
@@ -199,7 +199,7 @@ LONGEST = HOLDER._replace(
 def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     one = Snapshot("1.0", 30, 30_000_000, False, "auto", (LONG,), (LONGEST,))
     gpus = drawn(table(gpu_columns(one), one.gpus, width), width)
-    clients = drawn(table(client_columns(one.clients), one.clients, width), width)
+    clients = drawn(table(CLIENTS, one.clients, width), width)
     assert len(gpus) == len(clients) == 3       # a heading, a line, a row: nothing is wrapped
     assert all(len(line) <= width for line in gpus + clients)
     for words in ("61C", "1234W", "287.0/288.0G", "97%", "86400s", "auto", "[4194304]"):
@@ -211,7 +211,7 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
         assert words in clients[2].split()
     for name in ("Memory-Usage", "Holder", "Queue"):
         assert name in gpus[0]
-    for column in CLIENTS:
+    for column in chosen(CLIENTS, []):
         assert (column.name in clients[0].split()) is (width > 80 or column.name != "SWAPPED")
     assert "250G,99%,w1000" in clients[2].split()
 
@@ -224,7 +224,7 @@ def test_tables_have_a_limits_column_while_a_term_is_set(
     changes: dict[str, int], text: str
 ) -> None:
     one = HOLDER._replace(**changes)    # type: ignore[arg-type]
-    lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
+    lines = plain(CLIENTS, [one, HOLDER]).splitlines()
     assert ("LIMITS" in lines[0]) is bool(text)
     if text:
         assert lines[1].split()[9] == text
@@ -233,11 +233,11 @@ def test_tables_have_a_limits_column_while_a_term_is_set(
 
 def test_tables_have_a_pin_reason_column_while_a_client_is_pinned() -> None:
     one = HOLDER._replace(pin_reason="undrained", weight=7)
-    lines = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
+    lines = plain(CLIENTS, [one, HOLDER]).splitlines()
     assert lines[0].split()[9:11] == ["PIN-REASON", "LIMITS"]
     assert lines[1].split()[9:11] == ["undrained", "w7"]
     assert lines[2].split()[9:11] == ["-", "-"]
-    assert "PIN-REASON" not in plain(client_columns([HOLDER]), [HOLDER])
+    assert "PIN-REASON" not in plain(CLIENTS, [HOLDER])
 
 
 @pytest.mark.parametrize(("tenant", "shown"), [
@@ -252,8 +252,8 @@ def test_tables_have_a_tenant_column_where_a_tenant_is_no_user(
     tenant: str, shown: str
 ) -> None:
     one = HOLDER._replace(tenant=tenant)
-    header, row, other = plain(client_columns([one, HOLDER]), [one, HOLDER]).splitlines()
+    header, row, other = plain(CLIENTS, [one, HOLDER]).splitlines()
     assert "TENANT" in header
     assert shown in row.split()
     assert shown not in other
-    assert "TENANT" not in plain(client_columns([HOLDER]), [HOLDER])
+    assert "TENANT" not in plain(CLIENTS, [HOLDER])

@@ -8,7 +8,8 @@ import pytest
 from nvshared.control.tenants import Tenant, Term
 from nvshared.tui.actions import Wish, act, failed, looked
 from nvshared.tui.screen import draw
-from nvshared.tui.state import SORTS, Command, Row, Screen, Sort, State, rows, who
+from nvshared.tui.state import Command, Row, Screen, Sort, State, rows, who
+from nvshared.tui.tables import CLIENT, SORTS
 from nvshared.tui.terminal import Click, Wheel
 from nvshared.units import GIB
 from tests.unit.test_dashboard import HOLDER
@@ -90,18 +91,19 @@ def test_top_sorts_rows_by_each_column(column: str) -> None:
     order = [who(one) for one in rows(hit)]
     assert len(order) == 4
     around, _ = strike(hit, "i")
-    compare = SORTS[column][0]
+    compare = CLIENT[column].sort
+    assert compare is not None
     values = [compare(one) for one in rows(around)]
-    assert values == sorted(values, reverse=not SORTS[column][1])
+    assert values == sorted(values, reverse=not CLIENT[column].falling)
     assert [who(one) for one in rows(strike(around, "i")[0])] == order
 
 
 def test_top_sorts_descending_and_steps_through_columns() -> None:
     assert [one.pid for one in rows(replace(seen(), sort="MEM"))] == [4711, 123456, 77, 99]
     state, _ = strike(seen(), ">")
-    assert state.sort == list(SORTS)[1]
+    assert state.sort == SORTS[1]
     assert strike(state, "<")[0].sort == "GPU"
-    assert strike(seen(), "<")[0].sort == list(SORTS)[-1]
+    assert strike(seen(), "<")[0].sort == SORTS[-1]
     assert strike(replace(state, reverse=True), ">")[0].reverse is False
 
 
