@@ -6,7 +6,8 @@ caller adds where the text was found. `counted`, `rounded` and `sized` convert v
 """
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from nvshared.names import PRIORITIES
 from nvshared.units import GIB, KIB, MIB, MILLISECOND, SECOND
@@ -28,6 +29,19 @@ LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
 OFF = 1                                 # limit in bytes that means off, as no block fits into it
 HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
+
+
+def or_word(
+    word: str, value: Any, parse: Callable[[str], Any], hint: str = ""
+) -> Callable[[str], Any]:
+    """A parser to which `word` means `value`. Errors of `parse` end with `hint`."""
+    def parsed(text: str) -> Any:
+        try:
+            return value if text == word else parse(text)
+        except ValueError as error:
+            raise ValueError(f"{error}{hint}") from None
+
+    return parsed
 
 
 class Amount(NamedTuple):
@@ -117,9 +131,7 @@ def limit(text: str) -> int:
     return value
 
 
-def limit_or_off(text: str) -> int:
-    """Parses a limit in bytes, or "off" as OFF."""
-    return OFF if text == "off" else limit(text)
+limit_or_off = or_word("off", OFF, limit)           # bytes
 
 
 def share(text: str) -> int:

@@ -15,6 +15,7 @@ from nvshared.cli.verb import TARGET, Argument, Options, argument, parsed, tenan
 from nvshared.control import Daemon
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
+from nvshared.quantity import or_word
 from nvshared.tui.figures import user
 from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
@@ -157,8 +158,8 @@ def _has_account(name: str) -> bool:
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
     """The argument that sets a term; "none", which takes back what was set, is 0."""
-    parse = parsed(lambda text: 0 if text == "none" else MEANINGS[term].parse(text),
-                   f"the {term.replace('-', ' ')} cannot be {{!r}}", ", or none")
+    parse = parsed(or_word("none", 0, MEANINGS[term].parse, ", or none"),
+                   f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
     return argument(
         names, metavar, f"{help}; none: what was set is taken back", type=parse, **dest)

@@ -63,16 +63,16 @@ def argument(names: str, metavar: str, help: str, **options: Any) -> Argument:
     return names.split(), {**kind, "help": help, **options}
 
 
-def parsed(parse: Callable[[str], Any], wrong: str, more: str = "") -> Callable[[str], Any]:
+def parsed(parse: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
     """A parser of an argument's values that raises InvalidArgs where `parse` raises ValueError.
 
-    The message is `wrong` with the text in place of its {}, the hint that of `parse` with `more`.
+    The message is `wrong` with the text in place of its {}, the hint that of `parse`.
     """
     def value(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:
-            raise InvalidArgs(wrong.format(text), f"{error}{more}") from None
+            raise InvalidArgs(wrong.format(text), str(error)) from None
 
     return value
 
@@ -83,8 +83,8 @@ def whole(least: int, most: int, wrong: str) -> Callable[[str], Any]:
 
 
 # Microseconds; auto is 0.
-quantum = parsed(lambda text: 0 if text == AUTO else quantity.quantum(text),
-                 "the quantum cannot be {!r}", ", or auto")
+quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
+                 "the quantum cannot be {!r}")
 
 
 def gpu(without: str) -> Argument:

@@ -4,6 +4,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nvshared import __version__
 from nvshared.parser import Parser
@@ -51,18 +52,21 @@ def parser() -> argparse.ArgumentParser:
         "gpu": made.add_argument_group("the cards ([gpu] in the file)"),
     }
     for option in options():
-        words = option.help + f" (default: {option.default}"
+        words = f"{option.help} (default: {option.default}"
         if option.variable:
             takes = f", {option.variable_words}" if option.variable_words else ""
             words += f"; environment: {option.variable}{takes}"
-        words += ")"
-        words = words.replace("%", "%%")
-        group = groups[option.section]
+        kind: dict[str, Any] = {"action": "store_const", "const": "on"}
         if option.metavar:
-            group.add_argument(f"--{option.name}", metavar=option.metavar, help=words)
-        else:
-            group.add_argument(f"--{option.name}", action="store_const", const="on", help=words)
+            kind = {"metavar": option.metavar, "type": _path if option.metavar in PATHS else str}
+        groups[option.section].add_argument(
+            f"--{option.name}", help=words.replace("%", "%%") + ")", **kind)
     return made
+
+
+def _path(text: str) -> str:
+    """In a file paths must be absolute; here they are relative to the working directory."""
+    return text if text == "none" else str(Path(text).absolute())
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str], bool]:
@@ -71,11 +75,6 @@ def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str],
     Raises InvalidArgs.
     """
     given = vars(parser().parse_args(arguments))
-    found = {}
-    for option in options():
-        text = given[option.name.replace("-", "_")]
-        if text is not None:
-            # In a file paths must be absolute; here they are relative to the working directory.
-            relative = option.metavar in PATHS and text != "none"
-            found[option.name] = str(Path(text).absolute()) if relative else text
+    found = {option.name: text for option in options()
+             if (text := given[option.attribute]) is not None}
     return given["config"], found, given["check"]

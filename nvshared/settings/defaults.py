@@ -2,7 +2,7 @@
 """Derives the schedulers' initial settings from the configuration, the host and its GPUs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from nvshared.errors import ConfigError
@@ -62,29 +62,15 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
             f"{rounded(host.total())} this host has",
             "give less, a percentage, or auto",
         )
-    settings = Settings(
-        tq=config.tq,
-        longest_tq=config.longest_tq,
-        anti_thrash=AntiThrash(config.anti_thrash),
-        capacity=0,
-        total=0,
-        host_budget=budget,
-        step=PAGE,
-        gather=config.gather,
-        bus_sharing=config.bus_sharing,
-        writeback=config.writeback,
-        prefetch=config.prefetch,
-        park_after=config.park_after,
-        deep_idle=config.deep_idle is not None,
-        drain_patience=config.drain_patience,
-        stuck_after=config.stuck_after,
-        accounting=Accounting(
-            window=config.compute_window,
-            grain=config.quota_sample_interval,
-            carryover=config.quota_carryover,
-            tail=config.drop_tail_billing,
-        ),
-    )
+    same_name = {one.name: getattr(config, one.name) for one in fields(Settings)
+                 if hasattr(config, one.name)}
+    accounting = Accounting(config.compute_window, config.quota_sample_interval,
+                            config.quota_carryover, config.drop_tail_billing)
+    settings = Settings(**same_name | {
+        "anti_thrash": AntiThrash(config.anti_thrash), "capacity": 0, "total": 0,
+        "host_budget": budget, "step": PAGE, "deep_idle": config.deep_idle is not None,
+        "accounting": accounting,
+    })
     return Defaults(
         settings, lambda facts: _card(config, facts), config.swap_budget is None,
         config.neighbour if "neighbour" in config.tiers else "off", config.rules,

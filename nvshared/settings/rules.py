@@ -27,7 +27,7 @@ nvshared/sharing/tenancy.py passes it to the schedulers.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 from nvshared.errors import ConfigError
@@ -40,6 +40,7 @@ from nvshared.quantity import (
     amount,
     limit,
     limit_or_off,
+    or_word,
     priority,
     share,
     switch,
@@ -66,16 +67,6 @@ class Term:
     parse: Callable[[str], int]         # from a file; raises ValueError
 
 
-def _or_none(parse: Callable[[str], int], none: int) -> Callable[[str], int]:
-    def parsed(text: str) -> int:
-        try:
-            return none if text == "none" else parse(text)
-        except ValueError as wrong:
-            raise ValueError(f"{wrong}, or none") from None
-
-    return parsed
-
-
 def _host_memory(text: str) -> int:
     if not text.endswith("%"):
         return limit(text)
@@ -90,21 +81,21 @@ def _checkpoint(text: str) -> int:
     raise ValueError("give checkpoint")
 
 
+_no_limit = partial(or_word, "none", 0, hint=", or none")
+_percent = f"1 to {UNLIMITED} percent"
 TERMS: Mapping[str, Term] = {
-    "memory-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
-    "host-memory-limit": Term(LARGEST, "a number of bytes", _or_none(_host_memory, 0)),
-    "neighbour-limit": Term(LARGEST, "a number of bytes", _or_none(limit_or_off, 0)),
-    "compute-limit": Term(
-        UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, UNLIMITED)),
-    "compute-request": Term(
-        UNLIMITED, f"1 to {UNLIMITED} percent", _or_none(share, 0)),
+    "memory-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
+    "host-memory-limit": Term(LARGEST, "a number of bytes", _no_limit(_host_memory)),
+    "neighbour-limit": Term(LARGEST, "a number of bytes", _no_limit(limit_or_off)),
+    "compute-limit": Term(UNLIMITED, _percent, or_word("none", UNLIMITED, share, ", or none")),
+    "compute-request": Term(UNLIMITED, _percent, _no_limit(share)),
     "priority": Term(
         max(PRIORITIES.values()),
         ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), priority),
     "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", weight),
     "suspended": Term(1, "1", lambda text: int(switch(text))),
-    "unshared": Term(1, "1 (checkpoint)", _or_none(_checkpoint, 0)),
-    "disk-limit": Term(LARGEST, "a number of bytes", _or_none(limit, 0)),
+    "unshared": Term(1, "1 (checkpoint)", _no_limit(_checkpoint)),
+    "disk-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
 }
 
 
