@@ -466,7 +466,7 @@ uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order 
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     pthread_mutex_lock(&memory_lock);
-    uint64_t loan = swap_forget_borrowed(client, order), copied;
+    uint64_t loan = swap_forget_borrowed(client, order);
     uint64_t surplus = client->borrowed > loan ? client->borrowed - loan : 0;
     pthread_mutex_unlock(&memory_lock);
     if (surplus == 0)
@@ -475,17 +475,14 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     LOCKED(memory_lock);
     surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* may have shrunk */
     /* These bytes count as host memory until they have moved, and so do their new places. Within
-     * the order's allowance the host has room for them once. The lock is released meanwhile, so
-     * reports of other threads must count them. */
+     * the order's allowance the host has room for them once. The lock is released meanwhile:
+     * reports of other threads must count them, and the program may free them (peer.c). */
     client->memory.host -= surplus;
     client->returning = surplus;
     tier_host.room(client, surplus);
     while (ready && client->borrowed > loan
-           && (copied = copy_borrowed(client, client->borrowed - loan, order->host)) > 0) {
+           && copy_borrowed(client, client->borrowed - loan, order->host) > 0)
         swap_forget_borrowed(client, order);
-        client->memory.host += copied;
-        client->returning -= copied;
-    }
     tier_host.room(client, 0);
     client->memory.host += client->returning;
     client->returning = 0;

@@ -88,12 +88,6 @@ static CUresult map(struct client *client, size_t size, struct place *place)
     return result;
 }
 
-static void count(struct client *client, uint64_t bytes)
-{
-    client->memory.host += bytes;
-    client->borrowed += bytes;
-}
-
 /* Borrowed bytes count in memory.host, so empty slabs are released first to stay within
  * `allowance`. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
@@ -112,7 +106,8 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
         client->loan = client->borrowed;     /* no further attempts for this order */
         return false;
     }
-    count(client, size);
+    client->memory.host += size;
+    client->borrowed += size;
     host_placed(client, size);
     return true;
 }
@@ -127,7 +122,10 @@ static void give(struct client *client, size_t size, struct place *place)
         result = REAL(cuMemAddressFree)(place->peer.address, size);
     if (result != CUDA_SUCCESS)
         debug("memory of another GPU is not given back: error %d", (int)result);
-    count(client, -(uint64_t)size);
+    uint64_t returned = size < client->returning ? size : client->returning;
+    client->returning -= returned;
+    client->memory.host -= size - returned;
+    client->borrowed -= size;
 }
 
 static CUresult out(struct place *place, CUdeviceptr address, size_t offset, size_t size,

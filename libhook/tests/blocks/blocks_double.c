@@ -40,6 +40,7 @@ SEEN unsigned wrong_states;          /* waits during which states and `resident`
 SEEN int freed_meanwhile = -1;       /* is freed when somebody waits next */
 SEEN unsigned registers = -1u;       /* so many slabs are registered, and no more */
 SEEN int freed_by_refusal = -1;      /* is freed during a refusal, if it keeps no place by then */
+SEEN unsigned freed_by_growth;       /* so many blocks from the end are freed while a slab is made */
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
 const struct tier tier_disk;         /* no block moves on to a file here */
 static struct client one = { .turns = 1 };
@@ -185,7 +186,17 @@ bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 void client_update(struct client *client) { (void)client; }
 void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
 void host_allocate(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
-void host_memory_fill(char *memory, size_t size) { (void)memory, (void)size; }
+void host_memory_fill(char *memory, size_t size)
+{
+    (void)memory, (void)size;
+    pthread_mutex_lock(&memory_lock);
+    for (unsigned i = MOST; i-- > 0 && freed_by_growth > 0;)
+        if (allocations[i] != 0) {
+            free_one(i);
+            freed_by_growth--;
+        }
+    pthread_mutex_unlock(&memory_lock);
+}
 bool host_memory_register(char *memory, size_t size)
 {
     (void)memory, (void)size;

@@ -240,3 +240,15 @@ def test_blocks_that_return_from_another_gpu_do_not_count_as_mapped(
     assert program.figure("waits") > before
     assert program.figure("wrong_states") == 0
     assert program.c.searches_are_right()
+
+
+def test_return_from_another_gpu_succeeds_while_the_program_frees_borrowed_blocks(
+        built: Path, tmp_path: Path) -> None:
+    program = Program(built, tmp_path, 200)     # a slab has 64
+    program.allocates()
+    program.c.borrow(c_uint(200))
+    program.leaves_at_once()
+    freed = c_uint.in_dll(program.c, "freed_by_growth")
+    freed.value = 100
+    assert program.c.return_borrowed(c_uint(200)) == 0
+    assert freed.value == 0
