@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from nvshared.hook.protocol import ReportRecord, Type, encode_report
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type, encode_report
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
+from tests.integration.commander import Commander
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
+from tests.integration.test_own_memory import Program
+from tests.integration.test_writeback import hears, move, stop, until
 
 LINKED = {"NVSHARE_SIM_NVLINK": "1"}
 CAPACITY = 60 * MIB                     # of each card, as in SETTINGS
@@ -273,6 +276,40 @@ def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
         start(site, trace="second")
     finish(own or [on_second(site, seed) for seed in (7, 8)])
     finish(programs)
+
+
+ONE_BLOCK = '''
+address = allocate(4 * MIB)
+put(address, b"same" * MIB)
+print(json.dumps("there"), flush=True)
+sys.stdin.readline()
+assert get(address, 4 * MIB) == b"same" * MIB
+'''
+
+
+def test_copy_to_the_lender_that_fails_at_its_end_keeps_no_memory_there(site: Site) -> None:
+    site.environment |= {"NVSHARE_SIM_FAIL": "cuEventSynchronize:1", **LINKED}
+    site.socket.parent.mkdir()
+    commander = Commander(site.socket, CAPACITY, CAPACITY, seed=1, refuses=0, lender=site.uuids[1])
+    one = Program(site, ONE_BLOCK)
+    hook = until(commander, lambda hook: hook.wants)
+    hook.running, hook.room = True, CAPACITY
+    move(commander, Type.LOAD, CAPACITY)
+    commander.send(hook, OrderRecord(Type.RUN))
+    assert hears(commander, one) == "there"
+    stop(commander)
+    commander.ending = True             # it would take the error for a fault
+    assert move(commander, Type.EVICT, loan=CAPACITY).flags == Flag.DRIVER_ERROR
+    assert hook.memory.resident > 0
+    assert hook.memory.host == 0
+    assert not move(commander, Type.EVICT, loan=CAPACITY).flags
+    assert hook.memory.resident == hook.borrowed == 0
+    hook.room = CAPACITY
+    move(commander, Type.LOAD, CAPACITY)
+    commander.send(hook, OrderRecord(Type.RUN))
+    one.go_on()
+    one.ends_well()
+    commander.close()
 
 
 @pytest.mark.parametrize("failure", [

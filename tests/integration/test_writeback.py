@@ -157,12 +157,14 @@ def commander(site: Site) -> Iterator[Commander]:
 
 
 def move(
-    commander: Commander, kind: Type, room: int = 0, *, writeback: int = 0, host: int = 1 << 40
+    commander: Commander, kind: Type, room: int = 0, *, writeback: int = 0, host: int = 1 << 40,
+    loan: int = 0,
 ) -> ReportRecord:
     """Has the only program do so. Returns its answer."""
     (hook,) = commander.hooks
     flags = Flag.KEEP if writeback else Flag(0)
-    commander.move(hook, OrderRecord(kind, flags, room=room, host=host, writeback=writeback))
+    commander.move(hook, OrderRecord(
+        kind, flags, room=room, host=host, writeback=writeback, loan=loan, lender=commander.lender))
     while hook.moves:
         commander.receive(1)
     assert commander.heard is not None

@@ -275,18 +275,14 @@ static bool departure_copy(struct departure *departure, struct block *block)
     }
     enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
                                         order);
-    if (started == NOT_STARTED && block->place.tier == &tier_peer) {
-        block->writing_back = false;
-        block_give_place(block);     /* it is chosen again, and goes to the host */
-        keep_victim(block);
-        return true;
-    }
     if (started != STARTED) {
+        /* A block that the other GPU has refused is chosen again, and is evicted to the host. */
+        bool refused = started == NOT_STARTED && block->place.tier == NULL;
         block->writing_back = false;
-        departure->progress.failed |= started == NOT_STARTED;
+        departure->progress.failed |= started == NOT_STARTED && !refused;
         departure->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
         keep_victim(block);
-        return false;
+        return refused;
     }
     if (departure->line.count == pipeline_depth(order))
         pipeline_complete(client, &departure->line);

@@ -118,14 +118,21 @@ static enum settled settle(struct block *block)
         ? SETTLED : block->place.tier->settle(&block->place, block->address);
 }
 
-/* A copy to or from the block's place has failed: the next one takes another way, if there is one. */
+/* A copy between the block and another GPU has failed: gives up its place there, if the bytes are
+ * elsewhere, too. Releases and retakes memory_lock. */
 static void avoid(struct client *client, struct block *block)
 {
     if (block->zero || block->place.tier != &tier_peer)
         return;
     if (block->state == BLOCK_EVICTING)
         peer_failed(client);
-    else if (block->copy.tier != NULL)
+    /* If only the wait has failed, the copy may still use the place. */
+    pthread_mutex_unlock(&memory_lock);
+    bool ended = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    if (ended && block->state == BLOCK_EVICTING)
+        block_give_place(block);
+    else if (ended && block->copy.tier != NULL)
         block_return_place(block);
 }
 
