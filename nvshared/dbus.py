@@ -3,7 +3,7 @@
 
 dbus-next does the encoding. Its package imports asyncio and TLS for clients that are not used here,
 which would take nvsharectl longer than a call of the daemon. So its __init__.py is not run, and its
-modules are imported one by one. Only this module and objects.py use private names of dbus-next.
+modules are imported one by one. Only this module and bus/dispatch.py use its private names.
 
 https://dbus.freedesktop.org/doc/dbus-specification.html
 """
@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -119,6 +119,15 @@ def marshalled(signature: str, *values: Any) -> bytes:
     block.marshall()
     block.writers.clear()               # they refer to the block: break the reference cycle
     return bytes(block.buffer)
+
+
+def array(entries: Iterable[bytes]) -> bytes:
+    """Marshals a body that is one array, from marshalled entries aligned to eight bytes."""
+    out = bytearray(8)
+    for entry in entries:
+        out += bytes(-len(out) % 8) + entry
+    struct.pack_into("<I", out, 0, len(out) - 8)
+    return bytes(out)
 
 
 def pack(message: Message, serial: int) -> bytes:

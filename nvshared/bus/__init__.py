@@ -5,10 +5,10 @@
     …
     await publication.close()
 
-manager.py, gpu.py, client.py and logcontrol.py have the service objects, declared as dbus-next
-requires; interface.py adds the permission that a method needs and how property changes are
-announced. connection.py is the transport. dispatch.py answers the calls that authority.py permits,
-with the objects in objects.py, which also announces changes. publication.py creates them all.
+services.py has the service objects, declared as dbus-next requires; interface.py adds the
+permission that a method needs and how property changes are announced. connection.py is the
+transport. dispatch.py answers the calls that authority.py permits, and announces changes.
+publication.py creates them all.
 """
 
 from nvshared import dbus  # noqa: F401, isort: skip (first: it keeps dbus-next's package empty)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dispatches method calls: from the received call to its reply.
+"""The objects on the bus: answers method calls and announces changes.
 
-The dispatcher finds the object and method, compares the types of the arguments, authorises the
-caller, unmarshals the arguments, runs the method, and sends the reply: the result, or the D-Bus
+This is dbus-next's message bus, with its faults corrected: it sends InterfacesAdded from the wrong
+path, matches children by a part of their path, and reads all properties of all objects at once.
+connection.py owns the socket, so the objects outlive a restart of the bus.
+
+A call's path to its reply: find the object and method, compare the types of the arguments,
+authorise the caller, unmarshal the arguments, run the method, and send the result, or the D-Bus
 error of an NvshareError. For a fault of our own the reply is one sentence; the traceback goes to
 the log alone.
 
@@ -10,6 +14,16 @@ Each call is a task, so a call that waits for polkit delays no other. Tasks star
 which the calls arrived. Each caller may have CALLS_EACH pending calls; more are refused. A call is
 pending until its reply is written to the bus, and one large reply is sent at a time: so a slow bus,
 or many callers at once, cost the daemon no memory.
+
+Changes of properties are coalesced. Code that changed something calls `changed` with the interface.
+Up to COALESCE later the properties are compared with the values announced last, and one
+PropertiesChanged carries the difference. So an unchanged value is never announced, and a GPU with
+a hundred hand-overs in a second sends ten signals.
+
+Anybody on the machine may call GetManagedObjects at any rate. So its reply is collected in slices,
+between which the event loop serves the clients' sockets. Calls that arrived before a collection
+began share its result; a later call waits for the next collection. After each collection there is a
+pause of SHARE - 1 times its duration, which is not noticeable on a machine with few clients.
 """
 
 import asyncio
@@ -21,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from dbus_next import introspection
 from dbus_next.constants import ErrorType, MessageFlag
 from dbus_next.errors import DBusError
 from dbus_next.message import Message
@@ -30,8 +45,7 @@ from dbus_next.service import ServiceInterface
 from nvshared.bus.authority import Caller, Checks, caller
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.interface import ANYONE, Interface
-from nvshared.bus.objects import Objects
-from nvshared.dbus import BusError, Received, WireError, marshalled
+from nvshared.dbus import SYSTEM_BUS, BusError, Received, WireError, array, marshalled
 from nvshared.errors import InvalidArgs, NotRunning, NvshareError
 from nvshared.lanes import Run
 from nvshared.names import MANAGER_PATH
@@ -42,55 +56,57 @@ PATIENCE = 1.0                          # seconds for pending calls to end on cl
 CALLS_EACH = 64                         # pending calls of one caller at most
 LARGE = 1 << 16                         # bytes; of larger replies one is sent at a time
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
+COALESCE = 0.1                          # seconds between two announcements at least
+SLICE = 0.000_25                        # seconds of work until the event loop runs other tasks
+SHARE = 5                               # collections take at most 1/SHARE of the time
+
+OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
+PROPERTIES = "org.freedesktop.DBus.Properties"
 
 
 class _Reply:
-    """Stands in for dbus-next's sender and keeps the reply or the error of a call."""
+    """Stands in for dbus-next's sender and keeps the reply of a call."""
 
-    def __init__(self) -> None:
-        self._message: Message | None = None
-        self._error: Exception | None = None
+    message: Message
 
     def __call__(self, message: Message) -> None:
-        self._message = message
-
-    def returns(self, message: Message, signature: str, body: list[Any] | bytes) -> None:
-        """Sets the reply: a list of values, or a marshalled body."""
-        self._message = Message.new_method_return(message, signature)
-        self._message.body = cast(list[Any], body)
+        self.message = message
 
     def send_error(self, error: Exception) -> None:
-        """Sets the error that the call is answered with."""
-        self._error = error
-
-    def result(self) -> Message:
-        """The reply with a marshalled body. Raises the error if one was sent."""
-        if self._error is not None:
-            raise self._error
-        assert self._message is not None
-        body: Any = self._message.body
-        if not isinstance(body, bytes):
-            self._message.body = cast(list[Any], marshalled(self._message.signature, *body))
-        return self._message
+        raise error
 
 
 Handler = Callable[[Message, _Reply], Awaitable[None]]
 
 
-class Bus(Objects):
+class Bus(BaseMessageBus):
     """The exported objects; answers the method calls that arrive over the connection."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], run: Run, *, polkit: bool) -> None:
-        super().__init__(refresh)
+        """`refresh` is called before all objects are collected."""
+        super().__init__(SYSTEM_BUS)    # never used
+        self._refresh = refresh
         self._run = run
         self._polkit = polkit
+        self._connection: BusConnection | None = None
         self._checks: Checks | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._of_caller: Counter[str] = Counter()
         self._large = asyncio.Lock()    # held while a large reply is sent
+        self._announced: dict[Interface, dict[str, Any]] = {}
+        self._dirty: dict[Interface, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = float("-inf")
+        self._next: asyncio.Task[bytes] | None = None       # the next collection
+        self._collecting = asyncio.Lock()
+        self._not_before = 0.0
+
+    def _setup_socket(self) -> None:
+        """Does nothing: connection.py owns the socket."""
 
     def attach(self, connection: BusConnection | None) -> None:
-        super().attach(connection)
+        """Sets the connection that signals are sent over; None: signals are dropped."""
+        self._connection = connection
         if connection is not None and self._polkit:
             self._checks = Checks(connection, self._run)
 
@@ -139,6 +155,7 @@ class Bus(Objects):
                 self._large.release()
 
     async def _outcome(self, received: Received) -> Message:
+        """The reply with a marshalled body, or with an error."""
         message, reply = received.message, _Reply()
         try:
             handler = BaseMessageBus._find_message_handler(self, message)
@@ -147,7 +164,10 @@ class Bus(Objects):
             message.body = cast(list[Any], received)    # unmarshalled once the caller is authorised
             if inspect.isawaitable(running := handler(message, reply)):
                 await running
-            return reply.result()
+            body: Any = reply.message.body
+            if not isinstance(body, bytes):
+                reply.message.body = cast(list[Any], marshalled(reply.message.signature, *body))
+            return reply.message
         except NvshareError as error:
             return _refusal(message, error)
         except DBusError as error:
@@ -162,8 +182,8 @@ class Bus(Objects):
         path, interface = str(message.path), message.interface
         found = {one.name: one for one in self._path_exports.get(path, ())}
         if not found and not self._children(path):
-            said = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
-            return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {said}")
+            quoted = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
+            return BusError(ErrorType.UNKNOWN_OBJECT, f"there is no object at {quoted}")
         if interface not in found:
             return BusError(ErrorType.UNKNOWN_INTERFACE, f"{path} has no interface {interface!r}")
         for method in ServiceInterface._get_methods(found[interface]):
@@ -175,7 +195,7 @@ class Bus(Objects):
             ErrorType.UNKNOWN_METHOD, f"{interface} has no method {message.member!r}")
 
     def _make_method_handler(self, interface: Interface, method: Any) -> Handler:
-        async def handle(message: Message, reply: _Reply) -> None:
+        async def handle(message: Message, send: _Reply) -> None:
             if method.action is not ANYONE and not method.itself:
                 await caller.get().authorise(method.action)
             result = method.fn(interface, *_arguments(message))
@@ -183,11 +203,11 @@ class Bus(Objects):
                 result = await result
             if not isinstance(result, bytes):   # bytes: the body is marshalled already
                 result, _ = ServiceInterface._fn_result_to_body(result, method.out_signature_tree)
-            reply.returns(message, method.out_signature, result)
+            send(_returns(message, method.out_signature, result))
 
         return handle
 
-    async def _default_properties_handler(self, message: Message, reply: _Reply) -> None:
+    async def _default_properties_handler(self, message: Message, send: _Reply) -> None:
         if message.path not in self._path_exports:
             raise self._missing(message)
         interfaces = self._path_exports[message.path]
@@ -210,22 +230,152 @@ class Bus(Objects):
             await interface.refresh()
         if chosen and message.member == "GetAll":
             values = {name: value for one in chosen for name, value in one.values().items()}
-            reply.returns(message, "a{sv}", [values])
+            send(_returns(message, "a{sv}", [values]))
             return
-        BaseMessageBus._default_properties_handler(self, message, reply)
+        BaseMessageBus._default_properties_handler(self, message, send)
 
-    async def _default_get_managed_objects_handler(self, message: Message, reply: _Reply) -> None:
+    async def _default_get_managed_objects_handler(self, message: Message, send: _Reply) -> None:
         if message.path != MANAGER_PATH:
             raise BusError(ErrorType.UNKNOWN_INTERFACE, f"the object manager is {MANAGER_PATH}")
-        reply.returns(message, "a{oa{sa{sv}}}", await self.everything())
+        send(_returns(message, "a{oa{sa{sv}}}", await self.everything()))
 
-    def _default_get_machine_id_handler(self, message: Message, reply: _Reply) -> None:
+    def _default_get_machine_id_handler(self, message: Message, send: _Reply) -> None:
         """Replaces dbus-next's handler, which fails on the second call."""
         try:
-            reply.returns(message, "s", [Path("/etc/machine-id").read_text().strip()])
+            send(_returns(message, "s", [Path("/etc/machine-id").read_text().strip()]))
         except OSError as error:
             raise NvshareError(
                 f"this machine has no id: {error}", "run systemd-machine-id-setup") from error
+
+    def export(self, path: str, interface: Interface) -> None:  # type: ignore[override]
+        interface.path = path
+        self._announced[interface] = interface.announced()
+        super().export(path, interface)
+
+    def unexport(self, path: str, interface: Any = None) -> None:
+        for one in self._path_exports[path]:
+            self._announced.pop(one)
+            self._dirty.pop(one, None)
+        super().unexport(path, interface)
+
+    def changed(self, interface: Interface) -> None:
+        """Schedules a comparison of the interface's properties, which announces changes."""
+        if interface not in self._announced:
+            return
+        self._dirty[interface] = None
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._last + COALESCE), self.announce)
+
+    def announce(self, seconds: float = SLICE) -> None:
+        """Announces pending changes for up to `seconds`, and schedules the rest."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._last = loop.time()
+        end = loop.time() + seconds
+        while self._dirty and loop.time() < end:
+            interface = next(iter(self._dirty))
+            del self._dirty[interface]
+            self._announce(interface)
+        if self._dirty:
+            self._timer = loop.call_later(0, self.announce)
+
+    async def everything(self) -> bytes:
+        """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
+        if self._next is None:
+            # A task of its own: the first caller may be cancelled while others wait for the result.
+            self._next = asyncio.get_running_loop().create_task(self._collect_next())
+        return await asyncio.shield(self._next)
+
+    async def _collect_next(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        async with self._collecting:
+            await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+            self._next = None           # calls from now on wait for the next collection
+            await self._refresh()
+            body, spent = await self._collect()
+            self._not_before = loop.time() + (SHARE - 1) * spent
+            return body
+
+    async def _collect(self) -> tuple[bytes, float]:
+        """The marshalled objects, and the seconds of work that collecting them took."""
+        loop = asyncio.get_running_loop()
+        found = []
+        spent, began = 0.0, loop.time()
+        for path in filter(_managed, tuple(self._path_exports)):
+            if (now := loop.time()) - began > SLICE:
+                spent += now - began
+                await asyncio.sleep(0)
+                began = loop.time()
+            if path in self._path_exports:      # it may have been unexported meanwhile
+                found.append(self._described(path))
+        return array(found), spent + loop.time() - began
+
+    def _described(self, path: str) -> bytes:
+        """An object with its interfaces and their properties, as a marshalled {oa{sa{sv}}}."""
+        interfaces = {one.name: one.values() for one in self._path_exports[path]}
+        return marshalled("(oa{sa{sv}})", [path, interfaces])
+
+    def _has_interface(self, interface: ServiceInterface) -> bool:
+        """False: an interface belongs to one object, so no other path still exports it."""
+        return False
+
+    def _emit_interface_added(self, path: str, interface: Interface) -> None:
+        if _managed(path) and self._connection is not None:
+            body = [path, {interface.name: interface.values()}]     # values at this time
+            self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
+
+    def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
+        if _managed(path):
+            body = [path, removed_interfaces]
+            self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesRemoved", "oas", body)
+
+    def _interface_signal_notify(
+        self, interface: Interface, interface_name: str, member: str, signature: str,
+        body: list[Any], unix_fds: object = None,
+    ) -> None:
+        self._signal(interface.path, interface_name, member, signature, body)
+
+    def _introspect_export_path(self, path: str) -> introspection.Node:
+        node = introspection.Node.default()
+        # dbus-next shows ObjectManager at every path; only MANAGER_PATH has it.
+        node.interfaces = [
+            one for one in node.interfaces if one.name != OBJECT_MANAGER or path == MANAGER_PATH
+        ]
+        node.interfaces += [one.introspect() for one in self._path_exports.get(path, ())]
+        node.nodes = [introspection.Node(name) for name in self._children(path)]
+        return node
+
+    def _children(self, path: str) -> list[str]:
+        """Names of the nodes directly below a path."""
+        start = path.rstrip("/") + "/"
+        return sorted({
+            other[len(start):].split("/", 1)[0]
+            for other in self._path_exports if other.startswith(start) and other != start
+        })
+
+    def _announce(self, interface: Interface) -> None:
+        """Announces the properties of an interface that differ from the last announcement."""
+        before, now = self._announced[interface], interface.announced()
+        changed = [name for name, value in now.items() if value != before[name]]
+        self._announced[interface] = now
+        if changed:
+            body = [interface.name, interface.values(changed), []]
+            self._signal(interface.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", body)
+
+    def _signal(
+        self, path: str, interface: str, member: str, signature: str, body: list[Any]
+    ) -> None:
+        """Queues a signal; the message is made later, as the caller may be in a hand-over."""
+        if self._connection is not None:
+            self._connection.post(partial(
+                Message.new_signal, path, interface, member, signature, body))
+
+
+def _managed(path: str) -> bool:
+    return path.startswith(MANAGER_PATH + "/")
 
 
 def _arguments(message: Message) -> list[Any]:
@@ -233,6 +383,13 @@ def _arguments(message: Message) -> list[Any]:
         return cast(Received, message.body).values()
     except WireError as error:
         raise InvalidArgs(f"the arguments of {message.member} cannot be read: {error}") from error
+
+
+def _returns(message: Message, signature: str, body: list[Any] | bytes) -> Message:
+    """The reply with these values, or with a marshalled body."""
+    reply = Message.new_method_return(message, signature)
+    reply.body = cast(list[Any], body)
+    return reply
 
 
 def _refusal(message: Message, error: NvshareError) -> Message:

@@ -5,7 +5,7 @@
         @method("SetTQ", action=ACTION_SET_TQ)
         def set_tq(self, seconds: "u") -> None: ...
 
-        TQ = read_only("TQ", "u", lambda self: self._settings.tq)
+        TQ = announced("u", "settings.tq")
 
         @signal("TurnStarted", "client")
         def turn_started(self, client: str) -> "o": ...
@@ -16,15 +16,19 @@ dispatch.py checks the permission before the method runs.
 dbus/*.xml declares and describes the same members; a test compares it with the classes.
 """
 
-import struct
+import math
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 from dbus_next import introspection, service
 from dbus_next.constants import PropertyAccess
 from dbus_next.signature import Variant
+
+from nvshared.names import UNKNOWN
 
 ANYONE = ""                             # the action of a method that anybody may call
 
@@ -49,7 +53,8 @@ def method(
         declared = service.method(name)(function)
         member = declared.__dict__["__DBUS_METHOD"]
         member.action, member.itself = action, itself
-        _name(member.introspection.out_args, results)
+        for argument, result in zip(member.introspection.out_args, results.split(), strict=True):
+            argument.name = result
         return declared
 
     return declare
@@ -61,40 +66,39 @@ def signal(name: str, carries: str) -> Callable[[Any], Any]:
     def declare(function: Any) -> Any:
         declared = service.signal(name)(function)
         arguments = declared.__dict__["__DBUS_SIGNAL"].introspection.args
-        _name(arguments, carries)
-        for argument in arguments:
-            argument.direction = None   # arguments of a signal have no direction
+        for argument, value in zip(arguments, carries.split(), strict=True):
+            argument.name, argument.direction = value, None     # a signal's have no direction
         return declared
 
     return declare
 
 
-def dbus_property(
-    emits: Emits = Emits.VALUE, *, access: PropertyAccess = PropertyAccess.READ,
-    action: str | None = None,
-) -> Callable[[Any], Any]:
-    """Declares a property; `action` permits writing it."""
-
-    def declare(function: Any) -> Any:
-        declared = service.dbus_property(access)(function)
-        declared.set_options(declared.options | {"emits": emits, "action": action})
-        return declared
-
-    return declare
-
-
-def read_only(
-    name: str, signature: str, read: Callable[[Any], Any], emits: Emits = Emits.VALUE
+def declare_property(
+    emits: Emits, signature: str, source: str | Callable[[Any], Any],
+    write: Callable[[Any, Any], None] | None = None, action: str | None = None,
 ) -> Any:
-    """Declares a read-only property; `read` returns its value from the interface object."""
-    read.__name__ = name
+    """Declares a property with the name of the class attribute.
+
+    `source`: the value's path from the interface object, or a function of that object. The value
+    None is unknown: NaN or UNKNOWN on the bus. `action` permits `write`; None: it is read-only.
+    """
+    find = attrgetter(source) if isinstance(source, str) else source
+    unknown = math.nan if signature == "d" else UNKNOWN
+
+    def read(interface: Any) -> Any:
+        value = find(interface)
+        return unknown if value is None else value
+
     read.__annotations__ = {"return": signature}
-    return dbus_property(emits)(read)
+    access = PropertyAccess.READ if write is None else PropertyAccess.READWRITE
+    declared = service.dbus_property(access)(read)
+    declared.options |= {"emits": emits, "action": action}
+    return declared if write is None else declared.setter(write)
 
 
-def _name(arguments: list[Any], names: str) -> None:
-    for argument, name in zip(arguments, names.split(), strict=True):
-        argument.name = name
+announced = partial(declare_property, Emits.VALUE)
+unannounced = partial(declare_property, Emits.NOTHING)
+constant = partial(declare_property, Emits.CONST)
 
 
 class _Property(introspection.Property):
@@ -117,6 +121,15 @@ class Interface(service.ServiceInterface):
     properties: dict[str, Any]
     _found: ClassVar[dict[str, Any]]    # the attributes that dbus-next's __init__ sets, per class
 
+    def __init_subclass__(cls) -> None:
+        for name, member in vars(cls).items():
+            if isinstance(member, service._Property):
+                for function in filter(None, (member.prop_getter, member.prop_setter)):
+                    function.__name__ = name
+                member.name = name
+                member.introspection = _Property(name, member.signature, member.access)
+                member.introspection.emits = member.options["emits"]
+
     def __init__(self, name: str) -> None:
         if "_found" not in vars(type(self)):
             super().__init__(name)
@@ -125,15 +138,6 @@ class Interface(service.ServiceInterface):
             type(self)._found = dict(vars(self))
         # dbus-next's __init__ would inspect the class for each object: 0.3 ms for each client.
         vars(self).update(type(self)._found, _ServiceInterface__buses=set())
-
-    def introspect(self) -> introspection.Interface:
-        described = super().introspect()
-        described.properties = []
-        for name, member in self.properties.items():
-            shown = _Property(name, member.signature, member.access)
-            shown.emits = member.options["emits"]
-            described.properties.append(shown)
-        return described
 
     async def refresh(self) -> None:
         """Called before a caller reads properties, to update their values."""
@@ -149,12 +153,3 @@ class Interface(service.ServiceInterface):
         """The current values of these properties; of all by default."""
         members = (self.properties[name] for name in names or self.properties)
         return {one.name: Variant(one.type, one.prop_getter(self)) for one in members}
-
-
-def array(entries: Iterable[bytes]) -> bytes:
-    """Marshals a body that is one array, from marshalled entries aligned to eight bytes."""
-    out = bytearray(8)
-    for entry in entries:
-        out += bytes(-len(out) % 8) + entry
-    struct.pack_into("<I", out, 0, len(out) - 8)
-    return bytes(out)

@@ -11,12 +11,15 @@ from collections.abc import Callable
 
 from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
-from nvshared.bus.client import ClientInterface
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import Bus
-from nvshared.bus.gpu import GPUInterface, StatisticsInterface
-from nvshared.bus.logcontrol import LogControl
-from nvshared.bus.manager import ManagerInterface
+from nvshared.bus.services import (
+    ClientInterface,
+    GPUInterface,
+    LogControl,
+    ManagerInterface,
+    StatisticsInterface,
+)
 from nvshared.dbus import BUS, BusError, locate
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History

@@ -4,7 +4,7 @@
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.bus.manager import rows
+from nvshared.bus.services import rows
 from nvshared.dbus import marshalled
 from nvshared.names import client_path
 from nvshared.sharing.manager import Manager

@@ -18,8 +18,7 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from nvshared.bus import Publication
-from nvshared.bus.dispatch import CALLS_EACH
-from nvshared.bus.objects import Objects
+from nvshared.bus.dispatch import CALLS_EACH, Bus
 from nvshared.errors import ConfigError
 from nvshared.names import (
     BUS_NAME,
@@ -290,7 +289,7 @@ async def test_caller_beyond_its_open_calls_is_refused_and_no_other_caller(
     manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = asyncio.Event()
-    monkeypatch.setattr(Objects, "_collect", _held(Objects._collect, hold))
+    monkeypatch.setattr(Bus, "_collect", _held(Bus._collect, hold))
     question = ("GetManagedObjects",)
     interface = "org.freedesktop.DBus.ObjectManager"
     calls = [
@@ -308,9 +307,9 @@ async def test_caller_beyond_its_open_calls_is_refused_and_no_other_caller(
 
 
 def _held(
-    make: Callable[[Objects], Awaitable[tuple[bytes, float]]], hold: asyncio.Event
-) -> Callable[[Objects], Awaitable[tuple[bytes, float]]]:
-    async def waits(self: Objects) -> tuple[bytes, float]:
+    make: Callable[[Bus], Awaitable[tuple[bytes, float]]], hold: asyncio.Event
+) -> Callable[[Bus], Awaitable[tuple[bytes, float]]]:
+    async def waits(self: Bus) -> tuple[bytes, float]:
         await hold.wait()
         return await make(self)
 
@@ -345,14 +344,14 @@ async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
-    make = Objects._collect
+    make = Bus._collect
 
-    async def counted(self: Objects) -> tuple[bytes, float]:
+    async def counted(self: Bus) -> tuple[bytes, float]:
         nonlocal made
         made += 1
         return await make(self)
 
-    monkeypatch.setattr(Objects, "_collect", counted)
+    monkeypatch.setattr(Bus, "_collect", counted)
     interface = "org.freedesktop.DBus.ObjectManager"
     answers = await asyncio.gather(
         *(other.result("GetManagedObjects", interface=interface) for _ in range(20))
@@ -369,22 +368,22 @@ async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
 async def test_getmanagedobjects_omits_clients_that_leave_meanwhile(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvshared.bus.objects.SLICE", -1.0)      # a pause after each object
+    monkeypatch.setattr("nvshared.bus.dispatch.SLICE", -1.0)      # a pause after each object
     clients = [a_client(manager, manager.gpus[0]) for _ in range(5)]
     call = asyncio.ensure_future(
         other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager")
     )
     gone = 0
-    described = Objects._described
+    described = Bus._described
 
-    def describing(self: Objects, path: str) -> bytes:
+    def describing(self: Bus, path: str) -> bytes:
         nonlocal gone
         if path == client_path(clients[1].id) and not gone:
             gone = clients[3].id
             manager.gpus[0].leave(clients[3])
         return described(self, path)
 
-    monkeypatch.setattr(Objects, "_described", describing)
+    monkeypatch.setattr(Bus, "_described", describing)
     found = await call
     kept = {client_path(one.id) for one in clients if one.id != gone}
     assert gone

@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service objects: manager, GPUs and clients, and the daemon's log level.
+
+dbus/*.xml describes their members.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import lru_cache
+from typing import Any
+
+from nvshared import __version__, names
+from nvshared.bus.authority import Caller, caller
+from nvshared.bus.interface import (
+    ANYONE,
+    Interface,
+    announced,
+    constant,
+    method,
+    signal,
+    unannounced,
+)
+from nvshared.dbus import array, marshalled
+from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU, NvshareError
+from nvshared.history import Asked, Found, History
+from nvshared.machine import peer
+from nvshared.machine.peer import printable
+from nvshared.machine.tenant import Kind
+from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
+from nvshared.scheduler.snapshot import Snapshot
+from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.manager import Manager
+from nvshared.sharing.pods import Pod
+from nvshared.sharing.sampler import look
+from nvshared.sharing.tenancy import TenantView
+from nvshared.units import SECOND
+
+logger = logging.getLogger(__name__)
+
+DRAINER_LOOK = 5.0                      # seconds between checks that Drain's caller is present
+DRAINER_LINGER = 10.0                   # seconds that draining goes on afterwards
+
+
+def rows(clients: Iterable[Client]) -> bytes:
+    """Clients as a marshalled a(uuuoa{sv}): there may be thousands, and anybody may call."""
+    return array(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients)
+
+
+@lru_cache(4096)
+def _client(id: int, pid: int, gpu: int) -> bytes:
+    return marshalled("(uuuoa{sv})", [id, pid, gpu, names.client_path(id), {}])
+
+
+def _row(tenant: TenantView) -> list[Any]:
+    terms = [[one.term, one.value, one.pattern, one.place] for one in tenant.terms]
+    return [
+        tenant.name, tenant.programs, tenant.allocated, tenant.resident, tenant.pinned,
+        tenant.held_time, list(tenant.within), terms, {},
+    ]
+
+
+def _used(found: Found) -> bytes:
+    """The marshalled reply of GetHistory, made off the event loop: there may be many rows."""
+    rows = [[row.start * SECOND, row.name, row.user, *row.usage, {}] for row in found.rows]
+    times = [one * SECOND for one in (found.since, found.until, found.step)]
+    return marshalled("ttta(tsstttttttttta{sv})s", *times, rows, found.missing)
+
+
+async def _kept(change: Future[None]) -> None:
+    """Waits until the change is written to the disk. Raises NotKept.
+
+    If the call is cancelled, the change is written all the same.
+    """
+    await asyncio.shield(asyncio.wrap_future(change))
+
+
+async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
+    """Sets a term of a client.
+
+    The program's owner may, within the administrator's terms; other callers need polkit.
+    """
+    who = caller.get()
+    owned = client.peer.is_of(await who.uid())
+    as_owner = owned and not await who.administers() and client.terms.allows(term, value)
+    if not as_owner:
+        await who.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
+    manager.set_terms(client.id, term, value, by_owner=as_owner)
+
+
+async def permit(client: Client) -> None:
+    """Raises NotPermitted unless the caller owns the client's program, or polkit agrees."""
+    who = caller.get()
+    if not client.peer.is_of(await who.uid()):
+        await who.authorise(ACTION_MANAGE_CLIENTS, "")
+
+
+# syslog's level names; Python's logging has fewer levels.
+_LEVELS = {
+    "emerg": logging.CRITICAL,
+    "alert": logging.CRITICAL,
+    "crit": logging.CRITICAL,
+    "err": logging.ERROR,
+    "warning": logging.WARNING,
+    "notice": logging.INFO,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+}
+_WORDS = {level: word for word, level in _LEVELS.items()}       # a level's last name
+
+
+class LogControl(Interface):
+    """The log level, which holds until the daemon ends, and the log's target."""
+
+    def __init__(self) -> None:
+        super().__init__(names.LOG_CONTROL_INTERFACE)
+
+    def _level(self) -> str:
+        level = logging.getLogger().getEffectiveLevel()
+        return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
+
+    def _set_level(self, word: "s") -> None:
+        if word not in _LEVELS:
+            known = ", ".join(_LEVELS)
+            raise InvalidArgs(f"there is no log level {word!r}", f"give one of {known}")
+        logging.getLogger().setLevel(_LEVELS[word])
+
+    LogLevel = unannounced("s", _level, write=_set_level, action=names.ACTION_SET_LOG_LEVEL)
+    LogTarget = unannounced(
+        "s", lambda self: "journal" if "JOURNAL_STREAM" in os.environ else "console")
+    SyslogIdentifier = constant("s", lambda self: "nvshared")
+
+
+class TurnSettings(Interface):
+    """Properties and methods for the quantum and the anti-thrash mode, of all GPUs or of one."""
+
+    def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
+        super().__init__(name)
+        self.manager = manager
+        self.settings = manager if gpu is None else gpu
+        self._index = "" if gpu is None else str(gpu.facts.index)
+
+    TQ = announced("u", "settings.tq")
+    TQUSec = announced("t", "settings.tq_usec")
+    TQAuto = announced("b", "settings.tq_auto")
+    AntiThrash = announced("s", "settings.anti_thrash.value")
+
+    @method("SetTQ", action=names.ACTION_SET_TQ)
+    async def set_tq(self, seconds: "u") -> None:
+        await _kept(self.manager.set_quantum(seconds * SECOND, self._index))
+
+    @method("SetTQUSec", action=names.ACTION_SET_TQ)
+    async def set_tq_usec(self, usec: "t") -> None:
+        await _kept(self.manager.set_quantum(usec, self._index))
+
+    @method("SetTQAuto", action=names.ACTION_SET_TQ)
+    async def set_tq_auto(self) -> None:
+        await _kept(self.manager.set_quantum(None, self._index))
+
+    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    async def set_anti_thrash(self, mode: "s") -> None:
+        await _kept(self.manager.set_anti_thrash(mode, self._index))
+
+
+class GPUInterface(TurnSettings):
+    """A GPU's properties, its sharing settings, its queue and its holders."""
+
+    def __init__(self, manager: Manager, gpu: GPU) -> None:
+        super().__init__(names.GPU_INTERFACE, manager, gpu)
+        self.gpu = gpu
+
+    @signal("TurnStarted", "client")
+    def turn_started(self, client: str) -> "o":
+        return client
+
+    @signal("TurnEnded", "client reason held_usec")
+    def turn_ended(self, client: str, reason: str, held_usec: int) -> "ost":
+        return [client, reason, held_usec]
+
+    Index = constant("u", "gpu.facts.index")
+    UUID = constant("s", "gpu.facts.uuid")
+    Name = constant("s", "gpu.facts.name")
+    PCIBusID = constant("s", "gpu.facts.pci_bus_id")
+    MemoryTotal = constant("t", "gpu.facts.memory_total")
+    MIG = constant("b", "gpu.facts.mig")
+    State = announced("s", "gpu.state")
+    Fault = announced("s", "gpu.fault")
+    Holders = announced("ao", lambda self: [names.client_path(one.id) for one in self.gpu.holders])
+    QueueLength = announced("u", "gpu.queue_length")
+
+    @method("Preempt", action=names.ACTION_MANAGE_CLIENTS)
+    def preempt(self) -> None:
+        self.gpu.preempt()
+
+    @method("ListClients", "clients", action=ANYONE)
+    def list_clients(self) -> "a(uuuoa{sv})":
+        return rows(self.gpu.clients.values())
+
+
+class StatisticsInterface(Interface):
+    """Figures that change all the time, so their changes are not announced."""
+
+    def __init__(self, gpu: GPU) -> None:
+        super().__init__(names.STATISTICS_INTERFACE)
+        self.gpu = gpu
+
+    async def refresh(self) -> None:
+        """Samples NVML now: a GPU without clients is not sampled periodically."""
+        await look([self.gpu])
+
+    @property
+    def _scheduler(self) -> Snapshot:
+        return self.gpu.snapshot()
+
+    Capacity = unannounced("t", "_scheduler.capacity")
+    Free = unannounced("t", lambda self: max(0, self._scheduler.free))
+    Lent = unannounced("t", "gpu.neighbour.lent")
+    Outside = unannounced("t", "gpu.capacity.outside")
+    MemoryUsed = unannounced("t", "gpu.sample.memory_used")
+    Utilization = unannounced("d", "gpu.sample.utilisation")
+    Temperature = unannounced("d", "gpu.sample.temperature")
+    Power = unannounced("d", "gpu.sample.power")
+    Turns = unannounced("t", "_scheduler.counters.turns")
+    BytesIn = unannounced("t", "_scheduler.counters.bytes_in")
+    BytesOut = unannounced("t", "_scheduler.counters.bytes_out")
+    Unshared = unannounced("a(uusts)", lambda self: [
+        [pid, peer.owner(pid), peer.name(pid), size, self.gpu.unsuspendable.get(pid, "")]
+        for pid, size in sorted(self.gpu.strangers.items(), key=lambda one: -one[1])
+    ])
+
+
+class ClientInterface(Interface):
+    """A client's process, tenant and terms, its memory, and its time on the GPU."""
+
+    def __init__(self, manager: Manager, client: Client) -> None:
+        super().__init__(names.CLIENT_INTERFACE)
+        self.manager = manager
+        self.client = client
+
+    MemoryLimit = announced("t", "client.terms.in_force.memory_limit")
+    ComputeLimit = announced("u", "client.terms.in_force.compute_limit")
+    Weight = announced("u", "client.terms.in_force.weight")
+    Suspended = announced("b", "client.terms.in_force.suspended")
+    PID = constant("u", "client.peer.pid")
+    UID = constant("u", "client.peer.uid")
+    GPU = constant("o", lambda self: names.gpu_path(self.client.gpu.facts.index))
+    Name = announced("s", "client.name")
+    Tenant = announced("s", "client.tenant")
+    Gang = unannounced("s", "client.gang")
+    State = announced("s", "client.state")
+    Unparkable = announced("s", "client.unparkable")
+    Moved = unannounced("s", "client.moved")
+    PinReason = announced("s", lambda self: str(self.client.memory.pin_reason))
+    Allocated = unannounced("t", "client.memory.allocated")
+    Resident = unannounced("t", "client.memory.resident")
+    Swapped = unannounced(
+        "t", lambda self: max(0, self.client.memory.allocated - self.client.memory.resident))
+    Borrowed = unannounced("t", "client.memory.borrowed")
+    OnDisk = unannounced("t", "client.memory.disk")
+    Loading = unannounced("t", "client.view.loading")
+    Pinned = unannounced("t", "client.memory.pinned")
+    HeldUSec = unannounced("t", "client.held")
+    WaitedUSec = unannounced("t", "client.waited")
+    WaitingUSec = unannounced("t", "client.waiting")
+    IdleUSec = unannounced("t", "client.idle")
+    ExpectedUSec = unannounced("t", "client.expected")
+    Position = unannounced("u", "client.position")
+    Turns = unannounced("t", "client.view.turns")
+    BytesIn = unannounced("t", "client.view.bytes_in")
+    BytesOut = unannounced("t", "client.view.bytes_out")
+
+    @method("ListTurns", "turns", action=ANYONE)
+    def list_turns(self) -> "a(ttttsa{sv})":
+        return [[*turn, {}] for turn in self.client.turns]
+
+    @method("SetMemoryLimit", action=ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_memory_limit(self, bytes: "t") -> None:
+        await set_term(self.manager, self.client, "memory_limit", bytes)
+
+    @method("SetComputeLimit", action=ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_compute_limit(self, percent: "u") -> None:
+        await set_term(self.manager, self.client, "compute_limit", percent)
+
+    @method("SetWeight", action=ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_weight(self, weight: "u") -> None:
+        await set_term(self.manager, self.client, "weight", weight)
+
+    @method("Suspend", action=ACTION_MANAGE_CLIENTS, itself=True)
+    async def suspend(self) -> None:
+        await set_term(self.manager, self.client, "suspended", True)
+
+    @method("Resume", action=ACTION_MANAGE_CLIENTS, itself=True)
+    async def resume(self) -> None:
+        await set_term(self.manager, self.client, "suspended", False)
+
+
+class ManagerInterface(TurnSettings):
+    """Settings of all GPUs, and calls for a GPU, client or tenant by its name or id."""
+
+    def __init__(self, manager: Manager, history: History | None = None) -> None:
+        super().__init__(names.MANAGER_INTERFACE, manager)
+        self._history = history
+        self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
+
+    @signal("ClientNew", "id client")
+    def client_new(self, id: int, client: str) -> "uo":
+        return [id, client]
+
+    @signal("ClientRemoved", "id client")
+    def client_removed(self, id: int, client: str) -> "uo":
+        return [id, client]
+
+    @signal("ClientStuck", "client state waited_usec details")
+    def client_stuck(self, client: str, state: str, waited_usec: int) -> "osta{sv}":
+        return [client, state, waited_usec, {}]
+
+    Version = constant("s", lambda self: __version__)
+    GPUs = announced(
+        "ao", lambda self: [names.gpu_path(gpu.facts.index) for gpu in self.manager.gpus])
+    Disk = unannounced("s", lambda self: str((self.manager.disk.setting or [""])[0]))
+    DiskSize = unannounced("t", lambda self: (self.manager.disk.setting or (0, 0))[1])
+    DiskUsed = unannounced("t", lambda self: sum(c.memory.disk for c in self.manager.clients))
+    DiskFault = unannounced("s", "manager.disk.fault")
+
+    @method("SetGPUTQ", action=names.ACTION_SET_TQ)
+    async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
+        await _kept(self.manager.set_quantum(seconds * SECOND, self._named(gpu)))
+
+    @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
+    async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
+        await _kept(self.manager.set_quantum(usec, self._named(gpu)))
+
+    @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
+    async def set_gpu_tq_auto(self, gpu: "s") -> None:
+        await _kept(self.manager.set_quantum(None, self._named(gpu)))
+
+    @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
+    async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
+        await _kept(self.manager.set_anti_thrash(mode, self._named(gpu)))
+
+    @method("GetGPU", "path", action=ANYONE)
+    def get_gpu(self, gpu: "s") -> "o":
+        return names.gpu_path(self.manager.gpu(gpu).facts.index)
+
+    @method("ListGPUs", "gpus", action=ANYONE)
+    def list_gpus(self) -> "a(usoa{sv})":
+        return [
+            [gpu.facts.index, gpu.facts.uuid, names.gpu_path(gpu.facts.index), {}]
+            for gpu in self.manager.gpus
+        ]
+
+    @method("ListClients", "clients", action=ANYONE)
+    def list_clients(self) -> "a(uuuoa{sv})":
+        return rows(self.manager.clients)
+
+    @method("GetClientsByPID", "clients", action=ANYONE)
+    async def clients_by_pid(self, pid: "u") -> "ao":
+        wanted = pid or await caller.get().pid()
+        return [names.client_path(client.id) for client in self.manager.clients_by_pid(wanted)]
+
+    @method("SetMemoryLimit", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
+        await self._set_term(client, "memory_limit", bytes)
+
+    @method("SetComputeLimit", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_compute_limit(self, client: "u", percent: "u") -> None:
+        await self._set_term(client, "compute_limit", percent)
+
+    @method("SetWeight", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def set_weight(self, client: "u", weight: "u") -> None:
+        await self._set_term(client, "weight", weight)
+
+    @method("SuspendClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def suspend_client(self, client: "u") -> None:
+        await self._set_term(client, "suspended", True)
+
+    @method("ResumeClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def resume_client(self, client: "u") -> None:
+        await self._set_term(client, "suspended", False)
+
+    @method("ParkClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def park_client(self, client: "u") -> None:
+        found = self.manager.client(client)
+        await permit(found)
+        await self.manager.moving.park(found)
+
+    @method("MoveClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
+    async def move_client(self, client: "u", gpu: "s") -> None:
+        found, target = self.manager.client(client), self.manager.gpu(gpu)
+        await permit(found)
+        await self.manager.moving.move(found, target)
+
+    @method("SetTenantTerms", action=names.ACTION_MANAGE_CLIENTS)
+    async def set_tenant_terms(self, tenant: "s", terms: "a{sv}") -> None:
+        await _kept(self.manager.tenancy.set(
+            tenant, {name: one.value for name, one in terms.items()}))
+
+    @method("SetPods", action=names.ACTION_NAME_PODS)
+    def set_pods(self, pods: "a(sssa{ss})") -> None:
+        self.manager.tenancy.name({
+            f"{Kind.POD}:{uid}": Pod(printable(namespace), printable(name), {
+                id: printable(container) for id, container in containers.items()
+            })
+            for uid, namespace, name, containers in pods
+        })
+
+    @method("ListTenants", "tenants", action=ANYONE)
+    def list_tenants(self) -> "a(suttttasa(stss)a{sv})":
+        return [_row(one) for one in self.manager.tenancy.tenants()]
+
+    @method("GetTenant", "found", action=ANYONE)
+    async def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":
+        known = asyncio.Event()
+        self.manager.tenancy.learn(tenant, known.set)
+        await known.wait()
+        return _row(self.manager.tenancy.tenant(tenant))
+
+    @method("GetHistory", "from_usec to_usec each_usec rows missing",
+            action=names.ACTION_VIEW_HISTORY, itself=True)
+    async def get_history(
+        self, since_usec: "t", until_usec: "t", step_usec: "t", by: "s", gpu: "s", names: "u",
+        everyone: "b",
+    ) -> "ttta(tsstttttttttta{sv})s":
+        # Anybody may see what they have used themselves.
+        if everyone:
+            await caller.get().authorise(ACTION_VIEW_HISTORY)
+        if self._history is None:
+            raise NoHistory(
+                "no history is kept", "set history and state-dir, see nvshared.conf(5)")
+        uid = None if everyone else await caller.get().uid()
+        return await self._history.ask(Asked(
+            since_usec // SECOND, -(-until_usec // SECOND), step_usec // SECOND, by,
+            self._uuid(gpu), uid, names), _used)
+
+    @method("PreemptGPU", action=names.ACTION_MANAGE_CLIENTS)
+    def preempt_gpu(self, gpu: "s") -> None:
+        self.manager.gpu(gpu).preempt()
+
+    @method("DrainGPU", "left", action=names.ACTION_MANAGE_CLIENTS)
+    async def drain_gpu(self, gpu: "s") -> "a(us)":
+        left = await self.manager.moving.drain(self.manager.gpu(gpu))
+        return [[client.peer.pid, why] for client, why in left]
+
+    @method("Reload", action=names.ACTION_RELOAD)
+    def reload(self) -> None:
+        """Reloads the configuration; logs a failure, too.
+
+        systemctl reload runs busctl, whose output the journal may not assign to our unit once
+        busctl has ended.
+        """
+        try:
+            self.manager.reload()
+        except NvshareError as error:
+            logger.error("the settings stay as they are: %s", error)
+            raise
+
+    @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
+    def drain(self) -> None:
+        """Drains until DRAINER_LINGER after the caller has left the bus."""
+        who = caller.get()
+        if who.name not in self._drainers:
+            self.manager.drain(True)
+            task = asyncio.get_running_loop().create_task(self._drain(who))
+            self._drainers[who.name] = task
+
+    @method("ResetSettings", action=names.ACTION_RELOAD)
+    async def reset_settings(self) -> None:
+        await _kept(self.manager.reset_settings())
+
+    async def _set_term(self, client: int, term: str, value: int) -> None:
+        await set_term(self.manager, self.manager.client(client), term, value)
+
+    async def _drain(self, who: Caller) -> None:
+        there = True
+        while there:
+            await asyncio.sleep(DRAINER_LOOK)
+            there = await who.present()
+        await asyncio.sleep(DRAINER_LINGER)
+        del self._drainers[who.name]
+        self.manager.drain(bool(self._drainers))
+
+    def _named(self, gpu: str) -> str:
+        """The GPU's index as text. Rejects "", which would mean all GPUs to Manager."""
+        return str(self.manager.gpu(gpu).facts.index)
+
+    def _uuid(self, gpu: str) -> str:
+        """The UUID of a GPU, "" for "". A removed GPU, still in the history, goes by UUID only."""
+        try:
+            return self.manager.gpu(gpu).facts.uuid if gpu else ""
+        except NoSuchGPU:
+            if gpu.startswith("GPU-"):
+                return gpu
+            raise
