@@ -11,13 +11,13 @@ import sys
 
 from dbus_next.message import Message
 
-from nvshared.control import Question
+from nvshared.control import Call
 from nvshared.control.connection import ControlConnection
 from nvshared.dbus import START, size
 from nvshared.names import BUS_NAME, MANAGER_PATH
 
 AHEAD = 4                               # questions without an answer
-EVERYTHING = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
+EVERYTHING = Call(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
 
 
 class Asker(ControlConnection):

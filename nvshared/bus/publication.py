@@ -7,7 +7,6 @@ they are, and a task reconnects.
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
@@ -25,7 +24,6 @@ from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, Nvshar
 from nvshared.history import History
 from nvshared.lanes import Run, here
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
-from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
 from nvshared.scheduler.settings import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
@@ -74,15 +72,14 @@ class Publication:
         self._face = ManagerInterface(manager, history)
         self._bus.export(MANAGER_PATH, self._face)
         self._bus.export(LOG_CONTROL_PATH, LogControl())
-        self._disconnect: list[Callable[[], None]] = [
-            manager.gpu_new.connect(self._gpu_new),
-            manager.client_new.connect(self._client_new),
-            manager.client_removed.connect(self._client_removed),
-            manager.client_stuck.connect(lambda client, state, waited: self._face.client_stuck(
-                client_path(client.id), state, waited)),
-            manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id)),
-            manager.changed.connect(lambda _names: self._bus.changed(self._face)),
-        ]
+        # After close() there is no connection, over which these would announce anything.
+        manager.gpu_new.connect(self._gpu_new)
+        manager.client_new.connect(self._client_new)
+        manager.client_removed.connect(self._client_removed)
+        manager.client_stuck.connect(lambda client, state, waited: self._face.client_stuck(
+            client_path(client.id), state, waited))
+        manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
+        manager.changed.connect(lambda _names: self._bus.changed(self._face))
         for gpu in manager.gpus:
             self._gpu_new(gpu)
         for client in manager.clients:
@@ -90,61 +87,58 @@ class Publication:
 
     async def close(self) -> None:
         """Answers pending calls, sends queued signals, and disconnects from the bus."""
-        for disconnect in self._disconnect:
-            disconnect()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+        self._bus.announce(float("inf"))
+        await self._bus.close()
         if self._connection is not None:
-            self._bus.announce(float("inf"))
-            await self._bus.close()
             await self._connection.close()
         self._bus.attach(None)
 
     async def connect(self) -> None:
         """Connects to the bus, and starts the task that reconnects after the bus was restarted."""
-        connection = await self._connect()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(connection))
+        await self._connect()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
-    async def _connect(self) -> BusConnection:
-        connection = await BusConnection.open(locate(self._address), self._bus.take)
-        self._bus.attach(connection)
+    async def _connect(self) -> None:
+        self._connection = await BusConnection.open(locate(self._address), self._bus.take)
+        self._bus.attach(self._connection)
         try:
-            await _own(connection, BUS_NAME)
+            await _own(self._connection, BUS_NAME)
         except BaseException:
             self._bus.attach(None)
-            await connection.close()
+            await self._connection.close()
+            self._connection = None
             raise
-        self._connection = connection
-        return connection
 
-    async def _keep(self, connection: BusConnection) -> None:
+    async def _keep(self) -> None:
         while True:
+            assert self._connection is not None
+            reason = ""
             try:
-                await asyncio.shield(connection.reading)
-                reason = "it closed the connection"
+                await asyncio.shield(self._connection.reading)
             except Exception as error:    # whatever it is, the connection is lost
-                reason = str(error) or "it closed the connection"
-            logger.error("lost the message bus %r (%s); sharing goes on", self._address, reason)
+                reason = str(error)
+            logger.error("lost the message bus %r (%s); sharing goes on", self._address,
+                         reason or "it closed the connection")
             self._bus.attach(None)
-            connection = await self._return()
+            self._connection = None
+            await self._reconnect()
             logger.info("back on the message bus %r", self._address)
 
-    async def _return(self) -> BusConnection:
-        reported = False
-        while True:
+    async def _reconnect(self) -> None:
+        level = logging.ERROR           # of the first failure for a fault of ours
+        while self._connection is None:
             await asyncio.sleep(RETRY)
             try:
-                return await self._connect()
+                await self._connect()
             except NvshareError as error:
                 logger.debug("still without a message bus: %s", error)
             except Exception:           # a fault of ours must not end the attempts
-                logger.log(
-                    logging.DEBUG if reported else logging.ERROR,
-                    "cannot get back on the message bus %r; trying on", self._address,
-                    exc_info=True,
-                )
-                reported = True
+                logger.log(level, "cannot get back on the message bus %r; trying on",
+                           self._address, exc_info=True)
+                level = logging.DEBUG
 
     def _gpu_new(self, gpu: GPU) -> None:
         face = GPUInterface(self._manager, gpu)
@@ -157,31 +151,22 @@ class Publication:
                     self._client_changed(limited)       # a compute window's end emits none
                 return
             self._bus.changed(face)     # announce() compares the values later
-            changed: tuple[int, ...] = ()
             if isinstance(event, Ganged):
-                changed = event.clients
+                for member in event.clients:
+                    self._client_changed(member)
             elif isinstance(event, ClientEvent):
-                changed = (event.client,)
-            for id in changed:
-                self._client_changed(id)
+                self._client_changed(event.client)
 
         def terms_changed(client: Client) -> None:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
-        def decided(_now: int, action: Action) -> None:
-            self._client_changed(action.client)
-
-        def turn_ended(client: Client, reason: object, held_time: int) -> None:
-            face.turn_ended(client_path(client.id), str(reason), held_time)
-
-        self._disconnect += [
-            gpu.happened.connect(happened),
-            gpu.terms_changed.connect(terms_changed),
-            gpu.decided.connect(decided),
-            gpu.turn_started.connect(lambda client: face.turn_started(client_path(client.id))),
-            gpu.turn_ended.connect(turn_ended),
-            gpu.changed.connect(lambda _names: self._bus.changed(face)),
-        ]
+        gpu.happened.connect(happened)
+        gpu.terms_changed.connect(terms_changed)
+        gpu.decided.connect(lambda _now, action: self._client_changed(action.client))
+        gpu.turn_started.connect(lambda client: face.turn_started(client_path(client.id)))
+        gpu.turn_ended.connect(lambda client, reason, held_time: face.turn_ended(
+            client_path(client.id), str(reason), held_time))
+        gpu.changed.connect(lambda _names: self._bus.changed(face))
 
     def _client_new(self, client: Client) -> None:
         face = self._clients[client.id] = ClientInterface(self._manager, client)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from nvshared.control.snapshot import Snapshot, Turn
     from nvshared.control.tenants import Tenant
 
-class Question(NamedTuple):
+
+class Call(NamedTuple):
     """A call of a method of nvshared."""
 
     path: str
@@ -37,15 +38,17 @@ class Question(NamedTuple):
     signature: str = ""
     values: tuple[Any, ...] = ()
 
+    @classmethod
+    def properties(cls, path: str, interface: str, name: str = "") -> "Call":
+        """Gets one property of an interface, or all of them."""
+        member, values = ("Get", (interface, name)) if name else ("GetAll", (interface,))
+        return cls(path, "org.freedesktop.DBus.Properties", member, "s" * len(values), values)
 
-_PROPERTIES = Question(
-    MANAGER_PATH, "org.freedesktop.DBus.Properties", "GetAll", "s", (MANAGER_INTERFACE,)
-)
+
 _CLIENT_TERMS = {
     "memory-limit": ("SetMemoryLimit", "ut"), "compute-limit": ("SetComputeLimit", "uu"),
     "weight": ("SetWeight", "uu"),
 }
-_OBJECTS = Question(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
 
 
 class Daemon:
@@ -77,7 +80,9 @@ class Daemon:
         """The current state of the daemon, its GPUs and its clients."""
         from nvshared.control.snapshot import snapshot
 
-        (properties,), (objects,) = self._connection.ask(_PROPERTIES, _OBJECTS)
+        (properties,), (objects,) = self._connection.ask(
+            Call.properties(MANAGER_PATH, MANAGER_INTERFACE),
+            Call(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects"))
         return snapshot(properties, objects)
 
     def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
@@ -85,17 +90,13 @@ class Daemon:
 
         `fresh`: nvshared samples each GPU's driver first, so that State and Fault are current.
         """
-        ((properties,),) = self._connection.ask(_PROPERTIES)
-        paths = properties["GPUs"].value
+        ((paths,),) = self._connection.ask(
+            Call.properties(MANAGER_PATH, MANAGER_INTERFACE, "GPUs"))
         if fresh:
             self._connection.ask(*[
-                Question(path, "org.freedesktop.DBus.Properties", "Get", "ss",
-                         (STATISTICS_INTERFACE, "MemoryUsed")) for path in paths
-            ])
+                Call.properties(path, STATISTICS_INTERFACE, "MemoryUsed") for path in paths.value])
         answers = self._connection.ask(*[
-            Question(path, "org.freedesktop.DBus.Properties", "GetAll", "s", (GPU_INTERFACE,))
-            for path in paths
-        ])
+            Call.properties(path, GPU_INTERFACE) for path in paths.value])
         return [{name: one.value for name, one in gpu.items()} for (gpu,) in answers]
 
     @property
@@ -105,7 +106,7 @@ class Daemon:
 
     def gpu(self, name: str) -> int:
         """The index of the GPU that goes by this index, UUID or PCI address."""
-        path = self._get("GetGPU", "s", name)
+        (path,) = self._call("GetGPU", "s", name)
         return int(path.rpartition("/")[2])
 
     def set_quantum(self, usec: int, gpu: str | None = None) -> None:
@@ -125,7 +126,7 @@ class Daemon:
         Raises NoSuchClient if there are none.
         """
         index = None if gpu is None else self.gpu(gpu)
-        rows = self._get("ListClients")
+        (rows,) = self._call("ListClients")
         found = {id: on for id, owner, on, *_ in rows if owner == pid and index in (None, on)}
         if not found:
             where = "a GPU" if gpu is None else f"GPU {gpu}"
@@ -140,29 +141,31 @@ class Daemon:
         Bytes, 0 for no limit; 1 to 100 percent, 100 for no limit; 1 to 1000; 0 or 1.
         """
         if term == "suspended":
-            self._change("SuspendClient" if value else "ResumeClient", "u", client)
+            self._call("SuspendClient" if value else "ResumeClient", "u", client)
         else:
             member, signature = _CLIENT_TERMS[term]
-            self._change(member, signature, client, value)
+            self._call(member, signature, client, value)
 
     def tenants(self) -> "list[Tenant]":
         """The tenants that have programs or terms."""
         from nvshared.control.tenants import tenant
 
-        return [tenant(row) for row in self._get("ListTenants")]
+        (rows,) = self._call("ListTenants")
+        return [tenant(row) for row in rows]
 
     def tenant(self, name: str) -> "Tenant":
         """One tenant; it need not have programs or terms yet."""
         from nvshared.control.tenants import tenant
 
-        return tenant(self._get("GetTenant", "s", name))
+        (row,) = self._call("GetTenant", "s", name)
+        return tenant(row)
 
     def turns(self, client: int) -> "list[Turn]":
         """The last turns of a client, the latest first."""
         from nvshared.control.snapshot import Turn
 
-        question = Question(client_path(client), CLIENT_INTERFACE, "ListTurns")
-        ((rows,),) = self._connection.ask(question)
+        ((rows,),) = self._connection.ask(
+            Call(client_path(client), CLIENT_INTERFACE, "ListTurns"))
         return [Turn(*row[:-1]) for row in rows]
 
     def set_tenant_terms(
@@ -177,11 +180,11 @@ class Daemon:
         values = {term: Variant("t", value) for term, value in terms.items()}
         if source:
             values["source"] = Variant("s", source)
-        self._change("SetTenantTerms", "sa{sv}", name, values)
+        self._call("SetTenantTerms", "sa{sv}", name, values)
 
     def set_pods(self, pods: "Iterable[tuple[str, str, str, Mapping[str, str]]]") -> None:
         """Sets the names of all pods: UID, namespace, name, and containers' names by their ids."""
-        self._change("SetPods", "a(sssa{ss})", [list(pod) for pod in pods])
+        self._call("SetPods", "a(sssa{ss})", [list(pod) for pod in pods])
 
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
@@ -192,54 +195,48 @@ class Daemon:
         """
         from nvshared.control.history import history
 
-        answer = self._change(
-            "GetHistory", "tttssub", since, until, step, by, gpu, names, everyone)
-        return history(*answer)
+        return history(*self._call(
+            "GetHistory", "tttssub", since, until, step, by, gpu, names, everyone))
 
     def park(self, client: int) -> None:
         """Parks a client: its memory and context leave the GPU until its next use of the GPU."""
-        self._change("ParkClient", "u", client)
+        self._call("ParkClient", "u", client)
 
     def move(self, client: int, gpu: str) -> None:
         """Moves a client to another GPU (index, UUID or PCI address)."""
-        self._change("MoveClient", "us", client, gpu)
+        self._call("MoveClient", "us", client, gpu)
 
     def drain_gpu(self, gpu: str) -> list[tuple[int, str]]:
         """Moves or parks all clients of a GPU. Returns the processes that stay, and why."""
-        (left,) = self._change("DrainGPU", "s", gpu)
+        (left,) = self._call("DrainGPU", "s", gpu)
         return [(pid, why) for pid, why in left]
 
     def preempt(self, gpu: str) -> None:
         """Ends the current turns on a GPU (index, UUID or PCI address) if a client waits."""
-        self._change("PreemptGPU", "s", gpu)
+        self._call("PreemptGPU", "s", gpu)
 
     def drain(self) -> None:
         """Drains the daemon while this connection lasts: clients that fit are let in."""
-        self._change("Drain")
+        self._call("Drain")
 
     def reset_settings(self) -> None:
         """Drops all settings that were changed at run time."""
-        self._change("ResetSettings")
+        self._call("ResetSettings")
 
-    def _get(self, member: str, signature: str = "", *values: object) -> Any:
-        question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, values)
-        ((found,),) = self._connection.ask(question)
-        return found
-
-    def _set(self, what: str, gpu: str | None, signature: str = "", *value: str | int) -> None:
+    def _set(self, setting: str, gpu: str | None, signature: str = "", *value: str | int) -> None:
         if gpu is None:
-            self._change(f"Set{what}", signature, *value)
+            self._call(f"Set{setting}", signature, *value)
         else:
-            self._change(f"SetGPU{what}", "s" + signature, gpu, *value)
+            self._call(f"SetGPU{setting}", "s" + signature, gpu, *value)
 
-    def _change(self, member: str, signature: str = "", *body: object) -> list[Any]:
-        question = Question(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
+    def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
+        call = Call(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
         try:
-            return self._connection.ask(question)[0]
+            return self._connection.ask(call)[0]
         except PasswordNeeded:
             from nvshared.control.agent import at_a_terminal, password_agent
 
             if not self._asks or not at_a_terminal():
                 raise
             with password_agent():
-                return self._connection.ask(question, interactive=True)[0]
+                return self._connection.ask(call, interactive=True)[0]

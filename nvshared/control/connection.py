@@ -2,8 +2,7 @@
 """A blocking connection to a message bus, for calls of nvshared's methods."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from nvshared import dbus  # isort: skip (first: it keeps dbus-next's package empty)
@@ -20,9 +19,6 @@ from nvshared.errors import (
     PasswordNeeded,
 )
 from nvshared.names import BUS_NAME
-
-# A call of a method of nvshared: path, interface, member, signature and values.
-Question = tuple[str, str, str, str, tuple[Any, ...]]
 
 _DBUS_ERROR = "org.freedesktop.DBus.Error."
 
@@ -52,8 +48,10 @@ class ControlConnection:
         """Ends the connection."""
         self._socket.close()
 
-    def ask(self, *questions: Question, interactive: bool = False) -> list[list[Any]]:
-        """Sends all calls at once and returns the replies in the same order.
+    def ask(
+        self, *calls: tuple[str, str, str, str, tuple[Any, ...]], interactive: bool = False
+    ) -> list[list[Any]]:
+        """Sends all calls (control.Call) at once and returns the replies in the same order.
 
         `interactive`: polkit may ask the user for a password, so there is no time limit. Raises
         nvshared's errors; InvalidArgs for values that D-Bus cannot carry; NotRunning if nvshared
@@ -64,52 +62,51 @@ class ControlConnection:
             flags |= MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION
         self._socket.settimeout(None if interactive else self._patience)
         packet = b""
-        serials = range(self._serial + 1, self._serial + 1 + len(questions))
-        for path, interface, member, signature, values in questions:
-            call = Message(
+        serials = range(self._serial + 1, self._serial + 1 + len(calls))
+        for path, interface, member, signature, values in calls:
+            message = Message(
                 BUS_NAME, path, interface, member, flags=flags, signature=signature,
                 body=list(values))
             try:
-                packet += self._pack(call)
+                packet += self._pack(message)
             except ValueError as error:
                 raise InvalidArgs(f"nvshared cannot be told that: {error}") from error
         answers: dict[int, list[Any]] = {}
         try:
-            with _still_there():
-                self._socket.sendall(packet)
-                while not answers.keys() >= set(serials):
-                    received = self._receive()
-                    message = received.message
-                    if message.message_type is MessageType.METHOD_RETURN:
-                        answers[message.reply_serial] = received.values()
-                        self.peer = message.sender
-                    elif message.message_type is MessageType.ERROR:
-                        reason = "".join(map(str, received.values()[:1]))
-                        raise self._error(message.error_name, reason)
+            self._socket.sendall(packet)
+            while not answers.keys() >= set(serials):
+                received = self._receive()
+                message = received.message
+                if message.message_type is MessageType.METHOD_RETURN:
+                    answers[message.reply_serial] = received.values()
+                    self.peer = message.sender
+                elif message.message_type is MessageType.ERROR:
+                    reason = "".join(map(str, received.values()[:1]))
+                    raise self._error(message.error_name, reason)
         except TimeoutError as error:
             raise _unanswered(NvshareError(
                 f"nvshared did not answer within {self._patience:.0f} seconds",
                 "see what it says: journalctl -u nvshared",
             )) from error
+        except (OSError, WireError) as error:
+            raise _unanswered(
+                BusUnavailable(f"the message bus ended the connection: {error}")) from error
         return [answers[serial] for serial in serials]
 
     def _authenticate(self) -> None:
+        refused = f"the message bus {self._bus!r} does not let "
         try:
             self._socket.sendall(dbus.introduction())
             line = b""
             while not line.endswith(b"\r\n"):
-                byte = self._socket.recv(1)
-                if not byte:
+                if not (byte := self._socket.recv(1)):
                     raise OSError("it ended the connection")
                 line += byte
-            if line.startswith(dbus.LET_IN):
-                self._socket.sendall(dbus.BEGIN + self._pack(Message(*BUS, "Hello")))
-                return
+            if not line.startswith(dbus.LET_IN):
+                raise BusUnavailable(f"{refused}uid {os.geteuid()} in")
+            self._socket.sendall(dbus.BEGIN + self._pack(Message(*BUS, "Hello")))
         except OSError as error:
-            raise BusUnavailable(
-                f"the message bus {self._bus!r} does not let us in: {error}"
-            ) from error
-        raise BusUnavailable(f"the message bus {self._bus!r} does not let uid {os.geteuid()} in")
+            raise BusUnavailable(f"{refused}us in: {error}") from error
 
     def _pack(self, message: Message) -> bytes:
         self._serial += 1
@@ -165,19 +162,6 @@ def not_running(bus: str) -> NotRunning:
                 f"{words}: {why}", f"once it is mended, start it with: {unit.start_again()}"
             )
     return NotRunning(words, f"start it with: {unit.START}")
-
-
-@contextmanager
-def _still_there() -> Iterator[None]:
-    """Raises BusUnavailable if the connection is lost; passes TimeoutError on."""
-    try:
-        yield
-    except TimeoutError:
-        raise
-    except (OSError, WireError) as error:
-        raise _unanswered(
-            BusUnavailable(f"the message bus ended the connection: {error}")
-        ) from error
 
 
 def _unanswered(error: NvshareError) -> NvshareError:
