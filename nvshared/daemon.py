@@ -36,7 +36,7 @@ from nvshared.settings import arguments
 from nvshared.settings.config import DEFAULT_FILE, Config, waiting
 from nvshared.settings.defaults import Defaults, check_disk, derive
 from nvshared.settings.files import load
-from nvshared.settings.state import Overrides, StateFile, TenantsFile
+from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
 from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.manager import Manager
@@ -248,10 +248,8 @@ def _manager(
         return defaults
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
-    overrides = Overrides() if store is None else store.load()
-    keeper = None if config.state_dir is None else TenantsFile(config.state_dir)
-    tenancy = Tenancy(keeper, lanes.run)
-    manager = Manager(derived, monotonic, timer, overrides, store, tenancy, lanes.run)
+    terms = None if config.state_dir is None else TenantsFile(config.state_dir)
+    manager = Manager(derived, monotonic, timer, store, Tenancy(terms, lanes.run), lanes.run)
     safe.follow(manager)
     ControlGroups(monotonic, timer, lanes.run).follow(manager)
     return manager

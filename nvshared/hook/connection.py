@@ -4,9 +4,9 @@
 The pidfd reports the death of the client's process, because a forked child may keep the socket open
 for ever.
 
-A keeper outside of this process (systemd's file descriptor store) holds a copy of each client's
-socket, so that the connection survives a restart of the daemon. So a connection that must end is
-shut down: closing the daemon's copy alone would not end it.
+systemd's file descriptor store holds a copy of each client's socket, so that the connection
+survives a restart of the daemon. So a connection that must end is shut down: closing the daemon's
+copy alone would not end it.
 
 asyncio has no streams for SOCK_SEQPACKET, so this module uses add_reader and add_writer.
 """
@@ -28,7 +28,7 @@ from nvshared.hook.rotation import Rotation
 from nvshared.hook.session import Session
 from nvshared.machine import peer
 from nvshared.machine.peer import Peer
-from nvshared.report.systemd import KEPT_AS
+from nvshared.report.systemd import KEPT_AS, Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
 from nvshared.units import SECOND
@@ -40,22 +40,12 @@ QUEUE_LONGEST = 256                     # packets, besides about as many in the 
 LINGER = 1.0                            # seconds for a refused client to send HELLO and read why
 
 
-class Keeper(Protocol):
-    """Holds copies of sockets for the next daemon."""
-
-    def keep(self, name: str, descriptor: int) -> None:
-        """Stores a copy of the descriptor under the name, if possible."""
-
-    def forget(self, name: str) -> None:
-        """Drops the copy with this name; no-op if there is none."""
-
-
 class Listener(Protocol):
     """The part of the server that its connections use."""
 
     manager: Manager
     config: Config
-    keeper: Keeper
+    keeper: Notifier
     rotation: Rotation
     complain: Callable[[Peer, str, str], None]
 
@@ -70,7 +60,7 @@ class HookConnection:
         self, server: Listener, connected: socket.socket, who: Peer, refusal: Refusal | None,
         name: str | None = None,
     ) -> None:
-        """`name`: the keeper's name for a connection of an earlier daemon; None: a new connection.
+        """`name`: systemd's name for a connection of an earlier daemon; None: a new connection.
 
         Raises ProcessLookupError if the process is dead already.
         """
@@ -129,7 +119,7 @@ class HookConnection:
         self._again_in(LINGER)
 
     def end(self, why: str, *, for_good: bool = True) -> None:
-        """Closes now; unless `for_good`, the keeper keeps its copy. No-op when repeated."""
+        """Closes now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
         if self._ended:
             return
         self._ended = True

@@ -7,8 +7,7 @@ connection.
 """
 
 import struct
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from nvshared.errors import ProtocolError
@@ -190,37 +189,6 @@ def encode_reason(text: str) -> list[bytes]:
         TEXT.pack(Type.REASON, VERSION, 0, 0, said[start:start + TEXT_PIECE])
         for start in range(0, len(said), TEXT_PIECE)
     ]
-
-
-def decode_reason(packets: Iterable[bytes]) -> str:
-    """Joins the text of REASON packets. For tests that act as a hook."""
-    return b"".join(TEXT.unpack(packet)[-1].rstrip(b"\0") for packet in packets).decode()
-
-
-def decode_order(packet: bytes) -> OrderRecord:
-    """Decodes an order. For tests and benchmarks that act as a hook. Raises ProtocolError."""
-    kind, _ = _head(packet)
-    if kind >= Type.HELLO:
-        raise ProtocolError(f"a {kind.name} came, which only a hook may send")
-    _, _, *fields = ORDER.unpack(packet)
-    order = OrderRecord(kind, *fields)
-    if order.loan:
-        lender = LENDER.pack(order.commit, order.most)
-        order = replace(order, commit=0, most=0, lender=lender)
-    return order
-
-
-def encode_report(report: ReportRecord) -> bytes:
-    """Returns the packet of a report."""
-    if report.type in TEXTS:
-        return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
-    *figures, answered, to_pin, stays, _, _, _ = astuple(report.memory)
-    asks = report.type in ASKS
-    return REPORT.pack(
-        report.type, report.version, report.flags, stays, report.number, *figures,
-        report.uuid if report.type in NAMES_GPU else HEARD.pack(answered, to_pin),
-        *((report.commit, report.pins) if asks else (report.moved, report.took)),
-    )
 
 
 def decode_report(packet: bytes) -> ReportRecord:

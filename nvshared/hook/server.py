@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nvshared.hook import packets, protocol
-from nvshared.hook.connection import HookConnection, Keeper
+from nvshared.hook.connection import HookConnection
 from nvshared.hook.listening import BACKLOG
 from nvshared.hook.places import Places
 from nvshared.hook.protocol import OrderRecord, Refusal, Type
@@ -30,6 +30,7 @@ from nvshared.hook.rotation import Rotation
 from nvshared.lanes import Lanes
 from nvshared.machine import peer, subordinate
 from nvshared.machine.peer import Credentials, Peer
+from nvshared.report.systemd import Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
 from nvshared.units import MILLISECOND
@@ -82,7 +83,7 @@ class Server:
 
     def __init__(
         self, manager: Manager, listening: socket.socket, config: Config, open_files: int,
-        complain: Callable[[Peer, str, str], None], keeper: Keeper,
+        complain: Callable[[Peer, str, str], None], keeper: Notifier,
         kept: Mapping[str, socket.socket], lanes: Lanes, programs: Lanes,
     ) -> None:
         """Must be called in a running event loop.

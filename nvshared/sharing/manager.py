@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
-from typing import Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
@@ -22,7 +21,7 @@ from nvshared.scheduler.domains import Domains, HostBudget
 from nvshared.scheduler.events import Awaited, Event
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
-from nvshared.settings.state import AUTO, Override, Overrides, saved
+from nvshared.settings.state import AUTO, Override, Overrides, StateFile, saved
 from nvshared.sharing.balancing import Balancing
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.disk import Disk
@@ -35,22 +34,14 @@ from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
 
-class Store(Protocol):
-    """Keeps overrides across restarts."""
-
-    def save(self, overrides: Overrides) -> Future[None]:
-        """Saves the overrides. The future raises NotKept, and nothing else, on failure."""
-
-
 class Manager:
     """The root of all GPUs, clients and settings."""
 
     def __init__(
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
-        overrides: Overrides | None = None, store: Store | None = None,
-        tenancy: Tenancy | None = None, run: Run = here,
+        store: StateFile | None = None, tenancy: Tenancy | None = None, run: Run = here,
     ) -> None:
-        """`run`: Lanes.run, for system calls on the disk tier."""
+        """`store`: has the changes made at run time; `run`: for system calls on the disk tier."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.client_new: Signal[Client] = Signal("client_new")
@@ -67,7 +58,7 @@ class Manager:
         self._defaults = read()
         self.tenancy = tenancy or Tenancy()
         self.tenancy.use(self._defaults.rules)
-        self._overrides = overrides or Overrides()
+        self._overrides = Overrides() if store is None else store.load()
         self._store = store
         self._clock = clock
         self._timer = timer

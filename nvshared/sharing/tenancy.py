@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.lanes import Run, here
@@ -27,7 +27,7 @@ from nvshared.names import TERM_SOURCES
 from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
-from nvshared.settings.state import KeptTerms, saved
+from nvshared.settings.state import KeptTerms, TenantsFile, saved
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.pods import Pod, Pods
 from nvshared.signal import Signal
@@ -36,16 +36,6 @@ from nvshared.units import SECOND
 ORDER = {term: number for number, term in enumerate(TERMS)}
 PATIENCE = SECOND                       # for a user's groups; then their rules do not apply
 GONE_KNOWN = 1000                       # tenants without programs that schedulers keep
-
-
-class Keeper(Protocol):
-    """Keeps terms set by hand across restarts."""
-
-    def load(self) -> KeptTerms:
-        """Returns the saved terms."""
-
-    def save(self, kept: KeptTerms) -> Future[None]:
-        """Saves the terms. The future raises NotKept, and nothing else, on failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +55,13 @@ class TenantView:
 class Tenancy:
     """Holds the terms of all tenants, and sends them to the GPUs' schedulers."""
 
-    def __init__(self, keeper: Keeper | None = None, run: Run = here) -> None:
-        """`run`: Lanes.run, because the group database may be on another machine."""
+    def __init__(self, store: TenantsFile | None = None, run: Run = here) -> None:
+        """`store`: has the terms set by hand; `run`: Lanes.run, for the group database."""
         self._run = run
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
         self._pods = Pods()
-        self._keeper = keeper
-        self._by_hand: KeptTerms = {} if keeper is None else keeper.load()
+        self._store = store
+        self._by_hand: KeptTerms = {} if store is None else store.load()
         self._rules: tuple[Rule, ...] = ()
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._told: dict[GPU, dict[str, TenantTerms]] = {}
@@ -154,7 +144,7 @@ class Tenancy:
             del self._by_hand[name]
         self._tell_all([name])
         self.learn(name, lambda: None)
-        return saved() if self._keeper is None else self._keeper.save(self._by_hand)
+        return saved() if self._store is None else self._store.save(self._by_hand)
 
     def _demand(self, name: str, new: Mapping[str, int]) -> None:
         """Raises InvalidArgs for a request that cannot be met.

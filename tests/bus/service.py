@@ -22,8 +22,9 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import BUS_NAME, MANAGER_INTERFACE, MANAGER_PATH
 from nvshared.scheduler.actions import Action
 from nvshared.scheduler.events import Memory, MemoryChanged
+from nvshared.settings.state import StateFile
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.manager import Manager, Store
+from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted
@@ -101,7 +102,7 @@ def a_timer() -> Timer:
     return at
 
 
-def a_manager(store: Store | None = None, tenancy: Tenancy | None = None) -> Manager:
+def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) -> Manager:
     """With two GPUs whose schedulers do as they are told."""
     manager = Manager(
         lambda: DEFAULTS, monotonic, a_timer(), store=store, tenancy=tenancy)

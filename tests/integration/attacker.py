@@ -28,6 +28,7 @@ from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.busattacks import BUS_ATTACKS, flood
+from tests.records import decode_order, encode_report
 
 QUESTIONS = 100                         # of one round
 SWARM = 50                              # processes at a time
@@ -42,7 +43,7 @@ class Attack:
         self.width = width              # connections at a time
         self.uuids = uuids
         self.uuid = uuid = uuids[0]
-        self.hello = protocol.encode_report(ReportRecord(Type.HELLO, uuid=uuid))
+        self.hello = encode_report(ReportRecord(Type.HELLO, uuid=uuid))
         self.random = random.Random(width)
 
     def connect(self) -> socket.socket | None:
@@ -128,7 +129,7 @@ def swarm(attack: Attack) -> Iterator[None]:
 
 def answer_nothing(attack: Attack) -> Iterator[None]:
     """Connects, registers, asks questions, and never reads; once it is dropped, it comes again."""
-    question = protocol.encode_report(ReportRecord(Type.COMMIT, number=1, commit=MIB))
+    question = encode_report(ReportRecord(Type.COMMIT, number=1, commit=MIB))
     crowd: list[socket.socket] = []
     while True:
         crowd += attack.registered()[len(crowd):]
@@ -162,7 +163,7 @@ def descriptors(attack: Attack) -> Iterator[None]:
         for one in attack.registered():
             with contextlib.suppress(OSError):
                 one.sendmsg(
-                    [protocol.encode_report(ReportRecord(Type.MEMORY))],
+                    [encode_report(ReportRecord(Type.MEMORY))],
                     [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)],
                 )
             one.close()
@@ -173,7 +174,7 @@ def change(attack: Attack) -> Iterator[None]:
     """Registered clients that do as they are told, and whose state never stands still."""
     crowd = attack.admitted()
     records = [
-        protocol.encode_report(ReportRecord(kind, flags, memory=Memory(host=size)))
+        encode_report(ReportRecord(kind, flags, memory=Memory(host=size)))
         for size in (0, 4096)
         for kind, flags in ((Type.MEMORY, 0), (Type.MEMORY, Flag.WANTS), (Type.IDLE, 0))
     ]
@@ -183,25 +184,25 @@ def change(attack: Attack) -> Iterator[None]:
                 say(one, record)
             with contextlib.suppress(OSError):
                 while packet := one.recv(protocol.SIZE):
-                    obey(one, protocol.decode_order(packet))
+                    obey(one, decode_order(packet))
         yield
 
 
 def gang(attack: Attack) -> Iterator[None]:
     """Clients on all GPUs, in gangs of eight, that want the GPU, obey, and want it again."""
-    wants = protocol.encode_report(ReportRecord(Type.MEMORY, Flag.WANTS))
+    wants = encode_report(ReportRecord(Type.MEMORY, Flag.WANTS))
     crowd = attack.crowd()
     for number, one in enumerate(crowd):
         uuid = attack.uuids[number % len(attack.uuids)]
         for record in (ReportRecord(Type.GANG, text=f"g{number // 8}:8"),
                        ReportRecord(Type.HELLO, uuid=uuid)):
-            say(one, protocol.encode_report(record))
+            say(one, encode_report(record))
         say(one, wants)
     while True:
         for one in select.select(crowd, [], [], 0.1)[0]:
             with contextlib.suppress(OSError):
                 while packet := one.recv(protocol.SIZE):
-                    order = protocol.decode_order(packet)
+                    order = decode_order(packet)
                     obey(one, order)
                     if order.type is Type.STOP:
                         say(one, wants)
@@ -231,18 +232,18 @@ def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[
     hello = ReportRecord(Type.HELLO, memory=first, uuid=attack.uuid, commit=commit)
     crowd = attack.crowd()
     for one in crowd:
-        say(one, protocol.encode_report(hello))
-        say(one, protocol.encode_report(ReportRecord(Type.MEMORY, memory=then)))
-        say(one, protocol.encode_report(
+        say(one, encode_report(hello))
+        say(one, encode_report(ReportRecord(Type.MEMORY, memory=then)))
+        say(one, encode_report(
             ReportRecord(Type.COMMIT, number=1, commit=1 << 40, memory=then)))
-        say(one, protocol.encode_report(ReportRecord(Type.COMMIT, number=2, memory=then)))
+        say(one, encode_report(ReportRecord(Type.COMMIT, number=2, memory=then)))
     while True:
         for one in crowd:
             with contextlib.suppress(OSError):
                 while packet := one.recv(protocol.SIZE):
-                    order = protocol.decode_order(packet)
+                    order = decode_order(packet)
                     if order.type in ANSWERS:
-                        say(one, protocol.encode_report(ReportRecord(
+                        say(one, encode_report(ReportRecord(
                             ANSWERS[order.type], number=order.number, memory=then)))
         yield
 
@@ -252,7 +253,7 @@ def obey(one: socket.socket, order: OrderRecord) -> None:
     answer = ANSWERS.get(order.type)
     if answer is not None:
         report = ReportRecord(answer, number=order.number, memory=Memory(room=order.room))
-        say(one, protocol.encode_report(report))
+        say(one, encode_report(report))
 
 
 ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {

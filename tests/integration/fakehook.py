@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
+from tests.records import decode_order, encode_report
 
 Socket = socket.socket                  # in Hook, `socket` is a field
 PATIENCE = 600                          # seconds; only a test that fails waits so long
@@ -80,7 +81,7 @@ class Hook:
         report = ReportRecord(
             kind, flags, number, self.memory, self.uuid, commit=commit, moved=moved)
         try:
-            self.send(protocol.encode_report(report))
+            self.send(encode_report(report))
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
@@ -99,7 +100,7 @@ class Hook:
             packet = self.socket.recv(protocol.SIZE + 1)
         except ConnectionResetError:
             return None
-        return protocol.decode_order(packet) if packet else None
+        return decode_order(packet) if packet else None
 
     def hello(self) -> OrderRecord | None:
         """Says HELLO with what it holds, and takes the answer."""

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from nvshared.hook import protocol
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.fakehook import PATIENCE, Hook
+from tests.records import decode_order
 
 MUCH = 40 * MIB
 
@@ -57,7 +57,7 @@ def steal(path: str, uuid: bytes, ends: Callable[[], bool]) -> int:
         packet, descriptors, _, _ = socket.recv_fds(hook.socket, 4096, 80)
         if not packet:
             break
-        order = protocol.decode_order(packet)
+        order = decode_order(packet)
         for descriptor in descriptors:
             if order.type is Type.LOAD:
                 try:

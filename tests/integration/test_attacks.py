@@ -23,7 +23,7 @@ import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
-from nvshared.hook.protocol import ReportRecord, Type, encode_report
+from nvshared.hook.protocol import ReportRecord, Type
 from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
 from nvshared.report.metrics import SCRAPES_AT_MOST
@@ -36,6 +36,7 @@ from tests.integration.conftest import BUILD, ROOT, Process, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
 from tests.integration.test_start import free_port
+from tests.records import encode_report
 
 Eventually = Callable[[Callable[[], bool]], None]
 

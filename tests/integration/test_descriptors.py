@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from nvshared.hook import protocol
 from nvshared.hook.protocol import ReportRecord, Type
 from tests.integration.conftest import Site
+from tests.records import encode_report
 
 
 @pytest.mark.parametrize("greeted", [False, True])
@@ -22,7 +22,7 @@ def test_client_that_sends_descriptors_is_refused_by_kernel_or_dropped(
     reading, writing = os.pipe()
     try:
         socket.send_fds(
-            hook.socket, [protocol.encode_report(ReportRecord(Type.MEMORY))], [writing])
+            hook.socket, [encode_report(ReportRecord(Type.MEMORY))], [writing])
     except PermissionError:             # Linux 6.16
         assert greeted or hook.hello() is not None
     else:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from nvshared.hook.protocol import ReportRecord, Type, encode_report
+from nvshared.hook.protocol import ReportRecord, Type
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_kills import finish, follow
+from tests.records import encode_report
 
 PROGRAMS = 6
 # Together 576 MiB, of which card and host memory hold 352 at most.

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvshared.hook import protocol
 from nvshared.hook.protocol import Refusal, ReportRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
+from tests.records import encode_report
 
 LARGE = 700 * MIB
 
@@ -123,7 +123,7 @@ def test_wrong_versions_and_unknown_cards_are_refused_with_the_reason(site: Site
     stranger.uuid = bytes(16)
     assert refused(stranger) is Refusal.NO_SUCH_GPU
     newer = site.hook()
-    newer.socket.send(protocol.encode_report(ReportRecord(Type.HELLO, version=1, uuid=newer.uuid)))
+    newer.socket.send(encode_report(ReportRecord(Type.HELLO, version=1, uuid=newer.uuid)))
     answer = newer.hear()
     assert answer is not None
     assert (answer.type, Refusal(answer.flags)) == (Type.REFUSED, Refusal.VERSION)
@@ -208,7 +208,7 @@ def test_connections_of_one_user_beyond_its_limit_are_refused(public_site: Site)
         "    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
         "    one.connect(path); one.send(hello); print(one.recv(200)[0]); held.append(one)\n"
     )
-    hello = protocol.encode_report(ReportRecord(Type.HELLO, uuid=site.uuids[0]))
+    hello = encode_report(ReportRecord(Type.HELLO, uuid=site.uuids[0]))
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3", "-c", script,
          hello.hex(), str(site.socket)],

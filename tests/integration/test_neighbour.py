@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type, encode_report
+from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.integration.commander import Commander
@@ -19,6 +19,7 @@ from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
 from tests.integration.test_own_memory import Program
 from tests.integration.test_writeback import hears, move, stop, until
+from tests.records import encode_report
 
 LINKED = {"NVSHARE_SIM_NVLINK": "1"}
 CAPACITY = 60 * MIB                     # of each card, as in SETTINGS

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
 from nvshared.hook.session import Session
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
+from tests.records import decode_order, encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
 
 GATHER = SECOND
@@ -39,7 +39,7 @@ class Program:
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
         """Wire.send."""
         assert descriptor is None
-        self.heard.append(protocol.decode_order(packet))
+        self.heard.append(decode_order(packet))
 
     def drop(self, why: str) -> None:
         """Wire.drop."""
@@ -52,7 +52,7 @@ class Program:
 
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
         """HELLO, as INTRODUCE asked for."""
-        self.session.received(protocol.encode_report(ReportRecord(
+        self.session.received(encode_report(ReportRecord(
             Type.HELLO, flags, 7, memory, FACTS.uuid_bytes, LARGE
         )))
 

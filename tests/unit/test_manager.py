@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """All GPUs together: finding them, and changing their settings."""
 
-from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NotKept
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.settings.state import Override, Overrides, saved
+from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
@@ -26,26 +26,11 @@ from tests.unit.scripted import (
 )
 
 
-class Kept:
-    """A store that keeps what it was given last."""
-
-    saved: Overrides | None = None
-
-    def save(self, overrides: Overrides) -> Future[None]:
-        self.saved = overrides
-        return saved()
-
-
 @pytest.fixture
-def store() -> Kept:
-    return Kept()
-
-
-@pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch, store: Kept) -> Manager:
+def manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Manager:
     script(monkeypatch)
     time = Time()
-    made = Manager(lambda: DEFAULTS, time.clock, time.timer, Overrides(), store)
+    made = Manager(lambda: DEFAULTS, time.clock, time.timer, StateFile(tmp_path))
     made.add(OTHER, Sample(memory_used=0), gather=False)
     made.add(FACTS, Sample(memory_used=0), gather=False)
     return made
@@ -103,13 +88,13 @@ def quanta(manager: Manager) -> list[int]:
     return [manager.tq, *(gpu.tq for gpu in manager.gpus)]
 
 
-def test_set_quantum_changes_one_gpu_or_all_and_is_saved(manager: Manager, store: Kept) -> None:
+def test_set_quantum_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: Path) -> None:
     heard: list[frozenset[str]] = []
     manager.changed.connect(heard.append)
     assert quanta(manager) == [30, 30, 30]
-    manager.set_quantum(5 * SECOND, "1")
+    manager.set_quantum(5 * SECOND, "1").result()
     assert quanta(manager) == [30, 30, 5]
-    assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq=5_000_000)})
+    assert StateFile(tmp_path).load() == Overrides(by_gpu={OTHER.uuid: Override(tq=5_000_000)})
     manager.set_anti_thrash("on", "1")
     manager.set_quantum(7 * SECOND)
     assert quanta(manager) == [7, 7, 7]
@@ -117,22 +102,22 @@ def test_set_quantum_changes_one_gpu_or_all_and_is_saved(manager: Manager, store
     assert manager.anti_thrash is AntiThrash.AUTO
     manager.set_anti_thrash("off")
     assert {gpu.anti_thrash for gpu in manager.gpus} == {AntiThrash.OFF}
-    manager.reset_settings()
+    manager.reset_settings().result()
     assert quanta(manager) == [30, 30, 30]
-    assert store.saved == Overrides()
+    assert StateFile(tmp_path).load() == Overrides()
     assert heard == [frozenset({"tq", "anti_thrash"})] * 5
 
 
 def test_set_quantum_to_auto_changes_one_gpu_or_all_and_is_saved(
-    manager: Manager, store: Kept
+    manager: Manager, tmp_path: Path
 ) -> None:
-    manager.set_quantum(None, "1")
-    assert store.saved == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
+    manager.set_quantum(None, "1").result()
+    assert StateFile(tmp_path).load() == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [False, False, True]
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 1_200_000]
     assert quanta(manager) == [30, 30, 2]
-    manager.set_quantum(None)
-    assert store.saved == Overrides(Override(tq="auto"), {OTHER.uuid: Override()})
+    manager.set_quantum(None).result()
+    assert StateFile(tmp_path).load() == Overrides(Override(tq="auto"), {OTHER.uuid: Override()})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [True, True, True]
     assert quanta(manager) == [30, 2, 2]
     manager.set_quantum(5 * SECOND, "0")
@@ -146,14 +131,9 @@ def test_set_quantum_to_auto_changes_one_gpu_or_all_and_is_saved(
 
 
 def test_setting_that_cannot_be_saved_stays_in_force(
-    manager: Manager, store: Kept, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, tmp_path: Path
 ) -> None:
-    def full(_: Overrides) -> Future[None]:
-        failed: Future[None] = Future()
-        failed.set_exception(NotKept("the disk is full"))
-        return failed
-
-    monkeypatch.setattr(store, "save", full)
+    (tmp_path / FILE_NAME).mkdir()      # which no file can replace
     with pytest.raises(NotKept):
         manager.set_quantum(5 * SECOND, "1").result()
     with pytest.raises(NotKept):
@@ -186,13 +166,13 @@ def test_set_quantum_below_a_millisecond_or_above_a_day_is_refused(
 
 
 def test_invalid_mode_and_unknown_gpu_are_refused_and_not_saved(
-    manager: Manager, store: Kept
+    manager: Manager, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
         manager.set_anti_thrash("maybe")
     with pytest.raises(NoSuchGPU):
         manager.set_quantum(5 * SECOND, "7")
-    assert store.saved is None
+    assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,15 +203,19 @@ def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) ->
     assert quanta(manager) == [9, 9]
 
 
-def test_saved_overrides_apply_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_overrides_apply_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     script(monkeypatch)
     time = Time()
-    saved = Overrides(Override(tq=4_000_000), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})
-    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, saved)
+    store = StateFile(tmp_path)
+    store.save(Overrides(
+        Override(tq=4_000_000), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})).result()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, store)
     gpu: GPU = manager.add(OTHER, Sample(), gather=True)
     assert (gpu.tq, gpu.anti_thrash) == (4, AntiThrash.ON)
-    saved = Overrides(Override(tq="auto"))
-    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, saved)
+    store.save(Overrides(Override(tq="auto"))).result()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer, store)
     assert manager.add(FACTS, Sample(), gather=True).tq_auto
 
 

@@ -22,12 +22,11 @@ from nvshared.hook.protocol import (
     ReportRecord,
     Type,
     Wait,
-    decode_order,
     decode_report,
     encode_order,
-    encode_report,
 )
 from nvshared.scheduler.events import Memory, PinReason
+from tests.records import decode_order, encode_report
 
 INCLUDE = Path(__file__).parents[2] / "libhook" / "include"
 HEADER = INCLUDE / "nvshare" / "protocol.h"
@@ -260,8 +259,3 @@ def test_name_report_has_the_headers_offset_and_drops_partial_utf_8(
     cut = encode_report(ReportRecord(Type.NAME))[:16] + b"x" * 87 + b"\xc3"
     assert decode_report(cut).text == "x" * 87
     assert decode_report(encode_report(ReportRecord(Type.NAME, version=9))).version == 9
-
-
-def test_report_decoded_as_an_order_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="a IDLE came, which only a hook may send"):
-        decode_order(encode_report(ReportRecord(Type.IDLE)))

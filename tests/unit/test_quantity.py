@@ -18,13 +18,14 @@ from nvshared.quantity import (
     sized,
 )
 from nvshared.units import GIB, MIB
+from tests.records import decode_order
 
 
 @pytest.mark.parametrize("text", ["86400", "86400s", "24h", "1d"])
 def test_quantum_of_any_accepted_length_fits_a_run_order(text: str) -> None:
     value = quantum(text)
     assert value <= LONGEST_TQ * 1_000_000
-    assert protocol.decode_order(
+    assert decode_order(
         protocol.encode_order(OrderRecord(Type.RUN, quantum=value))).quantum == value
 
 

@@ -15,7 +15,6 @@ from threading import Event
 
 import pytest
 
-from nvshared.hook import protocol
 from nvshared.hook.connection import HookConnection
 from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
 from nvshared.hook.server import Server
@@ -29,10 +28,11 @@ from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import Sampler
 from nvshared.units import SECOND
+from tests.records import decode_order, encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, Time
 
 ATTACKER, NEIGHBOUR, OTHER = 65_534, 65_533, 65_532     # user ids
-HELLO = protocol.encode_report(ReportRecord(Type.HELLO, uuid=bytes(16)))
+HELLO = encode_report(ReportRecord(Type.HELLO, uuid=bytes(16)))
 
 another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -75,7 +75,7 @@ def answer(one: socket.socket) -> bytes:
 
 def refusal(packet: bytes) -> int | None:
     """Why a client is refused."""
-    return protocol.decode_order(packet).flags if packet else None
+    return decode_order(packet).flags if packet else None
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -229,7 +229,7 @@ async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path:
         gc.collect()
         gc.disable()
         try:
-            client = await site.connect(hello=protocol.encode_report(
+            client = await site.connect(hello=encode_report(
                 ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)))
             await until(lambda: bool(gpu.clients))
             client.close()

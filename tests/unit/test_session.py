@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvshared.errors import ProtocolError
-from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
@@ -37,6 +36,7 @@ from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
+from tests.records import decode_order, encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
 
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
@@ -57,7 +57,7 @@ class Wire:
         self.dropped = ""
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        self.sent.append(protocol.decode_order(packet))
+        self.sent.append(decode_order(packet))
         if descriptor is not None:
             self.descriptors.append(descriptor)
 
@@ -88,7 +88,7 @@ class Hook:
         Scripted.latest.events.clear()
 
     def says(self, record: ReportRecord) -> None:
-        self.session.received(protocol.encode_report(record))
+        self.session.received(encode_report(record))
 
 
 @pytest.fixture
@@ -577,7 +577,7 @@ def test_session_ended_twice_sends_a_single_left_event(hook: Hook, manager: Mana
 @given(packets=st.lists(st.one_of(
     st.binary(max_size=120),
     st.builds(
-        lambda kind, flags, number, size: protocol.encode_report(
+        lambda kind, flags, number, size: encode_report(
             ReportRecord(kind, flags, number, commit=size, moved=size)
         ),
         st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),

@@ -24,6 +24,7 @@ from nvshared.scheduler.events import Memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.integration.fakehook import Hook
+from tests.records import decode_order, encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, peer
 
 CARD = FACTS.memory_total
@@ -59,7 +60,7 @@ def test_packet_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
         report = protocol.decode_report(packet)
     except ProtocolError:
         return
-    assert protocol.decode_report(protocol.encode_report(report)) == report
+    assert protocol.decode_report(encode_report(report)) == report
 
 
 class Wire:
@@ -107,7 +108,7 @@ class Liar:
 
     def numbers(self) -> list[int]:
         """Of the orders it was sent, and some that nobody ever gave."""
-        orders = [protocol.decode_order(packet) for packet in self.wire.packets]
+        orders = [decode_order(packet) for packet in self.wire.packets]
         return [order.number for order in orders] + [0, 1, (1 << 64) - 1]
 
 
@@ -125,7 +126,7 @@ class Honest(Hook):
     @property
     def promised(self) -> int:
         """Room that it has, or will have when it has carried out its orders."""
-        orders = [protocol.decode_order(packet) for packet in self.wire.packets]
+        orders = [decode_order(packet) for packet in self.wire.packets]
         return max(
             [self.memory.room] + [order.room for order in orders if order.type is Type.LOAD]
         )
@@ -137,7 +138,7 @@ class Honest(Hook):
         self.session.received(packet)
 
     def hear(self) -> OrderRecord:
-        return protocol.decode_order(self.wire.packets.popleft())
+        return decode_order(self.wire.packets.popleft())
 
     def do(self) -> bool:
         """Carries out what it was told, and gives way to whoever waits. False: nothing to do."""
@@ -194,7 +195,7 @@ class Liars(RuleBasedStateMachine):
     ) -> None:
         """A first one, or a second."""
         uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
-        liar.say(protocol.encode_report(ReportRecord(
+        liar.say(encode_report(ReportRecord(
             Type.HELLO, said, memory=memory, uuid=uuid, commit=commit, version=version
         )))
 
@@ -208,7 +209,7 @@ class Liars(RuleBasedStateMachine):
         """Anything; an answer may well be one that is waited for."""
         known = liar.numbers()
         for _ in range(times):
-            liar.say(protocol.encode_report(ReportRecord(
+            liar.say(encode_report(ReportRecord(
                 kind, said, known[number % len(known)], memory, commit=size, pins=size, moved=size,
                 took=size,
             )))

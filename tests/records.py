@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook's side of the protocol, for tests: encodes reports and decodes orders."""
+
+from dataclasses import astuple, replace
+
+from nvshared.hook.protocol import (
+    ASKS,
+    HEAD,
+    HEARD,
+    LENDER,
+    NAMES_GPU,
+    ORDER,
+    REPORT,
+    TEXT,
+    TEXTS,
+    OrderRecord,
+    ReportRecord,
+    Type,
+)
+
+
+def decode_order(packet: bytes) -> OrderRecord:
+    """Decodes an order."""
+    _, _, *fields = ORDER.unpack(packet)
+    order = OrderRecord(Type(HEAD.unpack_from(packet)[0]), *fields)
+    if order.loan:
+        lender = LENDER.pack(order.commit, order.most)
+        order = replace(order, commit=0, most=0, lender=lender)
+    return order
+
+
+def encode_report(report: ReportRecord) -> bytes:
+    """Returns the packet of a report."""
+    if report.type in TEXTS:
+        return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
+    *figures, answered, to_pin, reason, _, _, _ = astuple(report.memory)
+    asks = report.type in ASKS
+    return REPORT.pack(
+        report.type, report.version, report.flags, reason, report.number, *figures,
+        report.uuid if report.type in NAMES_GPU else HEARD.pack(answered, to_pin),
+        *((report.commit, report.pins) if asks else (report.moved, report.took)),
+    )
