@@ -31,9 +31,8 @@ from nvshared.machine.peer import printable
 from nvshared.machine.tenant import Kind
 from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
 from nvshared.scheduler.snapshot import Snapshot
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.pods import Pod
 from nvshared.sharing.sampler import look
 from nvshared.sharing.tenancy import TenantView
 from nvshared.units import SECOND

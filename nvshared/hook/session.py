@@ -22,7 +22,7 @@ large figures as well: the program chooses the sizes of its requests; a lost car
 request, for the driver to refuse; and several threads may each be about to pin most of a card,
 which adds up in `to_pin`. The cut loses nothing, because next to a claim of the whole card no other
 client gets memory either. A client that holds less than it claims is detected elsewhere, with
-figures of NVML and the kernel (sharing/evidence.py).
+figures of NVML and the kernel (sharing/gpu.py).
 """
 
 import logging

@@ -17,8 +17,7 @@ from prometheus_client.core import (
 
 from nvshared import __version__
 from nvshared.scheduler.tenants import Usage
-from nvshared.sharing.durations import BOUNDS
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import BOUNDS, GPU, Client
 from nvshared.sharing.totals import TenantTotals
 from nvshared.units import SECOND
 

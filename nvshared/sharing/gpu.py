@@ -12,15 +12,16 @@ signals are emitted; `changed` combines the changes of ANNOUNCE_WITHIN.
 """
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost
 from nvshared.machine.capacity import Allowances, Capacity
-from nvshared.machine.nvml import Facts, Sample, uuid_bytes
+from nvshared.machine.nvml import Facts, Process, Sample, uuid_bytes
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
@@ -29,11 +30,7 @@ from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
-from nvshared.sharing.durations import Durations
-from nvshared.sharing.evidence import Witness
 from nvshared.sharing.inflight_page import InflightPage
-from nvshared.sharing.pods import Pod
-from nvshared.sharing.recent import RecentTurns
 from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -41,6 +38,8 @@ from nvshared.units import MILLISECOND, SECOND
 # Properties are compared once per this interval, not after each record of a thousand clients.
 ANNOUNCE_WITHIN = 5 * MILLISECOND
 OVERDUE = 5 * SECOND                    # a deadline that is so long past means that timers fail
+TURNS_KEPT = 16                         # of each client, for user interfaces
+BOUNDS = (MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +73,41 @@ class Parkable(Protocol):
         """Lets the program go on, as its process was restored on this card."""
 
 
+class Pod(NamedTuple):
+    """The names of one pod."""
+
+    namespace: str
+    name: str
+    containers: Mapping[str, str]       # names by container id
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One turn, past or current. Times are in microseconds."""
+
+    began: int                          # time of the turn's beginning
+    waited: int                         # for this turn
+    bytes_in: int                       # loaded since the turn before
+    held: int = 0
+    reason: str = ""                    # why the turn ended; "": it has not ended
+
+
+class Durations:
+    """A histogram, for metrics: durations in us by the first of BOUNDS that is not smaller."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)   # one per bound, and one above the last bound
+        self.sum = 0
+
+    def add(self, duration: int) -> None:
+        """Counts a duration."""
+        self.counts[bisect_left(BOUNDS, duration)] += 1
+        self.sum += duration
+
+
 class Client:
     """One process on one GPU. Figures are from its last record, in bytes and microseconds."""
 
@@ -88,7 +122,8 @@ class Client:
         self.pod: Pod | None = None     # the pod that contains the process, once names are known
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
-        self.recent = RecentTurns()
+        self._turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)    # the latest last
+        self._waited_for_turns = self._loaded_for_turns = 0     # us and bytes, of earlier turns
         self.gang = ""                  # name of its gang, see gangs.py; "": none
         self.inflight_page = InflightPage()
         self.parkable: Parkable | None = None
@@ -223,8 +258,20 @@ class Client:
         return [
             (now - one.began, one.held if one.reason else now - one.began, one.waited,
              one.bytes_in, one.reason)
-            for one in reversed(self.recent.turns)
+            for one in reversed(self._turns)
         ]
+
+    def turn_started(self, now: int) -> None:
+        """Notes that a turn has begun."""
+        waited, loaded = self.view.waited, self.view.bytes_in
+        self._turns.append(
+            _Turn(now, waited - self._waited_for_turns, loaded - self._loaded_for_turns))
+        self._waited_for_turns, self._loaded_for_turns = waited, loaded
+
+    def turn_ended(self, reason: str, held: int) -> None:
+        """Notes the end of the turn; no-op for a turn that an earlier daemon began."""
+        if self._turns:
+            self._turns[-1].reason, self._turns[-1].held = reason, held
 
 
 class GPU:
@@ -245,7 +292,10 @@ class GPU:
         self.lost = ""                  # why the card is lost; "": it is not
         self.unsuspendable: dict[int, str] = {}     # by pid: why a non-client is not suspended
         self._faults: dict[str, str] = {}       # faults of the card, by source
-        self._witness = Witness()
+        self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
+        # The list has contained a client's pid, so its pids are of our pid namespace: a client that
+        # is not listed has no memory on the card.
+        self._lists_clients = False
         self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
         # Calls its argument once the sample is fresh, or NVML is too late. Set by the sampler.
         self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
@@ -366,8 +416,9 @@ class GPU:
         self._foreign, self.neighbour.alone = foreign, alone
         if alone != before_alone:
             self.tell(events.Tick())
-        pids = [client.peer.pid for client in self.clients.values()]
-        self._witness.hear(sample.processes, pids)
+        self._processes = {process.pid: process for process in sample.processes}
+        self._lists_clients = self._lists_clients or any(
+            client.peer.pid in self._processes for client in self.clients.values())
         if evidence := self._evidence(
                 [one for one in self.clients.values() if one.account]):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
@@ -383,16 +434,34 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        return self._witness.evidence((one.id, one.peer.pid, one.memory) for one in clients)
+        """Returns NVML's and the kernel's figures by client.
+
+        Clients of one process share its figures: the claims of the oldest, which comes first, are
+        covered first. The memory on the card of a process that is listed without it is unknown.
+        """
+        covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
+        found = {}
+        for client in clients:
+            pid, memory = client.peer.pid, client.memory
+            card, host = covered.get(pid, (0, 0))
+            covered[pid] = card + memory.filled, host + memory.host
+            if (process := self._processes.get(pid)) is None:
+                found[client.id] = events.Evidence(0, 0) if self._lists_clients else (
+                    events.Evidence())
+            else:
+                size = None if process.memory is None else max(0, process.memory - card)
+                found[client.id] = events.Evidence(
+                    size, max(0, process.host - host), hidden=size is None)
+        return found
 
     def turns(self) -> bool:
         """Whether events are still handled. Tries it with a Tick, which changes nothing."""
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
-        handled = self.decisions.count
+        handled = sum(self.decisions.counts)
         self._decide(events.Tick())     # not tell(): nothing to announce unless it has effects
-        return self.decisions.count > handled
+        return sum(self.decisions.counts) > handled
 
     def snapshot(self) -> Snapshot:
         """Returns the scheduler's state after the last event; cached until the next one."""
@@ -587,10 +656,10 @@ class GPU:
             return
         match report:
             case actions.TurnStarted():
-                client.recent.began(self._clock(), client.view)
+                client.turn_started(self._clock())
                 self.turn_started.emit(client)
             case actions.TurnEnded():
-                client.recent.ended(str(report.reason), report.held_time)
+                client.turn_ended(str(report.reason), report.held_time)
                 self.turn_ended.emit(client, report.reason, report.held_time)
             case actions.Pinned():
                 self.client_pinned.emit(client, report.reason)

@@ -49,7 +49,8 @@ class RememberedTerms:
         self._due = False
         self._gpus: list[GPU] = []
         self._times: dict[Key, tuple[int, int]] = {}    # us held and waited under earlier daemons
-        self._kept = self._load()
+        # The terms that were written since this boot; the file has the times, too.
+        self._kept = load(self.path, self._read, "no program has limits of its own") or {}
 
     def follow(self, gpu: GPU) -> None:
         """Keeps the terms of the clients of a GPU, and restores them when the clients rejoin."""
@@ -99,30 +100,28 @@ class RememberedTerms:
     ) -> set[Key]:
         """Writes the terms and times of living programs. Returns the keys of dead ones."""
         dead = {key for key in (*kept, *times) if host.started(key[0]) != key[1]}
-        programs = [
-            {"pid": pid, "started": start, "gpu": gpu, **asdict(one)}
-            for (pid, start, gpu), one in kept.items()
-            if (pid, start, gpu) not in dead and one != ClientTerms()
-        ]
-        known = [
-            {"pid": pid, "started": start, "gpu": gpu, "held": held, "waited": waited}
-            for (pid, start, gpu), (held, waited) in times.items()
-            if (pid, start, gpu) not in dead
-        ]
+
+        def living(values: dict[Key, dict[str, Any]]) -> list[dict[str, Any]]:
+            return [dict(zip(("pid", "started", "gpu"), key, strict=True)) | value
+                    for key, value in values.items() if key not in dead]
+
         with suppress(NotKept):         # keep() has logged the failure
             keep(self.path, {
-                "version": VERSION, "boot": _boot(), "programs": programs, "times": known})
+                "version": VERSION, "boot": _boot(),
+                "programs": living({
+                    key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),
+                "times": living({
+                    key: {"held": held, "waited": waited}
+                    for key, (held, waited) in times.items()}),
+            })
         return dead
-
-    def _load(self) -> dict[Key, ClientTerms]:
-        """Loads the terms that were written since this boot, and sets `_times`."""
-        return load(self.path, self._read, "no program has limits of its own") or {}
 
     def _read(self, plain: dict[str, Any]) -> dict[Key, ClientTerms]:
         if plain["boot"] != _boot():
             return {}
-        self._times = {_place(one): _held_and_waited(one) for one in plain.get("times", ())}
-        return {_place(one): _client_terms(one) for one in plain["programs"]}
+        self._times = {_read_key(one): _held_and_waited(one) for one in plain.get("times", ())}
+        return {_read_key(one): ClientTerms(_terms(one["administrator"]), _terms(one["owner"]))
+                for one in plain["programs"]}
 
 
 def _key(client: Client) -> Key | None:
@@ -134,7 +133,7 @@ def _boot() -> str:
     return BOOT.read_text(encoding="ascii").strip()
 
 
-def _place(plain: dict[str, Any]) -> Key:
+def _read_key(plain: dict[str, Any]) -> Key:
     pid, start = plain["pid"], plain["started"]
     if type(pid) is not int or type(start) is not int:
         raise TypeError(f"process {pid!r}, started at {start!r}, is none")
@@ -148,19 +147,12 @@ def _held_and_waited(plain: dict[str, Any]) -> tuple[int, int]:
     return held, waited
 
 
-def _client_terms(plain: dict[str, Any]) -> ClientTerms:
-    return ClientTerms(_terms(plain["administrator"]), _terms(plain["owner"]))
-
-
 def _terms(plain: dict[str, Any]) -> Terms:
     """Reads terms. Raises ValueError or TypeError if they are out of range."""
     terms = Terms(**plain)
     numbers = (terms.memory_limit, terms.weight, terms.compute_limit)
-    possible = (
-        all(type(number) is int for number in numbers)
-        and 0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST
-        and 1 <= terms.compute_limit <= UNLIMITED and isinstance(terms.suspended, bool)
-    )
-    if not possible:
-        raise ValueError(f"{plain} cannot be set for a program")
-    return terms
+    if (all(type(number) is int for number in numbers)
+            and 0 <= terms.memory_limit < 1 << 64 and 1 <= terms.weight <= HEAVIEST
+            and 1 <= terms.compute_limit <= UNLIMITED and isinstance(terms.suspended, bool)):
+        return terms
+    raise ValueError(f"{plain} cannot be set for a program")

@@ -7,7 +7,9 @@ rule of the configuration (nvshared/settings/rules.py). Terms apply to all progr
 together and are enforced by the schedulers. Each scheduler gets the terms before the first program
 of the tenant joins, and whenever they change.
 
-Pods are identified by UID in this module; user interfaces use their names, once known (pods.py).
+Pods are identified by UID, which the kernel knows, and terms are stored under it, because a later
+pod may have the same name. User interfaces use names, once known: nvshare-kubelet sends those of
+all pods whenever one of them changes.
 
 A scheduler keeps a tenant whose programs have ended, so that a tenant does not lose its debt by
 restarting its programs. Of more than GONE_KNOWN such tenants, the oldest are dropped.
@@ -28,8 +30,7 @@ from nvshared.scheduler.events import Memory, TenantChanged
 from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.settings.state import KeptTerms, TenantsFile, saved
-from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.pods import Pod, Pods
+from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.signal import Signal
 from nvshared.units import SECOND
 
@@ -59,7 +60,8 @@ class Tenancy:
         """`store`: has the terms set by hand; `run`: Lanes.run, for the group database."""
         self._run = run
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
-        self._pods = Pods()
+        self._pods: dict[str, Pod] = {}         # by tenant: pod:UID
+        self._tenants: dict[str, str] = {}      # of _pods by the name shown: pod:NAMESPACE/NAME
         self._store = store
         self._by_hand: KeptTerms = {} if store is None else store.load()
         self._rules: tuple[Rule, ...] = ()
@@ -113,10 +115,13 @@ class Tenancy:
 
     def name(self, pods: Mapping[str, Pod]) -> None:
         """Replaces the known pods of this machine; `pods` is keyed by the name of the tenant."""
-        changed = self._pods.use(pods)
+        changed = sorted(name for name in self._pods.keys() | pods.keys()
+                         if self._pods.get(name) != pods.get(name))
+        self._pods = dict(pods)
+        self._tenants = {self._shown(name): name for name in pods}
         for name in changed:
             for client in self._clients.get(name, {}).values():
-                client.pod = self._pods.pod(name)
+                client.pod = self._pods.get(name)
                 self.renamed.emit(client)
         self._tell_all(changed)
 
@@ -163,21 +168,21 @@ class Tenancy:
                     continue
                 if (one == name and not request.pattern) or (whole == name and not limit.pattern):
                     raise InvalidArgs(
-                        f"the compute-request of {self._pods.shown(one)}, {request.value} % "
+                        f"the compute-request of {self._shown(one)}, {request.value} % "
                         f"{request.source}, contradicts the compute-limit of "
-                        f"{self._pods.shown(whole)}, {limit.value} % {limit.source}",
+                        f"{self._shown(whole)}, {limit.value} % {limit.source}",
                         "lower the one or raise the other",
                     )
         if not (percent := new.get("compute-request")):
             return
-        names = {*self._clients, *self._by_hand,
-                 *(self._pods.meant(one.pattern) for one in self._rules if is_tenant(one.pattern))}
+        ruled = [one.pattern for one in self._rules if is_tenant(one.pattern)]
+        names = {*self._clients, *self._by_hand, *(self._tenants.get(one, one) for one in ruled)}
         others = {other: self.terms(other).compute_request for other in sorted(names - {name})}
         if sum(others.values()) + percent > UNLIMITED:
             have = ", ".join(
-                f"{self._pods.shown(other)} {has} %" for other, has in others.items() if has)
+                f"{self._shown(other)} {has} %" for other, has in others.items() if has)
             raise InvalidArgs(
-                f"the compute-request of {self._pods.shown(name)} cannot be {percent} %",
+                f"the compute-request of {self._shown(name)} cannot be {percent} %",
                 f"others have, of {UNLIMITED} % in all: {have}",
             )
 
@@ -209,8 +214,8 @@ class Tenancy:
             settings["priority"] = Priority(settings["priority"])
         if "suspended" in settings:
             settings["suspended"] = bool(settings["suspended"])
-        if settings and self._pods.pod(name) is not None:
-            settings["shown"] = self._pods.shown(name)
+        if settings and self._pods.get(name) is not None:
+            settings["shown"] = self._shown(name)
         return TenantTerms(**settings)
 
     def tenants(self) -> list[TenantView]:
@@ -225,7 +230,7 @@ class Tenancy:
     def _found(self, name: str) -> list[Rule]:
         """Returns all settings of a tenant's terms; of each term the one in force is first."""
         by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
-        names = {name, self._pods.shown(name)}
+        names = {name, self._shown(name)}
         rules = holding(self._rules, names, self._groups.get(name, frozenset()))
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
 
@@ -236,7 +241,7 @@ class Tenancy:
             self._clients.setdefault(name, {})[client.id] = client
             if name not in self._groups:
                 self.learn(name, lambda: None)
-            client.pod = self._pods.pod(name) or client.pod
+            client.pod = self._pods.get(name) or client.pod
             self._gone.pop(name, None)
             self._tell(client.gpu, name)
 
@@ -279,22 +284,27 @@ class Tenancy:
         figures = [client.memory for client in clients]
         others = {str(one): None for client in clients for one in client.peer.tenants}
         return TenantView(
-            self._pods.shown(name),
+            self._shown(name),
             len({client.peer.pid or -client.id for client in clients}),
             sum(memory.allocated for memory in figures),
             sum(memory.resident for memory in figures),
             sum(memory.pinned for memory in figures),
             sum(client.held for client in clients),
-            tuple(self._pods.shown(one) for one in others if one != name),
+            tuple(self._shown(one) for one in others if one != name),
             tuple(self._found(name)),
         )
 
     def _named(self, name: str) -> str:
         """Returns the internal name of a tenant. Raises InvalidArgs."""
         try:
-            return self._pods.meant(tenant(name))
+            known = tenant(name)
         except ValueError as wrong:
             raise InvalidArgs(f"{name!r} is no tenant", str(wrong)) from None
+        return self._tenants.get(known, known)
+
+    def _shown(self, name: str) -> str:
+        """Returns the displayed name: pod:NAMESPACE/NAME for a known pod, else the tenant."""
+        return f"{Kind.POD}:{self._pods[name]}" if name in self._pods else name
 
 
 def _source(name: str, terms: Mapping[str, object]) -> str:

@@ -6,12 +6,21 @@ programs, and raise them again up to the administrator's value. If the administr
 the user's value of this term is removed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST, sized
 from nvshared.scheduler.settings import UNLIMITED, Terms
+
+# The stricter of two values of each term.
+STRICTER: dict[str, Callable[[Any, Any], Any]] = {
+    "memory_limit": lambda one, other: min((size for size in (one, other) if size), default=0),
+    "weight": min,
+    "suspended": lambda one, other: bool(one or other),
+    "compute_limit": min,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,40 +33,24 @@ class ClientTerms:
     @property
     def in_force(self) -> Terms:
         """The stricter value of each term."""
-        ours, theirs = self.administrator, self.owner
-        limits = [limit for limit in (ours.memory_limit, theirs.memory_limit) if limit]
-        return Terms(
-            memory_limit=min(limits, default=0),
-            weight=min(ours.weight, theirs.weight),
-            suspended=ours.suspended or theirs.suspended,
-            compute_limit=min(ours.compute_limit, theirs.compute_limit),
-        )
+        return Terms(**{
+            name: stricter(getattr(self.administrator, name), getattr(self.owner, name))
+            for name, stricter in STRICTER.items()
+        })
 
     def allows(self, setting: str, value: int) -> bool:
         """Whether the owner may set this value without an authorization by polkit."""
-        ours = self.administrator
-        match setting:
-            case "memory_limit":
-                return not ours.memory_limit or 0 < value <= ours.memory_limit
-            case "compute_limit":
-                return value <= ours.compute_limit
-            case "weight":
-                return value <= ours.weight
-            case "suspended":
-                return bool(value) or not ours.suspended
-        raise ValueError(f"there is no setting {setting!r}")
+        return bool(STRICTER[setting](getattr(self.administrator, setting), value) == value)
 
     def bound(self, setting: str) -> str:
         """Returns the administrator's bound on a setting, in words; "": none."""
         ours = self.administrator
+        limited = "the administrator has limited the program to"
         match setting:
             case "memory_limit" if ours.memory_limit:
-                return f"the administrator has limited the program to {sized(ours.memory_limit)}"
+                return f"{limited} {sized(ours.memory_limit)}"
             case "compute_limit" if ours.compute_limit < UNLIMITED:
-                return (
-                    f"the administrator has limited the program to {ours.compute_limit} % of the "
-                    "time"
-                )
+                return f"{limited} {ours.compute_limit} % of the time"
             case "weight":
                 return f"without that, the weight of your program is {ours.weight} at most"
             case "suspended" if ours.suspended:
@@ -75,14 +68,8 @@ class ClientTerms:
             raise InvalidArgs(
                 f"the weight cannot be {value}", f"give a whole number from 1 to {HEAVIEST}"
             )
+        change: dict[str, Any] = {setting: value}
         if by_owner:
-            return replace(self, owner=_with(self.owner, setting, value))
-        free = getattr(ClientTerms().owner, setting)
-        return ClientTerms(
-            _with(self.administrator, setting, value), _with(self.owner, setting, free)
-        )
-
-
-def _with(terms: Terms, setting: str, value: int) -> Terms:
-    change: dict[str, Any] = {setting: value}
-    return replace(terms, **change)
+            return replace(self, owner=replace(self.owner, **change))
+        free: dict[str, Any] = {setting: getattr(ClientTerms().owner, setting)}
+        return ClientTerms(replace(self.administrator, **change), replace(self.owner, **free))

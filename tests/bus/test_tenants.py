@@ -15,8 +15,8 @@ from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import CLIENT_INTERFACE, client_path
 from nvshared.scheduler.settings import Priority, TenantTerms, Terms
 from nvshared.settings.rules import TERMS, Rule
+from nvshared.sharing.gpu import Pod
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.pods import Pod
 from nvshared.units import GIB
 from tests.bus.service import Peeper, a_client
 from tests.bus.test_announcements import announced

@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.machine.capacity import Allowances, Capacity
+from nvshared.machine.capacity import YOUNG_MOST, Allowances, Capacity
 from nvshared.units import GIB, MIB
 
 CONTEXT = 600 * MIB
@@ -105,3 +105,18 @@ def test_capacity_grows_by_the_memory_of_an_outside_process_that_becomes_a_clien
     assert card.bytes == before
     card.sampled(20 * GIB, 0)
     assert card.bytes == before
+
+
+def test_context_reserve_counts_a_users_connections_up_to_a_bound() -> None:
+    capacity = Capacity(16 * GIB, Allowances(reserve=0, context_reserve=GIB))
+    for client in range(100):
+        capacity.joined(client, "user:1000")
+    assert capacity.bytes == (16 - YOUNG_MOST - 1) * GIB
+    capacity.joined(100, "user:1001")
+    assert capacity.bytes == (16 - YOUNG_MOST - 2) * GIB
+    for client in range(101, 104):      # root's
+        capacity.joined(client)
+    assert capacity.bytes == (16 - YOUNG_MOST - 5) * GIB
+    for client in range(104):
+        capacity.left(client)
+    assert capacity.bytes == 15 * GIB

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nvshared.errors import GPULost
+from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
@@ -23,10 +24,12 @@ from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
     Evicted,
+    Evidence,
     Left,
     Loaded,
     Memory,
     MemoryChanged,
+    Seen,
     SettingsChanged,
     Tick,
 )
@@ -34,7 +37,7 @@ from nvshared.scheduler.events import GPULost as Lost
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
 from nvshared.sharing.gpu import ANNOUNCE_WITHIN, GPU, Client
-from nvshared.units import GIB
+from nvshared.units import GIB, MIB
 from tests.unit.scripted import (
     FACTS,
     NO_RESERVE,
@@ -264,3 +267,28 @@ def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
             Client(1, gpu, peer(), Noted()), Memory(), running=False, wants=False, commit=0
         )
     assert not gpu.clients
+
+
+@pytest.mark.parametrize(("listed", "expected"), [
+    ([Process(7, GIB, GIB)], [Evidence()] * 3),         # pids of another namespace, perhaps
+    ([Process(8, GIB, MIB)], [Evidence(GIB, MIB), Evidence(0, 0), Evidence(0, 0)]),
+    ([Process(8, None, GIB)], [Evidence(None, GIB, True), Evidence(None, 0, True), Evidence(0, 0)]),
+    ([Process(8, 5 * GIB, 3 * GIB)],
+     [Evidence(5 * GIB, 3 * GIB), Evidence(GIB, GIB), Evidence(0, 0)]),
+])
+def test_evidence_of_a_process_is_divided_among_its_clients(
+    gpu: GPU, listed: list[Process], expected: list[Evidence]
+) -> None:
+    for id, pid in ((1, 8), (2, 8), (3, 9)):
+        client = Client(id, gpu, peer(pid), Noted())
+        gpu.join(client, Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB), running=False,
+                 wants=False, commit=0)
+    gpu.see(Sample(processes=tuple(listed)), {})
+    seen = Scripted.latest.events[-1]
+    assert isinstance(seen, Seen)
+    assert [seen.evidence[id] for id in (1, 2, 3)] == expected
+    if expected[0] != Evidence():
+        gpu.see(Sample(processes=()), {})   # the list has named a client: it would again
+        seen = Scripted.latest.events[-1]
+        assert isinstance(seen, Seen)
+        assert set(seen.evidence.values()) == {Evidence(0, 0)}

@@ -16,9 +16,8 @@ from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, MemoryChanged, PinReason, Tick
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing import totals
-from nvshared.sharing.gpu import Client
+from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.pods import Pod
 from nvshared.sharing.totals import TenantTotals
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
@@ -208,7 +207,7 @@ async def test_metrics_count_decisions_by_duration(time: Time) -> None:
         time.now += 20 * MILLISECOND
         return ()
 
-    before = made.gpus[0].decisions.count
+    before = sum(made.gpus[0].decisions.counts)
     scheduler.decide = decide
     made.gpus[0].tell(Tick())
     found = await scraped(made)

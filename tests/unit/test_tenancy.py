@@ -18,9 +18,8 @@ from nvshared.scheduler.settings import TenantTerms
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.settings.state import TENANTS_FILE, TenantsFile
 from nvshared.sharing import tenancy
-from nvshared.sharing.gpu import Client
+from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.pods import Pod
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, peer, script
