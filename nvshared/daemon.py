@@ -258,10 +258,11 @@ def _manager(
 def _history(config: Config, stack: AsyncExitStack, manager: Manager) -> "History | None":
     if config.state_dir is None or config.history is None:
         return None
-    from nvshared.history import History
+    from nvshared.history import History, Keeper
 
     timer = _timer(asyncio.get_running_loop())
-    history = History(config.state_dir, config.history, monotonic, timer, time.time)
+    keeper = Keeper(config.state_dir, config.history)
+    history = History(keeper, monotonic, timer, time.time)
     stack.callback(history.close)
     for gpu in manager.gpus:
         history.follow(gpu)

@@ -1,46 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
-    a client leaves, or a minute is over ─► collector.py ─► keeper.py ─► store.py
-                                            usage since     a thread     sqlite3
-                                            the last one
+    a client leaves, or a minute is over ─► History ─► keeper.py ─► store.py
+                                       usage since     a thread     sqlite3
+                                      the last one
 
-Once a minute the event loop sums up the schedulers' counts. It never waits for the disk.
+Usage is the difference between two samples of the scheduler's counts for a client. A client is
+sampled once a minute while it is connected, and when it leaves. A scheduler counts from the time at
+which a client connected to it, so a restarted daemon counts nothing twice. Usage while no daemon
+runs is not recorded. The event loop never waits for the disk.
 """
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from operator import sub
 from typing import TypeVar
 
 from nvshared.clock import Clock, Timer
-from nvshared.history.collector import Collector, Wall
 from nvshared.history.keeper import Keeper
-from nvshared.history.store import OTHERS, Asked, Found, Row
-from nvshared.sharing.gpu import GPU
+from nvshared.history.store import MOST, OTHERS, Asked, Batch, Found, Party, Row, add, joined
+from nvshared.scheduler.events import Event, Left
+from nvshared.scheduler.tenants import Usage
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import SECOND
 
-__all__ = ["OTHERS", "Asked", "Found", "History", "Row", "Wall"]
+__all__ = ["OTHERS", "Asked", "Found", "History", "Keeper", "Row", "Wall"]
 
 Shaped = TypeVar("Shaped")
+Wall = Callable[[], float]              # seconds since 1970; may be set, and step back
 
-FRESH = SECOND                          # for this long after a collection no new one is made
+FRESH = SECOND                          # for this long after a lookup no clients are sampled
+MINUTE = 60
+SLICE = 50                              # clients sampled until the event loop runs other tasks
+PARTIES = 1024                          # kept apart in one minute on one GPU
 
 
 class History:
-    """The usage of all GPUs, in one file."""
+    """The usage of all GPUs, with its minute of the wall clock, in one file."""
 
-    def __init__(self, folder: Path, size: int, clock: Clock, timer: Timer, wall: Wall) -> None:
-        """`size`: bytes that the file may have at most."""
-        self._clock = clock
-        self._keeper = Keeper(folder, size)
-        self._collector = Collector(
-            clock, timer, wall, self._keeper.keep, lambda: self._keeper.is_behind)
-        self._asked = clock() - FRESH
+    def __init__(self, keeper: Keeper, clock: Clock, timer: Timer, wall: Wall) -> None:
+        self._keeper = keeper
+        self._clock, self._timer, self._wall = clock, timer, wall
+        self._asked = clock() - FRESH           # time of the last lookup that sampled the clients
+        self._clients: dict[int, Client] = {}
+        self._seen: dict[int, Usage] = {}       # by client, at the last sample
+        self._used: Batch = {}
+        self._began = wall()                    # start of the undelivered usage
+        self._disarm: Callable[[], None] | None = None
 
     def follow(self, gpu: GPU) -> None:
         """Records the usage of this GPU from now on."""
-        self._collector.follow(gpu)
+        gpu.client_new.connect(self._comes)
+        gpu.happens.connect(self._happens)
 
     async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
         """Looks up the usage until now. Returns the result of `shape`, which another thread calls.
@@ -50,11 +63,77 @@ class History:
         if self._clock() - self._asked >= FRESH:
             self._asked = self._clock()
             collected = asyncio.Event()
-            self._collector.collect(collected.set)
+            self._slice(iter([*self._clients]), collected.set)
             await collected.wait()
         return await self._keeper.ask(asked, shape)
 
     def close(self) -> None:
         """Writes the usage that is not written yet, and closes the file."""
-        self._collector.flush()
+        now = self._clock()
+        for client in self._clients.values():
+            self._note(client, now)
+        self._deliver_all()
         self._keeper.close()
+
+    def _slice(self, clients: Iterator[int], done: Callable[[], None]) -> None:
+        """Samples clients, delivers the usage until now, then calls `done`.
+
+        It is done in slices, so that a hand-over waits for one slice at most.
+        """
+        now, some = self._clock(), [*islice(clients, SLICE)]
+        for id in some:
+            if id in self._clients:
+                self._note(self._clients[id], now)
+        if some:
+            self._timer(now, partial(self._slice, clients, done))
+        else:
+            self._deliver_all()
+            done()
+
+    def _deliver_all(self) -> None:
+        began, self._began = self._began, self._wall()
+        if self._used or self._keeper.is_behind:
+            used, self._used = self._used, {}
+            if not 0 <= self._began - began <= 2 * MINUTE:
+                began = self._began     # the clock was set, or there were no clients
+            middle = int((began + self._began) / 2)
+            bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
+            self._keeper.keep(middle - middle % MINUTE, bounded)
+
+    def _comes(self, client: Client) -> None:
+        self._clients[client.id] = client
+        if self._disarm is None:
+            if not self._used:
+                self._began = self._wall()
+            self._arm()
+
+    def _happens(self, now: int, event: Event) -> None:
+        """Samples a leaving client while its scheduler still knows it."""
+        if isinstance(event, Left):
+            client = self._clients.pop(event.client, None)
+            if client is not None:
+                self._note(client, now)
+                del self._seen[client.id]
+
+    def _note(self, client: Client, now: int) -> None:
+        before = self._seen.get(client.id, Usage())
+        used = client.gpu.scheduler.usage(client.id, now)
+        self._seen[client.id] = used
+        if used != before:
+            peer = client.peer
+            party = Party(peer.owner, peer.tenants[0].name, client.tenant)
+            more = Usage(*(max(0, min(one, MOST)) for one in map(sub, used, before)))
+            add(self._used.setdefault(client.gpu.facts.uuid, {}), party, more)
+
+    def _arm(self) -> None:
+        """Sets the timer to the end of the current minute of the wall clock."""
+        left = MINUTE - self._wall() % MINUTE
+        self._disarm = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
+
+    def _minute_is_over(self) -> None:
+        self._disarm = None
+        self._slice(iter([*self._clients]), self._go_on)
+
+    def _go_on(self) -> None:
+        if (self._clients or self._keeper.is_behind) and self._disarm is None:
+            self._arm()

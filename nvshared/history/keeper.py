@@ -77,7 +77,7 @@ class Keeper:
 
     def close(self) -> None:
         """Closes the file after earlier writes, and ends the thread."""
-        self._do(self._store.file.close)
+        self._do(self._store.close)
         self._thread.shutdown()
 
     def _do(self, task: Callable[[], Shaped]) -> "Future[Shaped]":
@@ -100,28 +100,28 @@ class Keeper:
                     raise
                 self._store.add(self._waiting)      # the broken file was put aside: a new one
         except (sqlite3.Error, OSError) as error:
-            trouble, path = _words(error), self._store.file.path
+            trouble, path = _words(error), self._store.path
             if trouble != self._trouble:
                 logger.warning("%s is not written, and tried again each minute: %s", path, trouble)
             self._trouble = trouble
-            self._store.file.close()
+            self._store.close()
         except Exception:
             self._waiting = []          # a fault of ours: the batches would fail again
             raise
         else:
             if self._trouble:
-                logger.info("%s is written again", self._store.file.path)
+                logger.info("%s is written again", self._store.path)
             self._waiting, self._trouble = [], ""
 
     def _answer(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
         try:
             if self._waiting:
                 self._write()
-            with self._store.file.opened() as file:
+            with self._store.opened() as file:
                 found = find(file, asked)
         except (sqlite3.Error, OSError) as error:
             raise NoHistory(
-                f"{self._store.file.path} cannot be read: {_words(error)}") from error
+                f"{self._store.path} cannot be read: {_words(error)}") from error
         return shape(found._replace(missing=self._trouble))
 
 

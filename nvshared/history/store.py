@@ -49,11 +49,6 @@ class Party(NamedTuple):
     user: str
     tenant: str                         # KIND:NAME, the most specific tenant
 
-    @property
-    def of_user(self) -> "Party":
-        """The party that stands for the merged tenants of the same user."""
-        return self._replace(tenant=OTHERS)
-
 
 EVERYBODY = Party(NOBODY, OTHERS, OTHERS)
 Used = dict[Party, Usage]
@@ -91,20 +86,16 @@ class Found(NamedTuple):
     missing: str = ""                   # why the latest usage is missing; "": it is not
 
 
-def added(one: Usage, other: Usage) -> Usage:
-    """The sum of both; each figure is at most MOST."""
-    return Usage(*(min(a + b, MOST) for a, b in zip(one, other, strict=True)))
-
-
 def add(to: Used, party: Party, usage: Usage) -> None:
-    """Adds usage to that of a party."""
-    to[party] = added(to.get(party, Usage()), usage)
+    """Adds usage to that of a party; each figure is at most MOST."""
+    before = to.get(party, Usage())
+    to[party] = Usage(*(min(a + b, MOST) for a, b in zip(before, usage, strict=True)))
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
     """Merges the smallest parties until `most` are left: by user first, then all together."""
     kept = dict(used)
-    for wider in (lambda party: party.of_user, lambda _: EVERYBODY):
+    for wider in (lambda party: party._replace(tenant=OTHERS), lambda _: EVERYBODY):
         if len(kept) <= most:
             return kept
         largest = sorted(kept, key=lambda one: (kept[one].gpu, kept[one].held, one), reverse=True)
@@ -127,15 +118,70 @@ class Foreign(Exception):
     """The file exists and cannot be written; its text is the reason."""
 
 
-class File:
-    """The sqlite3 file at a path. It is created when needed."""
+def is_broken(error: sqlite3.Error) -> bool:
+    """Whether the error means that the file is corrupt."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
 
-    def __init__(self, path: Path, pages: int, schema: str, probe: str) -> None:
-        """`pages`: its maximum size; `probe`: a query that only our tables can answer."""
+
+@contextmanager
+def transaction(file: sqlite3.Connection) -> Iterator[None]:
+    """A transaction: committed at the end, rolled back on an exception."""
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        file.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):   # sqlite has rolled back some errors itself
+            file.execute("ROLLBACK")
+        raise
+
+
+def number(file: sqlite3.Connection, query: str, *values: object) -> int:
+    """The result of a query with one integer."""
+    return int(file.execute(query, values).fetchone()[0])
+
+
+FILE_NAME = "history.db"
+# By length of a step in seconds: number of steps kept, and of parties in each per GPU.
+STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
+# Steps that survive when the file is too large: at first, and if that frees too little.
+FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
+LEAST_SIZE = 4 << 20                    # bytes of the file, so that a batch fits into an eighth
+FIELDS = Usage._fields
+_SCHEMA = f"""
+CREATE TABLE card (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE);
+CREATE TABLE party (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, user TEXT NOT NULL,
+    tenant TEXT NOT NULL, UNIQUE (uid, user, tenant));
+CREATE TABLE step (id INTEGER PRIMARY KEY, length INTEGER NOT NULL, start INTEGER NOT NULL,
+    UNIQUE (length, start));
+CREATE TABLE dropped (length INTEGER PRIMARY KEY, start INTEGER NOT NULL);
+CREATE TABLE usage (step INTEGER NOT NULL, card INTEGER NOT NULL, party INTEGER NOT NULL,
+    {", ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)},
+    PRIMARY KEY (step, card, party)) WITHOUT ROWID;
+"""
+_ADD = (
+    f"INSERT INTO usage VALUES ({', '.join('?' * (3 + len(FIELDS)))}) ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = min({name} + excluded.{name}, {MOST})" for name in FIELDS)
+)
+_DROPPED = (
+    "INSERT INTO dropped VALUES (?, ?) ON CONFLICT DO UPDATE SET start = max(start, excluded.start)"
+)
+_ROWS = (
+    f"SELECT uid, user, tenant, {', '.join(FIELDS)} FROM usage JOIN party ON party.id = party "
+    "WHERE step = ? AND card = ?"
+)
+
+
+class Store:
+    """The sqlite3 file at a path, created when needed, and the usage in it.
+
+    Raises sqlite3.Error or OSError if the file cannot be used.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        """`size`: bytes that the file may have at most."""
         self.path = path
-        self.pages = pages
-        self._schema = schema
-        self._probe = probe
+        self.pages = max(size, LEAST_SIZE) // PAGE
         self._open: sqlite3.Connection | None = None
         self._which = (0, 0)            # device and inode of the open file
 
@@ -216,7 +262,7 @@ class File:
             file.execute(f"PRAGMA page_size = {PAGE}")
             file.execute("PRAGMA auto_vacuum = INCREMENTAL")
             with transaction(file):
-                for statement in self._schema.split(";")[:-1]:
+                for statement in _SCHEMA.split(";")[:-1]:
                     file.execute(statement)
                 file.execute(f"PRAGMA application_id = {APPLICATION}")
                 file.execute(f"PRAGMA user_version = {VERSION}")
@@ -224,7 +270,7 @@ class File:
             raise Foreign("another program made it")
         if (version := number(file, "PRAGMA user_version")) != VERSION:
             raise Foreign(f"it is of version {version}, and we know {VERSION}")
-        file.execute(self._probe).fetchall()
+        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # only our tables answer
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":
             raise Foreign(f"it is broken: {' '.join(answer.split())}")
@@ -244,72 +290,9 @@ class File:
         logger.warning("%s is put aside as %s and a new history begun: %s",
                        self.path, aside.name, reason)
 
-
-def is_broken(error: sqlite3.Error) -> bool:
-    """Whether the error means that the file is corrupt."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
-
-
-@contextmanager
-def transaction(file: sqlite3.Connection) -> Iterator[None]:
-    """A transaction: committed at the end, rolled back on an exception."""
-    file.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        file.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):   # sqlite has rolled back some errors itself
-            file.execute("ROLLBACK")
-        raise
-
-
-def number(file: sqlite3.Connection, query: str, *values: object) -> int:
-    """The result of a query with one integer."""
-    return int(file.execute(query, values).fetchone()[0])
-
-
-FILE_NAME = "history.db"
-# By length of a step in seconds: number of steps kept, and of parties in each per GPU.
-STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# Steps that survive when the file is too large: at first, and if that frees too little.
-FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
-LEAST_SIZE = 4 << 20                    # bytes of the file, so that a batch fits into an eighth
-FIELDS = Usage._fields
-_SCHEMA = f"""
-CREATE TABLE card (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE);
-CREATE TABLE party (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, user TEXT NOT NULL,
-    tenant TEXT NOT NULL, UNIQUE (uid, user, tenant));
-CREATE TABLE step (id INTEGER PRIMARY KEY, length INTEGER NOT NULL, start INTEGER NOT NULL,
-    UNIQUE (length, start));
-CREATE TABLE dropped (length INTEGER PRIMARY KEY, start INTEGER NOT NULL);
-CREATE TABLE usage (step INTEGER NOT NULL, card INTEGER NOT NULL, party INTEGER NOT NULL,
-    {", ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)},
-    PRIMARY KEY (step, card, party)) WITHOUT ROWID;
-"""
-_ADD = (
-    f"INSERT INTO usage VALUES ({', '.join('?' * (3 + len(FIELDS)))}) ON CONFLICT DO UPDATE SET "
-    + ", ".join(f"{name} = min({name} + excluded.{name}, {MOST})" for name in FIELDS)
-)
-_DROPPED = (
-    "INSERT INTO dropped VALUES (?, ?) ON CONFLICT DO UPDATE SET start = max(start, excluded.start)"
-)
-_ROWS = (
-    f"SELECT uid, user, tenant, {', '.join(FIELDS)} FROM usage JOIN party ON party.id = party "
-    "WHERE step = ? AND card = ?"
-)
-
-
-class Store:
-    """Writes usage to the file. Raises sqlite3.Error or OSError if the file cannot be used."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        """`size`: bytes that the file may have at most."""
-        pages = max(size, LEAST_SIZE) // PAGE
-        self.file = File(path, pages, _SCHEMA, f"{_ROWS} LIMIT 0".replace("?", "0"))
-
     def add(self, batches: list[tuple[int, Batch]]) -> None:
         """Adds the usage of some minutes: all batches or, if this raises, none."""
-        with self.file.opened() as file:
+        with self.opened() as file:
             self._make_room(file)
             with transaction(file):
                 for start, batch in batches:
@@ -336,15 +319,15 @@ class Store:
         """Deletes the oldest steps until an eighth of the pages is free, so that a batch fits."""
         for length, least in (one for fewest in FEWEST for one in fewest.items()):
             while number(file, "PRAGMA page_count") - number(
-                    file, "PRAGMA freelist_count") > self.file.pages * 7 // 8:
+                    file, "PRAGMA freelist_count") > self.pages * 7 // 8:
                 there = number(file, "SELECT count(*) FROM step WHERE length = ?", length)
                 if there <= least:
                     break
                 with transaction(file):
                     self._drop(file, length, max(least, there * 7 // 8))
-        if number(file, "PRAGMA page_count") > self.file.pages:    # its maximum was larger before
+        if number(file, "PRAGMA page_count") > self.pages:    # its maximum was larger before
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
-            file.execute(f"PRAGMA max_page_count = {self.file.pages}").fetchall()
+            file.execute(f"PRAGMA max_page_count = {self.pages}").fetchall()
 
     def _drop(self, file: sqlite3.Connection, length: int, kept: int) -> None:
         """Deletes all but the `kept` steps of this length that were begun last."""

@@ -55,6 +55,39 @@ Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
 logger = logging.getLogger(__name__)
 
 
+def start_task(
+    tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]
+) -> asyncio.Task[Any]:
+    """Starts a task that goes on if its caller is cancelled; `tasks` holds it until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def ask_driver(
+    ask: Ask, name: object, pid: int, command: str, pairs: Iterable[tuple[str, str]] = (),
+    tag: str = "",
+) -> Answer:
+    """Returns and logs the answer of nvshare-checkpoint. `name`: of the process, for the log.
+
+    The state is NOT_ASKED if no helper got the command, and "none" if its answer is missing.
+    """
+    try:
+        answer = await ask(command, pid, pairs, tag)
+    except NvshareError as error:
+        state = NOT_ASKED if isinstance(error, NotAsked) else "none"
+        answer = Answer(state, (Step(command, -1, 0, error.message),))
+    for step in answer.steps:
+        # With pid 0 the answer lists suspended processes. A failure is no warning then: without
+        # nvshare-checkpoint no earlier daemon can have suspended a process.
+        logger.log(
+            logging.WARNING if step.code and pid else logging.DEBUG,
+            "%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
+            step.took / SECOND)
+    return answer
+
+
 class Moving:
     """Parks, wakes and moves clients."""
 
@@ -68,7 +101,7 @@ class Moving:
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest = PACE, Average(2 * SECOND, SECOND // 10)
         self._pacing: dict[str, _Pacing] = {}   # by account
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
         """Takes a client's context off the card until it is used again.
@@ -77,7 +110,7 @@ class Moving:
         Raises NvshareError with the reason if the program is not parked; it goes on then.
         """
         if client.parking != PARKED:
-            await asyncio.shield(self._start(self._park(client, ahead=ahead)))
+            await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
         """Moves a client to another card, where it goes on. `why`: reason of the balancer, if any.
@@ -85,7 +118,7 @@ class Moving:
         Raises NvshareError with the reason if the client was not moved.
         """
         check_target(client, target)
-        await asyncio.shield(self._start(self._move(client, target, why)))
+        await asyncio.shield(start_task(self._tasks, self._move(client, target, why)))
 
     def price(self, client: Client) -> float:
         """Returns the estimated microseconds of a move of the client, by past moves."""
@@ -124,12 +157,12 @@ class Moving:
         """Restores a parked client, as its turn has come. No-op for a client that is not parked."""
         if client.parking == PARKED:
             client.parking = RESTORING
-            self._start(self._wake(client))
+            start_task(self._tasks, self._wake(client))
 
     def found(self, client: Client) -> None:
         """Takes over a client that an earlier daemon parked, or was parking or waking."""
         client.parking = RESTORING
-        self._start(self._find(client))
+        start_task(self._tasks, self._find(client))
 
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
@@ -147,13 +180,6 @@ class Moving:
                 and not refusal(client) and client.view.state is ClientState.IDLE
                 and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task that continues even if its caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _park(self, client: Client, *, ahead: bool) -> None:
         await self._checkpoint(client, ahead=ahead)
         client.parking = PARKED
@@ -161,20 +187,17 @@ class Moving:
         client.set_leaving(False)
 
     async def _move(self, client: Client, target: GPU, why: str) -> None:
+        began, resident = client.gpu.now, client.memory.resident
         self.moves += 1
         try:
-            await self._move_now(client, target, why)
+            if client.parking != PARKED:
+                await self._checkpoint(client, ahead=False)
+            client.parking = RESTORING
+            await _make_room(client, target)
+            others = [gpu for gpu in self._homes(client) if gpu is not target]
+            words = await self._restore(client, [target, *others])
         finally:
             self.moves -= 1
-
-    async def _move_now(self, client: Client, target: GPU, why: str) -> None:
-        began, resident = client.gpu.now, client.memory.resident
-        if client.parking != PARKED:
-            await self._checkpoint(client, ahead=False)
-        client.parking = RESTORING
-        await _make_room(client, target)
-        others = [gpu for gpu in self._homes(client) if gpu is not target]
-        words = await self._restore(client, [target, *others])
         if not words:
             client.moved = why
             rest = client.gpu.now - began - self._pace.value * resident
@@ -193,7 +216,11 @@ class Moving:
         client.parking = PARKING
         asked = False
         try:
-            await self._try_driver(client)
+            # Before each checkpoint, because an upgrade may have removed nvshare-checkpoint. After
+            # PARK, the daemon could only wait for the helper, and so would the program's threads.
+            answer = await self._try(client, "state")
+            if answer.state != "running":
+                raise NvshareError(answer.trouble or f"its process is {answer.state}")
             began, resident = client.gpu.now, client.memory.resident
             client.set_leaving(True)
             await _leaves(client, ahead=ahead)
@@ -219,16 +246,6 @@ class Moving:
         client.gpu.capacity.left(client.id)
         _way(client).leave_card()
 
-    async def _try_driver(self, client: Client) -> None:
-        """Raises NvshareError if nvshare-checkpoint or the driver cannot checkpoint processes.
-
-        It is tried before each checkpoint, because an upgrade may have removed nvshare-checkpoint.
-        After PARK, the daemon could only wait for the helper, and so would the program's threads.
-        """
-        answer = await self._try(client, "state")
-        if answer.state != "running":
-            raise NvshareError(answer.trouble or f"its process is {answer.state}")
-
     async def _ask_until_clear(self, client: Client) -> Answer:
         """Checkpoints the client's process. Returns when its state is one of CLEAR.
 
@@ -253,17 +270,8 @@ class Moving:
         self, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
     ) -> Answer:
         async with self._pacing.setdefault(client.peer.account, _Pacing()).next() as pacing:
-            try:
-                answer = await self._ask(command, client.peer.pid, pairs)
-            except NvshareError as error:
-                logger.error("%s: %s: %s", client, command, error)
-                state = NOT_ASKED if isinstance(error, NotAsked) else "none"
-                answer = Answer(state, (Step(command, -1, 0, error.message),))
+            answer = await ask_driver(self._ask, client, client.peer.pid, command, pairs)
             pacing.failures = pacing.failures + 1 if answer.state in ("none", NOT_ASKED) else 0
-        for step in answer.steps:
-            logger.log(
-                logging.WARNING if step.code else logging.DEBUG, "%s: %s: %s (%d) after %.3f s",
-                client, step.name, step.words, step.code, step.took / SECOND)
         return answer
 
     async def _wake(self, client: Client) -> None:
@@ -411,21 +419,17 @@ async def _leaves(client: Client, *, ahead: bool) -> None:
 
     Raises NvshareError after LEAVES_WITHIN, or, if `ahead`, once the client wants the card.
     """
-    async def left() -> None:
-        while True:
-            if not _is_there(client):
-                raise NoSuchClient(f"{client} has ended")
-            view = client.view
-            if ahead and view.waiting is not None:
-                raise NvshareError("it wants to use the GPU")
-            memory = client.memory
-            if not memory.resident + memory.borrowed and client.gpu.rests(client):
-                return
-            await asyncio.sleep(LOOK)
-
     try:
         async with asyncio.timeout(LEAVES_WITHIN):
-            await left()
+            while True:
+                if not _is_there(client):
+                    raise NoSuchClient(f"{client} has ended")
+                if ahead and client.view.waiting is not None:
+                    raise NvshareError("it wants to use the GPU")
+                memory = client.memory
+                if not memory.resident + memory.borrowed and client.gpu.rests(client):
+                    return
+                await asyncio.sleep(LOOK)
     except TimeoutError:
         raise NvshareError("its memory does not leave the card") from None
 

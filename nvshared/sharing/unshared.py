@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from nvshared.errors import GPULost, NvshareError
+from nvshared.errors import GPULost
 from nvshared.lanes import Run as RunInLane
 from nvshared.machine import cgroup, checkpoint, host, peer
 from nvshared.machine.checkpoint import Answer
@@ -37,9 +37,8 @@ from nvshared.machine.peer import Peer
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.moving import Ask
+from nvshared.sharing.moving import Ask, ask_driver, start_task
 from nvshared.sharing.sampler import look
-from nvshared.units import SECOND
 
 TERM = "unshared"
 SETTLED = 3                             # samples with a process; the library sends HELLO before
@@ -72,9 +71,9 @@ class Unshared:
         """`run`: Lanes.run."""
         self._manager = manager
         self._run = run
-        self._ask = ask
+        self.ask = partial(ask_driver, ask)     # takes a name for the log, a pid and a command
         self._strangers: dict[tuple[GPU, int], _Stranger] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Watches all cards, and finds processes that an earlier daemon has suspended."""
@@ -88,12 +87,9 @@ class Unshared:
         for task in self._tasks:
             task.cancel()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Starts a task that ends with this object."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return start_task(self._tasks, work)
 
     async def call(self, key: Hashable, function: Callable[[], Result]) -> Result | None:
         """Returns the result of a function that may block; None if it fails."""
@@ -105,21 +101,6 @@ class Unshared:
 
         self._run(key, function, answered)
         return await answer
-
-    async def ask(self, name: str, pid: int, command: str, tag: str = "") -> Answer:
-        """Returns the answer of nvshare-checkpoint; on failure an Answer with the state ""."""
-        try:
-            answer = await self._ask(command, pid, tag=tag)
-        except NvshareError as error:
-            answer = Answer("", (checkpoint.Step(command, -1, 0, error.message),))
-        for step in answer.steps:
-            # With pid 0 the answer lists suspended processes. A failure is no warning then: without
-            # nvshare-checkpoint no earlier daemon can have suspended a process.
-            logger.log(
-                logging.WARNING if step.code and pid else logging.DEBUG,
-                "%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
-                step.took / SECOND)
-        return answer
 
     def allows(self, who: Peer) -> bool:
         """Whether a tenant's terms allow to suspend its programs without the library."""
@@ -189,7 +170,7 @@ class Unshared:
         taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
         if taken + size > gpu.host_budget:
             return "the host budget has too little left for its memory on the GPU"
-        answer = await self.ask(str(one.peer), pid, "state")
+        answer = await self.ask(one.peer, pid, "state")
         if answer.state != "running":
             return answer.trouble or f"for the driver its process is {answer.state}"
         await self._join(gpu, one.peer, size, resident=True, running=True)
@@ -206,7 +187,7 @@ class Unshared:
             return
         self._strangers.pop((gpu, who.pid), None)
         gpu.unsuspendable.pop(who.pid, None)
-        stand_in = StandIn(self, Client(self._manager.next_id(), gpu, who, NO_LINK), size)
+        stand_in = StandIn(self, self._manager.next_id(), gpu, who, size)
         with suppress(GPULost):
             stand_in.join(ends, resident=resident, running=running)
 
@@ -231,28 +212,23 @@ class Unshared:
             elif state in ("locked", "checkpointed") and who is not None:
                 await self._join(card, who, int(size), resident=state == "locked", running=False)
 
-    async def tidy(self) -> None:
-        """Removes control groups of processes that have ended."""
-        await self.ask("at the end of a process", 0, "held")
-
 
 class StandIn:
     """The Link of a client without the library: carries out orders with nvshare-checkpoint."""
 
-    def __init__(self, unshared: Unshared, client: Client, size: int) -> None:
+    def __init__(self, unshared: Unshared, id: int, gpu: GPU, who: Peer, size: int) -> None:
         self._unshared = unshared
-        self._client = client
-        self._gpu = client.gpu
-        self._pid = client.peer.pid
+        self._client = Client(id, gpu, who, self)
+        self._client.has_library = False
+        self._client.unparkable = WORDS
+        self._gpu = gpu
+        self._pid = who.pid
         self._running = False
         self._busy = False
         self._memory = events.Memory(allocated=size, host=size)
         self._orders: asyncio.Queue[actions.Order] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._ends = -1
-        client.link = self
-        client.has_library = False
-        client.unparkable = WORDS
 
     def join(self, ends: int, *, resident: bool, running: bool) -> None:
         """Makes the process a client. `ends`: its pidfd. Raises GPULost."""
@@ -307,11 +283,11 @@ class StandIn:
         """Repeats a command until the driver reports one of these states for the process."""
         tag = f"{self._memory.allocated}-{self._gpu.facts.uuid}" if command == "hold" else ""
         while True:
-            answer = await self._unshared.ask(str(self._client), self._pid, command, tag)
+            answer = await self._unshared.ask(self._client, self._pid, command, tag=tag)
             # The state "none" without an error: the process has no CUDA context.
             if answer.state == "failed" or (answer.state == "none" and not answer.trouble):
                 # The context has ended or is broken: the threads go on and get the driver's error.
-                await self._unshared.ask(str(self._client), self._pid, "wake")
+                await self._unshared.ask(self._client, self._pid, "wake")
                 self._leave("" if answer.state == "none" else "the driver could not restore it")
             if answer.state in states:
                 return answer
@@ -375,7 +351,8 @@ class StandIn:
 
     def _ended(self) -> None:
         if not self._running:
-            self._unshared.begin(self._unshared.tidy())
+            # Removes the control groups of processes that have ended.
+            self._unshared.begin(self._unshared.ask("at the end of a process", 0, "held"))
         with suppress(asyncio.CancelledError):
             self._leave("")
 
@@ -396,16 +373,6 @@ class StandIn:
             self._task.cancel()
             if asyncio.current_task() is self._task:
                 raise asyncio.CancelledError
-
-
-class _NoLink:
-    """The Link of a new client until its StandIn exists."""
-
-    def order(self, order: actions.Order) -> None:
-        """Link."""
-
-
-NO_LINK = _NoLink()
 
 
 def _identify(pid: int) -> Peer:

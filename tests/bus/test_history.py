@@ -16,7 +16,7 @@ from dbus_next.message import Message
 from nvshared.bus import publish
 from nvshared.bus.authority import Caller
 from nvshared.clock import monotonic
-from nvshared.history import History
+from nvshared.history import History, Keeper
 from nvshared.history.store import Party, Store
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.manager import Manager
@@ -46,13 +46,13 @@ def folder(tmp_path: Path) -> Path:
     store = Store(tmp_path / "history.db", 0)
     first = {ALICE: usage(20), JOB: usage(10)}
     store.add([(THEN, {FACTS.uuid: first, OTHER.uuid: {BOB: usage(5)}})])
-    store.file.close()
+    store.close()
     return tmp_path
 
 
 @pytest.fixture
 async def history(folder: Path, manager: Manager) -> AsyncIterator[History]:
-    history = History(folder, 1 << 26, monotonic, a_timer(), time.time)
+    history = History(Keeper(folder, 1 << 26), monotonic, a_timer(), time.time)
     for gpu in manager.gpus:
         history.follow(gpu)
     yield history

@@ -5,20 +5,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvshared.history.store import File
+from nvshared.history.store import Store
 
 
 @pytest.fixture
 def closed_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Closes the databases of a test at its end; Python 3.13 warns of those left open."""
-    made: list[File] = []
-    begin = File.__init__
+    made: list[Store] = []
+    begin = Store.__init__
 
-    def noted(file: File, *given: object) -> None:
+    def noted(file: Store, *given: object) -> None:
         begin(file, *given)             # type: ignore[arg-type]
         made.append(file)
 
-    monkeypatch.setattr(File, "__init__", noted)
+    monkeypatch.setattr(Store, "__init__", noted)
     yield
     for file in made:
         file.close()

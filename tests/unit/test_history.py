@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
-from nvshared.history.collector import SLICE, Collector
+from nvshared.history import SLICE, History, Keeper
 from nvshared.history.store import (
     EVERYBODY,
     MOST,
@@ -79,8 +79,23 @@ def test_joined_parties_keep_the_sum_of_usage(parties: Used, most: int) -> None:
             parties[party].gpu for party in lost)
 
 
+class Batches(Keeper):
+    """Keeps what it is given in memory."""
+
+    is_behind = False
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, Batch]] = []
+
+    def keep(self, start: int, batch: Batch) -> None:
+        self.batches.append((start, batch))
+
+    def close(self) -> None:
+        pass
+
+
 class Machine:
-    """A manager and a collector, with a wall clock that can be set."""
+    """A manager and a history, with a wall clock that can be set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script(monkeypatch)
@@ -89,15 +104,13 @@ class Machine:
         self.usage: dict[int, Usage] = {}
         monkeypatch.setattr(
             Scripted, "usage", lambda _, client, now: self.usage.get(client, Usage()))
-        self.batches: list[tuple[int, Batch]] = []
+        self.keeper = Batches()
+        self.batches = self.keeper.batches
         manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         self.gpus = [manager.add(facts, Sample(), gather=False) for facts in (FACTS, OTHER)]
-        self.collector = Collector(
-            self.time.clock, self.time.timer, self.wall, lambda *one: self.batches.append(one),
-            lambda: self.is_behind)
-        self.is_behind = False          # the keeper
+        self.history = History(self.keeper, self.time.clock, self.time.timer, self.wall)
         for gpu in self.gpus:
-            self.collector.follow(gpu)
+            self.history.follow(gpu)
         self.ids = iter(range(1, 1000))
 
     def wall(self) -> float:
@@ -116,7 +129,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def test_collector_delivers_usage_each_minute_once(machine: Machine) -> None:
+def test_history_delivers_usage_each_minute_once(machine: Machine) -> None:
     alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
     machine.time.pass_by(20 * SECOND)
     machine.usage = {alice.id: used(9, turns=1), bob.id: used(4)}
@@ -130,19 +143,19 @@ def test_collector_delivers_usage_each_minute_once(machine: Machine) -> None:
     assert len(machine.batches) == 2
 
 
-def test_collector_delivers_each_minute_while_the_keeper_is_behind(machine: Machine) -> None:
+def test_history_delivers_each_minute_while_the_keeper_is_behind(machine: Machine) -> None:
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
     machine.gpus[0].leave(client)
-    machine.is_behind = True
+    machine.keeper.is_behind = True
     machine.time.pass_by(180 * SECOND)
     assert [batch for _, batch in machine.batches] == [{UUID: {ALICE: used(1)}}, {}, {}]
-    machine.is_behind = False
+    machine.keeper.is_behind = False
     machine.time.pass_by(180 * SECOND)
     assert len(machine.batches) == 3
 
 
-def test_collector_counts_a_client_that_joins_after_a_pause(machine: Machine) -> None:
+def test_history_counts_a_client_that_joins_after_a_pause(machine: Machine) -> None:
     machine.time.pass_by(3620 * SECOND)
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
@@ -150,11 +163,11 @@ def test_collector_counts_a_client_that_joins_after_a_pause(machine: Machine) ->
     assert machine.batches == [(NOON + 3600, {UUID: {ALICE: used(1)}})]
 
 
-def test_collector_of_many_programs_yields_between_slices(machine: Machine) -> None:
+def test_history_of_many_programs_yields_between_slices(machine: Machine) -> None:
     clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
     machine.usage = {client.id: used(1) for client in clients}
     done: list[int] = []
-    machine.collector.collect(lambda: done.append(1))
+    machine.history._slice(iter([*machine.history._clients]), lambda: done.append(1))
     slices = 0
     while not done:
         slices += 1
@@ -164,7 +177,7 @@ def test_collector_of_many_programs_yields_between_slices(machine: Machine) -> N
     assert machine.batches == [(NOON, {UUID: {ALICE: used(3 * SLICE)}})]
 
 
-def test_collector_counts_short_programs_and_stops_its_timer_without_clients(
+def test_history_counts_short_programs_and_stops_its_timer_without_clients(
     machine: Machine
 ) -> None:
     client = machine.joins(JOB)
@@ -179,10 +192,10 @@ def test_collector_counts_short_programs_and_stops_its_timer_without_clients(
     machine.time.pass_by(60 * SECOND)
     assert machine.batches == [(NOON, {UUID: {JOB: used(12)}})]
     machine.time.pass_by(60 * SECOND)
-    assert not [one for one in machine.time.timers if one[1] == machine.collector._minute_is_over]
+    assert not [one for one in machine.time.timers if one[1] == machine.history._minute_is_over]
 
 
-def test_collector_loses_no_usage_when_the_clock_is_set(machine: Machine) -> None:
+def test_history_loses_no_usage_when_the_clock_is_set(machine: Machine) -> None:
     client = machine.joins(ALICE)
     machine.time.pass_by(60 * SECOND)
     for number, jump in enumerate((-3600, +7200, -10 * DAY, 0), 1):
@@ -195,11 +208,11 @@ def test_collector_loses_no_usage_when_the_clock_is_set(machine: Machine) -> Non
     assert all(start % 60 == 0 for start in starts)
 
 
-def test_collector_bounds_impossible_figures_of_a_client(machine: Machine) -> None:
+def test_history_bounds_impossible_figures_of_a_client(machine: Machine) -> None:
     client = machine.joins(ALICE)
     for number in (1, 2):
         machine.usage[client.id] = used(0, bytes_in=number << 70)
-        machine.collector.flush()
+        machine.history.close()
     assert {batch[UUID][ALICE].bytes_in for _, batch in machine.batches} == {MOST}
 
 
@@ -212,7 +225,7 @@ def found(store: Store, since: int, until: int, step: int = 0, by: str = "user",
           ) -> list[tuple[int, str, int]]:
     asked = Asked(since, until, step, by)._replace(**more)
     demand(asked)
-    with store.file.opened() as file:
+    with store.opened() as file:
         return [(row.start, row.name, row.usage.gpu) for row in find(file, asked).rows]
 
 
@@ -234,7 +247,7 @@ def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
     assert found(store, NOON, NOON + 120, 60, uid=1001) == [(NOON, "bob", 4), (NOON + 60, "bob", 1)]
     assert found(store, NOON + 61, NOON + 62) == [(NOON + 60, "alice", 1), (NOON + 60, "bob", 1)]
     assert found(store, NOON + 120, NOON + 600) == []
-    with store.file.opened() as file:
+    with store.opened() as file:
         rows = find(file, Asked(*whole, 0, "tenant")).rows
     assert [row.user for row in rows] == ["alice", "bob", "alice"]
 
@@ -256,7 +269,7 @@ def test_store_counts_each_moment_of_random_periods_once(
             patch.setitem(STEPS, length, (most, parties))
         store = Store(Path(folder) / "history.db", 0)
         store.add([(NOON + minute * 60, {UUID: {ALICE: used(gpu)}}) for minute, gpu in said])
-        with store.file.opened() as file:
+        with store.opened() as file:
             coarsest = dict(file.execute("SELECT length, start FROM dropped")).get(DAY, 0) + DAY
             for back, minutes, step in questions:
                 since = max(NOON + back * 60, coarsest)
@@ -274,7 +287,7 @@ def test_store_counts_each_moment_of_random_periods_once(
                 assert {row.start: row.usage.gpu for row in answer.rows} == sums
                 if all(len(said) <= most for most in kept):
                     assert (answer.since, answer.until) == (asked.since, asked.until)
-        store.file.close()
+        store.close()
 
 
 @settings(max_examples=15)
@@ -287,12 +300,12 @@ def test_store_sums_of_random_usage_equal_a_slow_reference(
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "history.db", 0)
         store.add([(NOON + minute * 60, {UUID: {party: used(gpu)}}) for minute, party, gpu in said])
-        with store.file.opened() as file:
+        with store.opened() as file:
             rows = {length: file.execute(
                 "SELECT start, uid, user, tenant, gpu FROM usage JOIN step ON step.id = step "
                 "JOIN party ON party.id = party WHERE length = ?", (length,)).fetchall()
                 for length in STEPS}
-        store.file.close()
+        store.close()
     for length in STEPS:
         expected: Counter[tuple[int, Party]] = Counter()
         there = set()
@@ -333,7 +346,7 @@ def test_store_keeps_a_bounded_number_of_steps_and_parties(
     many = {Party(uid, f"u{uid}", f"user:u{uid}"): used(uid) for uid in range(1, 9)}
     for number in range(9):
         store.add([(NOON + 60 * number, {UUID: many})])
-    with store.file.opened() as file:
+    with store.opened() as file:
         lengths = Counter(length for (length,) in file.execute("SELECT length FROM step"))
         most = file.execute(
             "SELECT max(n) FROM (SELECT count(*) AS n FROM usage JOIN step ON step.id = step "

@@ -67,7 +67,7 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     monkeypatch.setattr(Keeper, "_do", at_once)
     keeper = Keeper(tmp_path, 0)
     yield keeper
-    keeper._store.file.close()
+    keeper._store.close()
 
 
 def seconds(path: Path, length: int = 60) -> int:
@@ -161,7 +161,7 @@ def test_history_files_put_aside_are_bounded(
     for _ in range(ASIDES + 2):
         text(path)
         keeper.keep(NOON, MINUTE)
-        keeper._store.file.close()
+        keeper._store.close()
     assert len(list(path.parent.glob("*.aside-[0-9]"))) == ASIDES
     assert caplog.messages[-1].endswith(
         "it is broken: file is not a database; 9 have been put aside already, take some away")
@@ -176,7 +176,7 @@ def test_unwritable_history_file_is_put_aside(
 ) -> None:
     """As root's is to the daemon's user. Root may, so the test plays the kernel."""
     keeper.keep(NOON, MINUTE)
-    keeper._store.file.close()
+    keeper._store.close()
     allowed, roots = os.open, path.stat().st_ino
 
     def opened(name: Path, *rest: int) -> int:
@@ -198,7 +198,7 @@ def test_history_file_that_breaks_in_use_is_put_aside(path: Path, keeper: Keeper
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\x5a" * (whole - 4096))
-    keeper._store.file._open.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
+    keeper._store._open.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
     for number in range(30, 40):
         keeper.keep(NOON + 60 * number, MINUTE)
     assert path.with_name(f"{FILE_NAME}.aside-1").stat().st_size == whole
@@ -285,7 +285,7 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
         keeper.keep(NOON + 3600 * 20, MINUTE)
         assert not keeper._waiting, keeper._trouble
         assert not list(folder.glob("*.aside*"))
-        with keeper._store.file.opened() as file:
+        with keeper._store.opened() as file:
             assert file.execute("PRAGMA auto_vacuum").fetchone() == (2,)
         print(seconds(folder / "history.db"))
     """)
@@ -315,7 +315,7 @@ def test_keeper_keeps_usage_until_the_folder_can_be_made(
     assert answer == f"{state}/{FILE_NAME} cannot be read: File exists"
     state.unlink()
     keeper.keep(NOON + 180, MINUTE)
-    keeper._store.file.close()
+    keeper._store.close()
     assert seconds(state / FILE_NAME) == 4
 
 
@@ -332,7 +332,7 @@ def test_keeper_loses_one_minute_at_an_unexpected_exception(
 
 def test_full_history_drops_its_oldest_rows(path: Path) -> None:
     store = Store(path, 0)
-    store.file.pages = pages = 72
+    store.pages = pages = 72
     names = [f"unit:u{one}/{'x' * 90}-{{}}.service" for one in range(20)]
     minutes = 130
     for number in range(minutes):
@@ -341,7 +341,7 @@ def test_full_history_drops_its_oldest_rows(path: Path) -> None:
             for one, name in enumerate(names)}}
         store.add([(NOON + 60 * number, batch)])
         assert path.stat().st_size <= pages * PAGE
-    with store.file.opened() as file:
+    with store.opened() as file:
         first, last, count = file.execute(
             "SELECT min(start), max(start), count(*) FROM step WHERE length = 60").fetchone()
         found = find(file, Asked(NOON, NOON + 60 * minutes, 0, "gpu"))
@@ -349,7 +349,7 @@ def test_full_history_drops_its_oldest_rows(path: Path) -> None:
     assert first == last - 60 * (count - 1) > NOON
     # The hours have it all.
     assert sum(row.usage.gpu for row in found.rows) == minutes * 20 << 40
-    store.file.close()
+    store.close()
     assert seconds(path) == count * 20 << 40
 
 
@@ -361,13 +361,13 @@ def test_history_shrinks_to_a_smaller_limit(path: Path) -> None:
                 Party(one, f"u{one}", f"user:u{one}"): Usage(*[1 << 40] * 10) for one in range(50)}
             for card in range(4)})
         for minute in range(70)])
-    store.file.close()
+    store.close()
     before = path.stat().st_size
     store = Store(path, 0)
-    store.file.pages = pages = before // PAGE // 3
+    store.pages = pages = before // PAGE // 3
     store.add([(NOON + 60 * 300, MINUTE)])
     assert path.stat().st_size <= pages * PAGE
-    store.file.close()
+    store.close()
     assert 0 < seconds(path) < seconds(path, 3600)
 
 
@@ -404,7 +404,7 @@ def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
     """As a power cut leaves it: the journal is on disk, the file is half written."""
     store = Store(path, 0)
     store.add([(NOON, MINUTE)])
-    with store.file.opened() as file:
+    with store.opened() as file:
         file.execute("PRAGMA cache_size = 1")       # so that it writes before it commits
         file.execute("PRAGMA cache_spill = 1")
         file.execute("BEGIN IMMEDIATE")
@@ -415,12 +415,12 @@ def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
         file.execute("ROLLBACK")
     assert len(image) > 3 * 4096
     assert any(journal)
-    store.file.close()
+    store.close()
     path.write_bytes(image)
     path.with_name(f"{FILE_NAME}-journal").write_bytes(journal)
     again = Store(path, 0)
     again.add([(NOON + 60, MINUTE)])
-    again.file.close()
+    again.close()
     assert seconds(path) == 2
     assert not list(path.parent.glob("*.aside*"))
 
@@ -454,7 +454,7 @@ async def test_keeper_bounds_open_questions_of_a_single_user(
             done.set_result(task())
     await asyncio.wait(waiting)
     assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * ASKING
-    keeper._store.file.close()
+    keeper._store.close()
 
 
 def test_pending_history_is_written_when_the_daemon_ends(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from nvshared.machine.checkpoint import Answer, Step
 from nvshared.scheduler.actions import Evict, Load, Order, Run, Stop
 from nvshared.scheduler.events import Event, Evicted, Joined, Left, Loaded, Reopened, Stopped
 from nvshared.sharing import unshared
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.unshared import NO_LINK, StandIn, Unshared
+from nvshared.sharing.unshared import StandIn, Unshared
 from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, NO_RESERVE, SETTINGS, Scripted, Time, peer, script
 
@@ -39,7 +39,7 @@ async def play(
     heard: list[Event] = []
     gpu.happens.connect(lambda _now, event: heard.append(event))
 
-    async def ask(command: str, _pid: int, tag: str = "") -> Answer:
+    async def ask(command: str, _pid: int, _pairs: object, tag: str) -> Answer:
         expected, answer = answers.pop(0)
         assert (command, bool(tag)) == (expected, command == "hold")
         if isinstance(answer, NvshareError):
@@ -47,8 +47,7 @@ async def play(
         return answer
 
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-    stand_in = StandIn(
-        Unshared(manager, here, ask), Client(1, gpu, peer(os.getpid()), NO_LINK), SIZE)
+    stand_in = StandIn(Unshared(manager, here, ask), 1, gpu, peer(os.getpid()), SIZE)
     Scripted.latest.decide = lambda event: list(orders) if isinstance(event, Joined) else []
     stand_in.join(os.pidfd_open(os.getpid()), resident=True, running=True)
     while answers:                      # noqa: ASYNC110
