@@ -15,7 +15,7 @@ CONFORMANCE := $(BUILD)/tests/simulator/conformance
 
 .PHONY: simulator simulator-tests test-simulator
 all: simulator
-simulator: $(SIMULATOR)/libcuda.so.1 $(SIMULATOR)/libnvidia-ml.so.1
+simulator: $(SIMULATOR)/libcuda.so.1 $(SIMULATOR)/libnvidia-ml.so.1 $(SIMULATOR)/libcuda.a
 
 $(BUILD)/simulator/%.o: simulator/%.c
 	@mkdir -p $(@D)
@@ -25,6 +25,11 @@ $(BUILD)/simulator/%.o: simulator/%.c
 $(SIMULATOR)/libcuda.so.1: $(CUDA_OBJECTS)
 	$(CC) $(ALL_CFLAGS) -shared $(ALL_LDFLAGS) -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 \
 		$(CUDA_OBJECTS) -o $@
+
+# For drivers that tests make of this one: exactly the objects of today's sources.
+$(SIMULATOR)/libcuda.a: $(CUDA_OBJECTS)
+	@rm -f $@
+	$(AR) rcs $@ $(CUDA_OBJECTS)
 
 $(SIMULATOR)/libnvidia-ml.so.1: $(NVML_OBJECTS)
 	$(CC) $(ALL_CFLAGS) -shared $(ALL_LDFLAGS) -Wl,-Bsymbolic -Wl,-soname,libnvidia-ml.so.1 \

@@ -18,10 +18,10 @@ SOURCE = Path(__file__).with_name("tomorrow.c")
 def tomorrow(site: Site, tmp_path: Path) -> Path:
     """A folder with a driver of tomorrow, which the programs of this site find."""
     libhook = SIMULATOR.parents[1]
-    objects = [path for path in SIMULATOR.rglob("*.o") if path.parent.name != "nvml"]
     command = ["gcc", "-shared", "-fPIC", "-pthread", "-Wl,-Bsymbolic"]
     command += [f"-I{libhook / folder}" for folder in ("simulator", "include")]
-    command += ["-Wl,-soname,libcuda.so.1", str(SOURCE), *map(str, objects)]
+    command += ["-Wl,-soname,libcuda.so.1", str(SOURCE)]
+    command += ["-Wl,--whole-archive", str(SIMULATOR / "libcuda.a"), "-Wl,--no-whole-archive"]
     subprocess.run([*command, "-o", str(tmp_path / "libcuda.so.1")], check=True)
     site.environment["LD_LIBRARY_PATH"] = f"{tmp_path}:{SIMULATOR}"
     return tmp_path
