@@ -25,6 +25,7 @@ from libhook.tests.hook import recorded_driver as recorded
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "src"
 TABLE = FOLDER / "COVERAGE.md"
+GATED = "api/gated.c"
 
 # What a wrapper does is seen from what it calls, itself or through functions of its own file.
 DOES = {
@@ -183,9 +184,14 @@ def calls(file: str, function: str) -> set[str]:
     return seen
 
 
+def file_of(section: Section, hook: str) -> str:
+    """The file that has the wrapper."""
+    return section.file if hook in bodies(section.file) else GATED
+
+
 def does(section: Section, hook: str) -> list[str]:
     """What the wrapper does, in the words of the legend."""
-    called = calls(section.file, hook)
+    called = calls(file_of(section, hook), hook)
     return [word for word, mark in DOES.items() if any(re.match(mark, name) for name in called)]
 
 

@@ -4,7 +4,7 @@
  * memory.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA 2
  * always come from the driver, and are counted. Managed memory (unified.c) is freed here, too.
  */
-#include "api/counted.h"
+#include "api/wrapper.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "pool/driver_pools.h"

@@ -7,7 +7,7 @@
  * 4000 x 4000 elements of 16 bytes on an H200 this yields 262144000 bytes, exactly by how much free
  * memory shrank. Small arrays share memory, in units assumed to be 64 KiB.
  */
-#include "api/counted.h"
+#include "api/wrapper.h"
 
 #define UNIT ((size_t)64 << 10)
 

@@ -2,7 +2,7 @@
 /*
  * Creation and end of streams (flight/streams.c), and of captures in them (flight/capture_list.c).
  */
-#include "api/loading.h"
+#include "api/wrapper.h"
 #include "flight/capture_list.h"
 #include "flight/streams.h"
 #include "pool/stream.h"

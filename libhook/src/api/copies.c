@@ -5,32 +5,207 @@
  * (cuMemcpyDtoDAsync: invalid value) or treats the address as host memory (cuMemcpyAsync), measured
  * on driver 580.
  */
-#include "api/apart.h"
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
 
-/* Like GATED, and records the load on the bus and its direction (bus_sharing.h). `waits`: the call
- * returns when all bytes have been copied. */
-#define COPYING(name, way, bytes, waits, parameters, arguments)  \
-    EXPORT CUresult name parameters                              \
-    {                                                            \
-        gate_enter(GATE_NO_STREAM);                              \
-        BUS_COPY_BEGINS(copied, way, bytes, waits);               \
-        CUresult result = REAL(name) arguments;                  \
-        BUS_COPY_ENDS(copied);                                    \
-        gate_leave();                                            \
-        return result;                                           \
-    }
-#define COPYING_PTSZ(name, way, bytes, parameters, arguments)    \
-    COPYING(name, way, bytes, false, parameters, arguments)      \
-    COPYING(name##_ptsz, way, bytes, false, parameters, arguments)
-#define COPYING_PTDS(name, way, bytes, parameters, arguments)    \
-    COPYING(name, way, bytes, true, parameters, arguments)       \
-    COPYING(name##_ptds, way, bytes, true, parameters, arguments)
+/*
+ * Copies between memory of this library on two cards that cannot access each other's memory
+ * (peers.h): the driver call must name both contexts.
+ */
 
-/* Like COPYING; between memory of two cards without peer access (`apart`: peers.c) another call
- * copies `instead`. */
+static bool is_on_device(CUmemorytype type)
+{
+    return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+}
+
+/* Whether `copy` is such a copy; if so, *peer describes the same copy for cuMemcpy3DPeer. */
+static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
+{
+    CUcontext to_context, from_context;
+    if (copy == NULL || !is_on_device(copy->srcMemoryType) || !is_on_device(copy->dstMemoryType)
+        || !memory_apart(copy->dstDevice, copy->srcDevice, &to_context, &from_context))
+        return false;
+    *peer = (CUDA_MEMCPY3D_PEER){
+        .srcXInBytes = copy->srcXInBytes, .srcY = copy->srcY, .srcZ = copy->srcZ,
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = copy->srcDevice,
+        .srcContext = from_context, .srcPitch = copy->srcPitch, .srcHeight = copy->srcHeight,
+        .dstXInBytes = copy->dstXInBytes, .dstY = copy->dstY, .dstZ = copy->dstZ,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = copy->dstDevice,
+        .dstContext = to_context, .dstPitch = copy->dstPitch, .dstHeight = copy->dstHeight,
+        .WidthInBytes = copy->WidthInBytes, .Height = copy->Height, .Depth = copy->Depth,
+    };
+    return true;
+}
+
+static bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
+{
+    if (copy == NULL)
+        return false;
+    const CUDA_MEMCPY3D shape = {
+        .srcXInBytes = copy->srcXInBytes, .srcY = copy->srcY,
+        .srcMemoryType = copy->srcMemoryType, .srcDevice = copy->srcDevice,
+        .srcPitch = copy->srcPitch, .srcHeight = copy->srcY + copy->Height,
+        .dstXInBytes = copy->dstXInBytes, .dstY = copy->dstY,
+        .dstMemoryType = copy->dstMemoryType, .dstDevice = copy->dstDevice,
+        .dstPitch = copy->dstPitch, .dstHeight = copy->dstY + copy->Height,
+        .WidthInBytes = copy->WidthInBytes, .Height = copy->Height, .Depth = 1,
+    };
+    return apart_3d(&shape, peer);
+}
+
+/* Zero means the length of the copy. */
+static size_t length(size_t given, size_t copied)
+{
+    return given != 0 ? given : copied;
+}
+
+static bool apart_operation(const CUDA_MEMCPY3D_BATCH_OP *operation, CUDA_MEMCPY3D_PEER *peer)
+{
+    if (operation == NULL || operation->src.type != CU_MEMCPY_OPERAND_TYPE_POINTER
+        || operation->dst.type != CU_MEMCPY_OPERAND_TYPE_POINTER)
+        return false;
+    const size_t width = operation->extent.width, height = operation->extent.height;
+    const CUDA_MEMCPY3D shape = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = operation->src.op.ptr.ptr,
+        .srcPitch = length(operation->src.op.ptr.rowLength, width),
+        .srcHeight = length(operation->src.op.ptr.layerHeight, height),
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = operation->dst.op.ptr.ptr,
+        .dstPitch = length(operation->dst.op.ptr.rowLength, width),
+        .dstHeight = length(operation->dst.op.ptr.layerHeight, height),
+        .WidthInBytes = width, .Height = height, .Depth = operation->extent.depth,
+    };
+    return apart_3d(&shape, peer);
+}
+
+static bool is_apart(CUdeviceptr to, CUdeviceptr from)
+{
+    CUcontext unused;
+    return memory_apart(to, from, &unused, &unused);
+}
+
+/* A batch of lines: the parameters of cuMemcpyBatchAsync(). */
+struct apart_batch {
+    const CUdeviceptr *to, *from;
+    const size_t *sizes;
+    size_t count;
+    const CUmemcpyAttributes *attributes;
+    const size_t *indices;
+    size_t attribute_count;
+    CUstream stream;
+};
+
+/* False for a stream that the driver rejects at once: the wrapper then calls the driver. */
+static bool has_stream(CUstream stream)
+{
+    return stream != NULL && stream != CU_STREAM_LEGACY;
+}
+
+/* Whether a batch contains such a copy. If so, apart_copy_lines() or apart_copy_operations() submits
+ * its copies one after the other, which the driver's rules allow. */
+static bool apart_lines(const struct apart_batch *batch)
+{
+    bool apart = false;
+    if (!memory_never_apart() && has_stream(batch->stream) && batch->to != NULL && batch->from != NULL
+        && batch->sizes != NULL && batch->attributes != NULL && batch->indices != NULL
+        && batch->attribute_count > 0 && batch->attribute_count <= batch->count
+        && batch->indices[0] == 0)
+        for (size_t i = 0; i < batch->count; i++) {
+            if (batch->sizes[i] == 0)
+                return false;
+            apart = apart || is_apart(batch->to[i], batch->from[i]);
+        }
+    return apart;
+}
+
+static bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operations,
+                             unsigned long long flags, CUstream stream)
+{
+    bool apart = false;
+    CUDA_MEMCPY3D_PEER unused;
+    if (!memory_never_apart() && has_stream(stream) && flags == 0 && operations != NULL)
+        for (size_t i = 0; i < count && !apart; i++)
+            apart = apart_operation(&operations[i], &unused);
+    return apart;
+}
+
+/* *failed, if not NULL, is set as by the driver. A source between the cards that may be read during
+ * the call only is still read after the stream's earlier work. That work may wait for this thread:
+ * without the library the driver might read such a source out of stream order. */
+static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
+                       CUstream stream)
+{
+    BLOCKED;
+    if (failed != NULL)
+        *failed = result == CUDA_SUCCESS ? SIZE_MAX : done - 1;
+    return result == CUDA_SUCCESS && during_call ? REAL(cuStreamSynchronize)(stream) : result;
+}
+
+static bool is_during_call(CUmemcpySrcAccessOrder order)
+{
+    return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+}
+
+/* Copies a line within one card. The driver reads its source. */
+static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
+{
+    CUdeviceptr to = batch->to[i], from = batch->from[i];
+    size_t size = batch->sizes[i], first = 0, unused;
+    return HAVE_REAL(cuMemcpyBatchAsync_v2)
+        ? REAL(cuMemcpyBatchAsync_v2)(&to, &from, &size, 1, &attributes, &first, 1, batch->stream)
+        : REAL(cuMemcpyBatchAsync)(&to, &from, &size, 1, &attributes, &first, 1, &unused,
+                                   batch->stream);
+}
+
+static CUresult apart_copy_lines(const struct apart_batch *batch, size_t *failed)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool during_call = false;
+    size_t i = 0, k = 0;
+    for (; i < batch->count && result == CUDA_SUCCESS; i++) {
+        CUcontext to_context, from_context;
+        CUdeviceptr to = batch->to[i], from = batch->from[i];
+        while (k + 1 < batch->attribute_count && batch->indices[k + 1] <= i)
+            k++;
+        if (memory_apart(to, from, &to_context, &from_context)) {
+            result = REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, batch->sizes[i],
+                                             batch->stream);
+            during_call |= is_during_call(batch->attributes[k].srcAccessOrder);
+        } else {
+            result = copy_line(batch, i, batch->attributes[k]);
+        }
+    }
+    return finish(result, during_call, i, failed, batch->stream);
+}
+
+static CUresult copy_operation(CUDA_MEMCPY3D_BATCH_OP *operation, CUstream stream,
+                               bool *during_call)
+{
+    CUDA_MEMCPY3D_PEER peer;
+    size_t unused;
+    if (apart_operation(operation, &peer)) {
+        *during_call |= is_during_call(operation->srcAccessOrder);
+        return REAL(cuMemcpy3DPeerAsync)(&peer, stream);
+    }
+    return HAVE_REAL(cuMemcpy3DBatchAsync_v2)
+               ? REAL(cuMemcpy3DBatchAsync_v2)(1, operation, 0, stream)
+               : REAL(cuMemcpy3DBatchAsync)(1, operation, &unused, 0, stream);
+}
+
+static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+                                      size_t *failed, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool during_call = false;
+    size_t i = 0;
+    for (; i < count && result == CUDA_SUCCESS; i++)
+        result = copy_operation(&operations[i], stream, &during_call);
+    return finish(result, during_call, i, failed, stream);
+}
+
+/* Passes the gate and records the load on the bus and its direction (bus_sharing.h). `waits`: the
+ * call returns when all bytes have been copied. Between memory of two cards without peer access
+ * (`apart`: peers.c) another call copies `instead`. */
 #define COPYING_APART(name, way, loads, waits, parameters, arguments, apart, instead) \
     EXPORT CUresult name parameters                                                  \
     {                                                                                \
@@ -44,6 +219,14 @@
         gate_leave();                                                                \
         return result;                                                               \
     }
+#define COPYING(name, way, loads, waits, parameters, arguments)                      \
+    COPYING_APART(name, way, loads, waits, parameters, arguments, false, CUDA_SUCCESS)
+#define COPYING_PTSZ(name, way, loads, parameters, arguments)                        \
+    COPYING(name, way, loads, false, parameters, arguments)                          \
+    COPYING(name##_ptsz, way, loads, false, parameters, arguments)
+#define COPYING_PTDS(name, way, loads, parameters, arguments)                        \
+    COPYING(name, way, loads, true, parameters, arguments)                           \
+    COPYING(name##_ptds, way, loads, true, parameters, arguments)
 #define LINE_APART memory_apart(to, from, &to_context, &from_context)
 #define BETWEEN(name, peer, way, loads)                                              \
     COPYING_APART(name, way, loads, true,                                            \
@@ -77,8 +260,7 @@
     COPYING_APART(name, way, loads, false, parameters, arguments,                    \
         apart(stream), instead(stream))                                              \
     COPYING_APART(name##_ptsz, way, loads, false, parameters, arguments,             \
-        apart(stream != NULL ? stream : CU_STREAM_PER_THREAD),                       \
-        instead(stream != NULL ? stream : CU_STREAM_PER_THREAD))
+        apart(PER_THREAD(stream)), instead(PER_THREAD(stream)))
 
 /* Memory that the driver does not know is host memory. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
@@ -93,8 +275,8 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
 
 /* The direction of a copy. If a memory type does not determine it, the driver is queried about the
  * address. */
-static enum bus_way copies_way(CUmemorytype from_type, CUdeviceptr from,
-                                   CUmemorytype to_type, CUdeviceptr to)
+static enum bus_way copies_way(CUmemorytype from_type, CUdeviceptr from, CUmemorytype to_type,
+                               CUdeviceptr to)
 {
     bool from_host = on_host(from_type, from), to_host = on_host(to_type, to);
     return from_host == to_host ? BUS_NONE : from_host ? BUS_IN : BUS_OUT;
@@ -119,9 +301,6 @@ static enum bus_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 /* Synchronous copies. */
 
 BETWEEN_PTDS(cuMemcpy, way_of(to, from), bytes)
-GATED_PTDS(cuMemcpyPeer, GATE_NO_STREAM,
-    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
-    (to, to_context, from, from_context, bytes))
 COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes),
     (to, from, bytes))
@@ -129,34 +308,20 @@ COPYING_PTDS(cuMemcpyDtoH_v2, BUS_OUT, bytes,
     (void *to, CUdeviceptr from, size_t bytes),
     (to, from, bytes))
 BETWEEN_PTDS(cuMemcpyDtoD_v2, BUS_NONE, 0)
-GATED_PTDS(cuMemcpyDtoA_v2, GATE_NO_STREAM,
-    (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
-    (to, to_offset, from, bytes))
-GATED_PTDS(cuMemcpyAtoD_v2, GATE_NO_STREAM,
-    (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
-    (to, from, from_offset, bytes))
 COPYING_PTDS(cuMemcpyHtoA_v2, BUS_IN, bytes,
     (CUarray to, size_t to_offset, const void *from, size_t bytes),
     (to, to_offset, from, bytes))
 COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes),
     (to, from, from_offset, bytes))
-GATED_PTDS(cuMemcpyAtoA_v2, GATE_NO_STREAM,
-    (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
-    (to, to_offset, from, from_offset, bytes))
 SHAPE_PTDS(cuMemcpy2D_v2, 2d, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
 SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
     (const CUDA_MEMCPY2D *copy), (copy))
 SHAPE_PTDS(cuMemcpy3D_v2, 3d, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
-GATED_PTDS(cuMemcpy3DPeer, GATE_NO_STREAM, (const CUDA_MEMCPY3D_PEER *copy), (copy))
 
 /* Copies in a stream. */
 
 BETWEEN_PTSZ(cuMemcpyAsync, way_of(to, from), bytes)
-GATED_PTSZ(cuMemcpyPeerAsync, GATE_NO_STREAM,
-    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
-     CUstream stream),
-    (to, to_context, from, from_context, bytes, stream))
 COPYING_PTSZ(cuMemcpyHtoDAsync_v2, BUS_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
@@ -175,9 +340,6 @@ SHAPE_PTSZ(cuMemcpy2DAsync_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
     (copy, stream))
 SHAPE_PTSZ(cuMemcpy3DAsync_v2, 3d, WAY_OF(copy), BYTES_3D(copy),
     (const CUDA_MEMCPY3D *copy, CUstream stream),
-    (copy, stream))
-GATED_PTSZ(cuMemcpy3DPeerAsync, GATE_NO_STREAM,
-    (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
     (copy, stream))
 
 #define LINE(stream)                                                                  \
@@ -225,63 +387,3 @@ MANY_PTSZ(cuMemcpy3DBatchAsync, BUS_NONE, 0,
 MANY_PTSZ(cuMemcpy3DBatchAsync_v2, BUS_NONE, 0,
     (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
     (count, operations, flags, stream), OPERATIONS_ARE_APART, COPY_OPERATIONS_V2)
-GATED_PTSZ(cuFabricCpyBatchAsync, GATE_NO_STREAM,
-    (size_t count, CUDA_FABRIC_COPY_BATCH_OP *operations, unsigned long long flags,
-     CUstream stream),
-    (count, operations, flags, stream))
-GATED_PTSZ(cuMemBatchDecompressAsync, GATE_NO_STREAM,
-    (CUmemDecompressParams *parameters, size_t count, unsigned int flags, size_t *failed,
-     CUstream stream),
-    (parameters, count, flags, failed, stream))
-
-/* Variants with the 32-bit addresses of CUDA 2 and 3.0. */
-
-GATED(cuMemcpyHtoD, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, const void *from, unsigned int bytes),
-    (to, from, bytes))
-GATED(cuMemcpyDtoH, GATE_NO_STREAM,
-    (void *to, CUdeviceptr_v1 from, unsigned int bytes),
-    (to, from, bytes))
-GATED(cuMemcpyDtoD, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes),
-    (to, from, bytes))
-GATED(cuMemcpyDtoA, GATE_NO_STREAM,
-    (CUarray to, unsigned int to_offset, CUdeviceptr_v1 from, unsigned int bytes),
-    (to, to_offset, from, bytes))
-GATED(cuMemcpyAtoD, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, CUarray from, unsigned int from_offset, unsigned int bytes),
-    (to, from, from_offset, bytes))
-GATED(cuMemcpyHtoA, GATE_NO_STREAM,
-    (CUarray to, unsigned int to_offset, const void *from, unsigned int bytes),
-    (to, to_offset, from, bytes))
-GATED(cuMemcpyAtoH, GATE_NO_STREAM,
-    (void *to, CUarray from, unsigned int from_offset, unsigned int bytes),
-    (to, from, from_offset, bytes))
-GATED(cuMemcpyAtoA, GATE_NO_STREAM,
-    (CUarray to, unsigned int to_offset, CUarray from, unsigned int from_offset,
-     unsigned int bytes),
-    (to, to_offset, from, from_offset, bytes))
-GATED(cuMemcpy2D, GATE_NO_STREAM, (const CUDA_MEMCPY2D_v1 *copy), (copy))
-GATED(cuMemcpy2DUnaligned, GATE_NO_STREAM, (const CUDA_MEMCPY2D_v1 *copy), (copy))
-GATED(cuMemcpy3D, GATE_NO_STREAM, (const CUDA_MEMCPY3D_v1 *copy), (copy))
-GATED(cuMemcpyHtoDAsync, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, const void *from, unsigned int bytes, CUstream stream),
-    (to, from, bytes, stream))
-GATED(cuMemcpyDtoHAsync, GATE_NO_STREAM,
-    (void *to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
-    (to, from, bytes, stream))
-GATED(cuMemcpyDtoDAsync, GATE_NO_STREAM,
-    (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned int bytes, CUstream stream),
-    (to, from, bytes, stream))
-GATED(cuMemcpyHtoAAsync, GATE_NO_STREAM,
-    (CUarray to, unsigned int to_offset, const void *from, unsigned int bytes, CUstream stream),
-    (to, to_offset, from, bytes, stream))
-GATED(cuMemcpyAtoHAsync, GATE_NO_STREAM,
-    (void *to, CUarray from, unsigned int from_offset, unsigned int bytes, CUstream stream),
-    (to, from, from_offset, bytes, stream))
-GATED(cuMemcpy2DAsync, GATE_NO_STREAM,
-    (const CUDA_MEMCPY2D_v1 *copy, CUstream stream),
-    (copy, stream))
-GATED(cuMemcpy3DAsync, GATE_NO_STREAM,
-    (const CUDA_MEMCPY3D_v1 *copy, CUstream stream),
-    (copy, stream))

@@ -14,7 +14,7 @@
  */
 #include <stdlib.h>
 
-#include "api/counted.h"
+#include "api/wrapper.h"
 #include "block/region.h"
 #include "gate/client.h"
 #include "memory/memory.h"
@@ -232,67 +232,40 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* Memory that an NVLink switch writes to must not move. */
-EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t offset,
-                                    CUdeviceptr address, size_t size, unsigned long long flags)
-{
-    CUresult result = pinned_range(address, size);
-    return result != CUDA_SUCCESS
-               ? result : REAL(cuMulticastBindAddr)(multicast, offset, address, size, flags);
-}
+/* The wrapper of a function after which an NVLink switch, or other cards over a fabric, may write to
+ * the memory: it must not move any more. */
+#define PINNING(name, pinned, parameters, arguments)                               \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        CUresult result = pinned;                                                  \
+        return result != CUDA_SUCCESS ? result : REAL(name) arguments;             \
+    }
 
-EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
-                                   CUmemGenericAllocationHandle handle, size_t start, size_t size,
-                                   unsigned long long flags)
-{
-    CUresult result = vmm_pin_in_place(&handle);
-    return result != CUDA_SUCCESS
-               ? result
-               : REAL(cuMulticastBindMem)(multicast, offset, handle, start, size, flags);
-}
-
-EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
-                                       size_t offset, CUdeviceptr address, size_t size,
-                                       unsigned long long flags)
-{
-    CUresult result = pinned_range(address, size);
-    return result != CUDA_SUCCESS
-               ? result
-               : REAL(cuMulticastBindAddr_v2)(multicast, device, offset, address, size, flags);
-}
-
-EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
-                                      size_t offset, CUmemGenericAllocationHandle handle,
-                                      size_t start, size_t size, unsigned long long flags)
-{
-    CUresult result = vmm_pin_in_place(&handle);
-    return result != CUDA_SUCCESS
-               ? result
-               : REAL(cuMulticastBindMem_v2)(multicast, device, offset, handle, start, size, flags);
-}
-
-/* Memory that other cards write to over a fabric must not move. */
-EXPORT CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device,
-                                          cuuint64_t offset, void *address, cuuint64_t size,
-                                          unsigned long long flags)
-{
-    CUresult result = pinned_range((uintptr_t)address, size);
-    return result != CUDA_SUCCESS
-               ? result
-               : REAL(cuLogicalEndpointBindAddr)(endpoint, device, offset, address, size, flags);
-}
-
-EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device,
-                                         cuuint64_t offset, CUmemGenericAllocationHandle handle,
-                                         cuuint64_t start, cuuint64_t size,
-                                         unsigned long long flags)
-{
-    CUresult result = vmm_pin_in_place(&handle);
-    return result != CUDA_SUCCESS
-               ? result
-               : REAL(cuLogicalEndpointBindMem)(endpoint, device, offset, handle, start, size,
-                                                flags);
-}
+PINNING(cuMulticastBindAddr, pinned_range(address, size),
+    (CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address, size_t size,
+     unsigned long long flags),
+    (multicast, offset, address, size, flags))
+PINNING(cuMulticastBindMem, vmm_pin_in_place(&handle),
+    (CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle handle,
+     size_t start, size_t size, unsigned long long flags),
+    (multicast, offset, handle, start, size, flags))
+PINNING(cuMulticastBindAddr_v2, pinned_range(address, size),
+    (CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, CUdeviceptr address,
+     size_t size, unsigned long long flags),
+    (multicast, device, offset, address, size, flags))
+PINNING(cuMulticastBindMem_v2, vmm_pin_in_place(&handle),
+    (CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+     CUmemGenericAllocationHandle handle, size_t start, size_t size, unsigned long long flags),
+    (multicast, device, offset, handle, start, size, flags))
+PINNING(cuLogicalEndpointBindAddr, pinned_range((uintptr_t)address, size),
+    (CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, void *address,
+     cuuint64_t size, unsigned long long flags),
+    (endpoint, device, offset, address, size, flags))
+PINNING(cuLogicalEndpointBindMem, vmm_pin_in_place(&handle),
+    (CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
+     CUmemGenericAllocationHandle handle, cuuint64_t start, cuuint64_t size,
+     unsigned long long flags),
+    (endpoint, device, offset, handle, start, size, flags))
 
 /* Memory that another process writes to must not move. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
@@ -314,7 +287,3 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop
     return properties != NULL && vmm_properties(handle, properties)
                ? CUDA_SUCCESS : REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
 }
-
-/* Work in a stream, as copies are: it changes the memory behind an array's addresses. */
-GATED_PTSZ(cuMemMapArrayAsync, stream,
-    (CUarrayMapInfo *maps, unsigned int count, CUstream stream), (maps, count, stream))

@@ -6,7 +6,7 @@
  * During a capture nothing is allocated: the call becomes a node of the graph, and graph memory is
  * the driver's.
  */
-#include "api/counted.h"
+#include "api/wrapper.h"
 #include "gate/client.h"
 #include "memory/managed.h"
 #include "memory/memory.h"

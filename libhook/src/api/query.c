@@ -165,11 +165,6 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     return memory.size == 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-/* The driver checks each page, so the library's memory must be resident. */
-GATED(cuMemGetLocationInfo, GATE_NO_STREAM,
-    (CUdeviceptr address, size_t size, size_t summary, size_t sampling, CUmemLocation *locations),
-    (address, size, summary, sampling, locations))
-
 EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                                CUdeviceptr address)
 {

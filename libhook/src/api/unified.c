@@ -4,7 +4,7 @@
  * queries, except for the location of the last prefetch: the library may have made that one, and
  * the program means its own.
  */
-#include "api/counted.h"
+#include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/managed.h"
 
@@ -77,19 +77,6 @@ PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
     note_all(addresses, sizes, count, locations, location_indices, location_count))
-GATED_PTSZ(cuMemDiscardBatchAsync, GATE_NO_STREAM,
-    (CUdeviceptr *addresses, size_t *sizes, size_t count, unsigned long long flags,
-     CUstream stream),
-    (addresses, sizes, count, flags, stream))
-GATED(cuMemAdvise, GATE_NO_STREAM,
-    (CUdeviceptr address, size_t count, CUmem_advise advice, CUdevice device),
-    (address, count, advice, device))
-GATED(cuMemAdvise_v2, GATE_NO_STREAM,
-    (CUdeviceptr address, size_t count, CUmem_advise advice, CUmemLocation location),
-    (address, count, advice, location))
-GATED_PTSZ(cuStreamAttachMemAsync, stream,
-    (CUstream stream, CUdeviceptr address, size_t length, unsigned int flags),
-    (stream, address, length, flags))
 
 static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr address, size_t size)
 {

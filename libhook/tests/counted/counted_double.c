@@ -5,7 +5,7 @@
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#include "api/counted.h"
+#include "api/wrapper.h"
 
 #define SEEN __attribute__((visibility("default")))
 

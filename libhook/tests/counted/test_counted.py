@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which device memory counts that a program asks for at a location: counted.h."""
+"""On which device memory counts that a program asks for at a location: wrapper.h."""
 
 import ctypes
 import subprocess

@@ -197,13 +197,13 @@ def hooks(part: str = "") -> dict[str, list[int]]:
     of its parameters."""
     text = re.sub(r"/\*.*?\*/", "", part or HOOKS.read_text(), flags=re.DOTALL)
     found: dict[str, list[int]] = {}
-    for kind, name, types in re.findall(
-        r"^(HOOK\w*)\((\w+),\s*\(([^)]*)\)\)$", text, flags=re.MULTILINE
+    for variant, name, types in re.findall(
+        r"^(?:HOOK|GATED|LOADING|GATED_LOADING)(_PTSZ|_PTDS)?\((\w+),[^(]*\(([^)]*)\)\)$",
+        text, flags=re.MULTILINE,
     ):
         parts = [" ".join(part.split()) for part in types.split(",")]
         widths = [WIDTHS.get(part, 64) for part in parts if part not in BY_VALUE]
-        variants = {"HOOK": [""], "HOOK_PTSZ": ["", "_ptsz"], "HOOK_PTDS": ["", "_ptds"]}[kind]
-        for suffix in variants:
+        for suffix in dict.fromkeys(("", variant.lower())):
             assert name + suffix not in found, f"{name + suffix} is listed twice in hooks.def"
             found[name + suffix] = widths
     return found
