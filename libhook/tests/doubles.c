@@ -11,7 +11,6 @@
 #include "gate/gate.h"
 #include "gate/inflight.h"
 #include "flight/capture.h"
-#include "flight/capture_list.h"
 #include "flight/drain.h"
 #include "flight/streams.h"
 #include "driver/log.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creation and end of streams (flight/streams.c), and of captures in them (flight/capture_list.c).
+ * Creation and end of streams (flight/streams.c), and of captures in them (flight/capture.c).
  */
 #include "api/wrapper.h"
-#include "flight/capture_list.h"
+#include "flight/capture.h"
 #include "flight/streams.h"
 #include "pool/stream.h"
 

@@ -14,7 +14,7 @@
 #include "api/wrapper.h"
 #include "daemon/attach.h"
 #include "driver/setting.h"
-#include "flight/capture_list.h"
+#include "flight/capture.h"
 #include "flight/streams.h"
 #include "gate/client.h"
 #include "gate/contexts.h"

@@ -17,7 +17,6 @@
 #include "block/pipeline.h"
 #include "driver/ops.h"
 #include "flight/capture.h"
-#include "flight/capture_list.h"
 #include "flight/drain.h"
 #include "gate/commit.h"
 #include "gate/gate.h"

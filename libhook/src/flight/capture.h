@@ -10,10 +10,6 @@
 #include "driver/locked.h"
 #include "driver/real.h"
 
-/* A capture begins: called before the driver's begin; capture_ends() undoes it if that fails. Waits
- * a few microseconds for threads that forbid captures. */
-void capture_begins(void);
-void capture_ends(void);             /* after the driver's end, whatever it returned */
 bool capture_going_on(void);
 
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise a context on
@@ -42,3 +38,24 @@ static inline CUstreamCaptureMode capture_relax(void)
 /* Whether the driver would now refuse this thread's allocations and frees: the call must then
  * return `*result`. No lock held. */
 bool capture_refuses(CUresult *result);
+
+/* The captures in progress. From any thread. */
+
+struct capture;
+
+/* Counts a capture that the driver is about to begin in `stream`. `ends_with_thread`: only this
+ * thread can end the capture. NULL: out of memory. */
+struct capture *capture_new(CUstream stream, bool ends_with_thread);
+/* Lists a capture that has begun, or lists it again because it has not ended. */
+void capture_add(struct capture *capture);
+/* Removes the captures in `stream` or, if that is NULL, in `context`. NULL: there are none. */
+struct capture *capture_take(CUstream stream, CUcontext context);
+/* Stops counting these captures, which have ended. */
+void capture_over(struct capture *captures);
+
+/* Whether this thread has begun a capture that is in progress. */
+bool capture_is_own(void);
+/* us for which the oldest capture has been in progress; 0: there is none. */
+uint64_t capture_oldest(void);
+/* Ends captures whose thread has ended. The calling thread must be in relaxed capture mode. */
+void captures_end_abandoned(void);

@@ -29,7 +29,6 @@
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "flight/capture.h"
-#include "flight/capture_list.h"
 #include "flight/streams.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
