@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a driver of tomorrow could have besides: linked with the simulated one. */
-#include "driver/abi.h"
+#include "nvshare/cuda_types.h"
 
 #define SEEN __attribute__((visibility("default")))
 

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "driver/abi.h"
+#include "nvshare/cuda_types.h"
 
 struct capture {
     struct capture *next;

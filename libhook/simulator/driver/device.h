@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "driver/abi.h"
+#include "nvshare/cuda_types.h"
 #include "shared/shared_state.h"
 
 struct context;

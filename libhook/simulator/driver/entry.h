@@ -15,7 +15,7 @@
 
 #include <stdbool.h>
 
-#include "driver/abi.h"
+#include "nvshare/cuda_types.h"
 
 #define API(name, ...)                                                                   \
     __attribute__((visibility("default"))) CUresult name(__VA_ARGS__);                   \

@@ -89,7 +89,7 @@ def test_every_version_and_variant_of_a_hook_is_hooked_or_has_a_reason() -> None
 @needs_cuda_h
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.c")), ids=lambda path: path.name)
 def test_the_library_compiles_with_nvidias_declarations(file: Path) -> None:
-    """With cuda.h in place of driver_types.h, a prototype that differs does not compile."""
+    """With cuda.h in place of cuda_types.h, a prototype that differs does not compile."""
     flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
     include = ["-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}", f"-I{SOURCE}"]
     include += [f"-I{SOURCE.parent / 'include'}"]

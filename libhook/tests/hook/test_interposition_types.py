@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our types of the driver say what NVIDIA's cuda.h says: every name, value, size and offset."""
+"""cuda_types.h says what NVIDIA's cuda.h says: every name, value, size and offset."""
 
 import os
 import re
@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.simulator.test_simulator_types import members
-
-SOURCE = Path(__file__).parents[2] / "src"
-INCLUDE = SOURCE.with_name("include")
-TYPES = (SOURCE / "driver" / "driver_types.h", INCLUDE / "nvshare" / "cuda_copies.h")
+INCLUDE = Path(__file__).parents[2] / "include"
+TYPES = INCLUDE / "nvshare" / "cuda_types.h"
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(
@@ -20,17 +17,33 @@ needs_cuda_h = pytest.mark.skipif(
 )
 
 
+def members(body: str) -> list[str]:
+    """The members of a structure, without those of what it holds in braces."""
+    flat = body
+    while re.search(r"\{[^{}]*\}", flat):
+        flat = re.sub(r"\{[^{}]*\}", "", flat)
+    found = []
+    for declaration in flat.split(";"):
+        for part in declaration.split(","):
+            name = re.search(r"(\w+)\s*(?:\[[^\]]*\])?\s*$", part)
+            if name is not None and name[1] not in ("union", "struct"):
+                found.append(name[1])
+    return found
+
+
 def expressions() -> list[str]:
     """Everything that they define and that has a number, as C expressions."""
-    text = "".join(file.read_text() for file in TYPES)
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    numbers = re.findall(r"^    (CU\w+) = ", text, re.MULTILINE)
+    text = re.sub(r"/\*.*?\*/", "", TYPES.read_text(), flags=re.DOTALL)
+    text = text[text.index("#else") : text.index("#endif")]
+    numbers = re.findall(r"\b(CU[A-Z0-9]*_\w+) = ", text)
     numbers += re.findall(r"^#define (CU\w+) ", text, re.MULTILINE)
-    sizes = re.findall(r"^typedef (?!struct|union|enum).* (\w+);", text, re.MULTILINE)
+    sizes = re.findall(r"^typedef (?!struct|union|enum)[^(]* (\w+);", text, re.MULTILINE)
     sizes += re.findall(r"^typedef \w+ \w+ \*(\w+);", text, re.MULTILINE)
     sizes += re.findall(r"^} (\w+);", text, re.MULTILINE)
     offsets = []
-    for body, name in re.findall(r"^typedef struct \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S):
+    for body, name in re.findall(
+        r"^typedef (?:struct|union) \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S
+    ):
         for member in members(body):
             offsets.append(f"offsetof({name}, {member})")
             offsets.append(f"sizeof((({name} *)0)->{member})")
@@ -43,12 +56,13 @@ def expressions() -> list[str]:
 
 
 def values(directory: Path, *flags: str) -> dict[str, int]:
-    """What the compiler makes of `expressions()` with driver.h and `flags`."""
+    """What the compiler makes of `expressions()` with cuda_types.h and `flags`."""
     lines = "".join(f'    printf("%lld\\n", (long long)({e}));\n' for e in expressions())
     program = directory / "values"
     subprocess.run(
-        ["gcc", "-x", "c", "-", f"-I{SOURCE}", f"-I{INCLUDE}", *flags, "-o", program],
-        input=f'#include <stdio.h>\n#include "driver/driver.h"\nint main(void)\n{{\n{lines}}}\n',
+        ["gcc", "-x", "c", "-", f"-I{INCLUDE}", *flags, "-o", program],
+        input='#include <stdio.h>\n#include "nvshare/cuda_types.h"\n'
+              f'int main(void)\n{{\n{lines}}}\n',
         text=True,
         check=True,
     )
@@ -58,7 +72,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
 
 def test_list_of_types_has_the_important_types() -> None:
     found = set(expressions())
-    assert len(found) > 200
+    assert len(found) > 700
     assert {
         "CUDA_ERROR_OUT_OF_MEMORY",
         "sizeof(CUdeviceptr)",

@@ -11,21 +11,8 @@
  */
 #pragma once
 
-#include "driver/abi.h"
-#include "../../src/driver/newer_types.h"
+#include "nvshare/cuda_types.h"
 #include "dice.h"
-
-/* What the simulator has no structure for; passed on by pointer only, and here never. */
-typedef struct CUDA_LAUNCH_PARAMS_st CUDA_LAUNCH_PARAMS;
-typedef struct CUextSemaphore_st *CUexternalSemaphore;
-typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
-typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
-typedef struct CUDA_MEMCPY2D_v1_st CUDA_MEMCPY2D_v1;
-typedef struct CUDA_MEMCPY3D_v1_st CUDA_MEMCPY3D_v1;
-typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
-typedef struct CUmemDecompressParams_st CUmemDecompressParams;
-typedef struct CUarrayMapInfo_st CUarrayMapInfo;
-typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
 /* What the library has no hook for and the sequences need. */
 #define OTHERS(X) \

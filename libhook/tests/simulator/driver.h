@@ -11,7 +11,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gx, unsigned int 
     unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
     CUstream stream, void **parameters, void **extra);
 #else
-#include "driver/abi.h"
+#include "nvshare/cuda_types.h"
 
 #define cuArrayCreate cuArrayCreate_v2
 #define cuCtxCreate cuCtxCreate_v4
