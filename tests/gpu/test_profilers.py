@@ -2,7 +2,7 @@
 """compute-sanitizer and ncu see an undisturbed program although the library is preloaded.
 
 Such a program uses the GPU unshared, after one line of ours that says why (libnvshare(7),
-libhook/src/driver/injection.c): alone under the daemon, and beside a program that is handed
+libhook/src/daemon/attach.c): alone under the daemon, and beside a program that is handed
 the card all the time. The program is libhook's workload, which checks every word that it computes.
 Where a tool is not there, or does not work without the library either (ncu may need rights to
 the card's counters), its test is skipped and says so.

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "api/wrapper.h"
+#include "daemon/attach.h"
 #include "driver/stubs.h"
-#include "gate/unknown_entry.h"
 
 /* The name of a hook that is a version of `symbol`, or NULL. */
 static const char *hook_of_base(const char *symbol)

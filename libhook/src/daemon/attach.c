@@ -7,6 +7,7 @@
 #include "daemon/attach.h"
 
 #include <errno.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,6 @@
 #include "daemon/service.h"
 #include "daemon/waiting.h"
 #include "driver/glibc.h"
-#include "driver/injection.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
@@ -29,7 +29,6 @@
 #include "gate/connection.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
-#include "gate/unknown_entry.h"
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"
@@ -153,6 +152,79 @@ static void discard(struct client *client)
     free(client);
 }
 
+/*
+ * Programs that a profiler or checker watches stay unshared. Such a tool stands between the
+ * library and the driver, and takes the library's calls for the program's:
+ *
+ *   - small allocations share a page, all of which is valid to the tool, so it misses the errors
+ *     that it is run for;
+ *   - it saves and restores the card's memory around each kernel that it measures, with calls that
+ *     pass no gate and memory that is not counted;
+ *   - its measurements include the work of other programs.
+ *
+ * The driver loads the library that CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and other
+ * users of CUPTI); ncu preloads its library instead.
+ */
+
+static const char *const TRACERS[] = { "libcuda-injection.so", "libsanitizer-collection.so" };
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+static int find_tracer(struct dl_phdr_info *object, size_t size, void *data)
+{
+    const char **found = data;
+    (void)size;
+    for (size_t i = 0; i < sizeof TRACERS / sizeof TRACERS[0]; i++)
+        if (object->dlpi_name != NULL && strcmp(base_name(object->dlpi_name), TRACERS[i]) == 0)
+            *found = TRACERS[i];
+    return *found != NULL;
+}
+
+static bool is_traced(void)
+{
+    static bool reported;
+    const char *wanted = setting("NVSHARE_PROFILED");
+    if (wanted != NULL && strcmp(wanted, "1") == 0)
+        return false;
+    const char *path = setting("CUDA_INJECTION64_PATH"), *tool = NULL;
+    if (path != NULL && *path != '\0')
+        tool = base_name(path);
+    else
+        dl_iterate_phdr(find_tracer, &tool);
+    if (tool != NULL && !reported)
+        complain("%s watches this program and would take libnvshare.so's calls for the program's. "
+                 "The GPU is used unshared; NVSHARE_PROFILED=1 shares it all the same.", tool);
+    reported |= tool != NULL;
+    return tool != NULL;
+}
+
+static _Atomic(const char *) unknown;              /* the first function given to unknown_entry() */
+
+void unknown_entry(const char *name)
+{
+    const char *none = NULL;
+    if (atomic_compare_exchange_strong(&unknown, &none, name) && !client_none())
+        complain("this driver has a newer %s than this libnvshare.so knows: the program's work "
+                 "may pass it by. Update nvshare.", name);
+}
+
+/* Whether the program can submit work past the gate. */
+static bool has_unknown_entry(void)
+{
+    static bool reported;
+    const char *name = atomic_load(&unknown);
+    bool has = name != NULL && client_none();
+    if (has && !reported)
+        complain("this driver has a newer %s than this libnvshare.so knows. The GPU is used "
+                 "unshared. Update nvshare.", name);
+    reported |= has;
+    return has;
+}
+
 /* In a separate library before glibc 2.34; see glibc.h. */
 static bool can_start_threads(void)
 {
@@ -211,7 +283,7 @@ static struct client *new_client(CUdevice device)
         return NULL;
     }
     /* These checks print a reason, so they are made only once a daemon is connected. */
-    if (unknown_entry_forbids() || injection_forbids() || !can_start_threads() || !can_map(device)) {
+    if (has_unknown_entry() || is_traced() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;
     }
@@ -299,10 +371,7 @@ void context_ends(CUcontext context)
     pending_frees_context_ends(context);
     contexts_remove(context);
     capture_leave_context(context);
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
-        struct client *client = clients[i];
-        if (client == NULL)
-            continue;
+    EACH_CLIENT(client) {
         allocations_context_ends(client, context);
         swap_leave_context(client, context, drained);
         client_update(client);

@@ -16,3 +16,7 @@ bool client_awaits_context(CUdevice device, unsigned *tries);
 /* The driver is about to destroy a context (or reset a primary one): drops everything allocated in
  * it. Before the driver's call, with no lock held. */
 void context_ends(CUcontext context);
+
+/* Records that the driver returned an entry point for `name` that this library does not know, though
+ * it hooks other versions of the function. No client is attached from then on. */
+void unknown_entry(const char *name);

@@ -132,7 +132,7 @@ static enum nvshare_park await_rest(bool ahead)
 /* Whether the client's state allows to park it. memory_lock is held. */
 static enum nvshare_park may_park(const struct client *client, bool ahead)
 {
-    if (!client_alone())
+    if (clients_count() != 1)
         return NVSHARE_PARK_SEVERAL;
     if (client->granted
         || (ahead && (gate_has_waiters() || client->answered < client->question)))

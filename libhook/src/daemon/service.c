@@ -94,16 +94,15 @@ static void introduce(struct client *client, uint64_t number)
 
 int nvshare_release(void)
 {
-    int told = 0;
+    int count = 0;
     activity_release();
-    for (unsigned i = 0; i < CLIENTS_MAX && !client_none(); i++) {
-        struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
-        if (client != NULL) {
-            client_wake(client);
-            told++;
-        }
+    if (client_none())
+        return 0;
+    EACH_CLIENT(client) {
+        client_wake(client);
+        count++;
     }
-    return told;
+    return count;
 }
 
 bool service_make_wake(struct client *client)
@@ -251,7 +250,7 @@ static enum drained drain_parts(struct client *client, uint64_t patience)
         .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = rest, .argument = client,
     };
     uint64_t began = now_microseconds();
-    for (; !client_alone(); terms.patience *= 2) {
+    for (; clients_count() != 1; terms.patience *= 2) {
         enum drained drained = drain_all(&terms);
         if (drained != UNDRAINED || now_microseconds() - began > patience)
             return drained;

@@ -45,9 +45,9 @@ static bool verbose(void)
 void waiting_begins(void)
 {
     clients_want();
-    for (unsigned i = 0; verbose() && i < CLIENTS_MAX; i++)
-        if (clients[i] != NULL)
-            client_wake(clients[i]);
+    if (verbose())
+        EACH_CLIENT(client)
+            client_wake(client);
 }
 
 /* Requests the reason from the daemon. False: no daemon is connected. */

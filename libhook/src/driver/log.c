@@ -12,13 +12,62 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "driver/file_identity.h"
+#include "driver/forked.h"
 #include "driver/locked.h"
-#include "driver/process_start.h"
+#include "driver/own_thread.h"
 #include "driver/setting.h"
+
+#define DESCRIPTORS_SEARCHED 256
+
+/* stderr when the library was loaded. Later the program may close it and get its number for a data
+ * file. */
+static KEPT_IN_CHILD struct {
+    bool exists;
+    struct file_identity file;
+} first_stderr = { .exists = false };
+
+/* The only constructor. stderr and the allowed processors at the start are known only before
+ * main(), which may redirect the one and restrict the others. The constructor runs in each program
+ * with the library preloaded, so it only makes two system calls. */
+__attribute__((constructor)) static void note_start(void)
+{
+    int error = errno;
+    first_stderr.exists = file_identify(STDERR_FILENO, &first_stderr.file);
+    own_threads_note_processors();
+    errno = error;
+}
+
+/* dup2() leaves the source open. A pipe whose writing end has a second descriptor was therefore put
+ * at number 2 on purpose: Jupyter's kernels show its output beneath the cell. A pipe that got the
+ * number because it was free has no second descriptor. */
+static bool is_redirected(const struct file_identity *now)
+{
+    struct file_identity other;
+    bool found = false;
+    int error = errno;
+    for (int descriptor = STDERR_FILENO + 1; S_ISFIFO(now->mode) && !found
+             && descriptor < DESCRIPTORS_SEARCHED; descriptor++)
+        found = file_identify(descriptor, &other) && file_identity_equal(now, &other)
+            && (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
+    errno = error;
+    return found;
+}
+
+/* Whether descriptor 2 is the original stderr, or a pipe to which the program has redirected it;
+ * *mode is then that file's. */
+static bool has_stderr(mode_t *mode)
+{
+    struct file_identity now;
+    bool has = first_stderr.exists && file_identify(STDERR_FILENO, &now)
+        && (file_identity_equal(&now, &first_stderr.file) || is_redirected(&now));
+    if (has)
+        *mode = now.mode;
+    return has;
+}
 
 const char *error_text(int error_number)
 {
@@ -87,7 +136,7 @@ static void line(const char *format, va_list arguments)
     text[length++] = '\n';
     /* A thread cancelled in write() would keep its locks. */
     UNCANCELLED;
-    if (process_has_stderr(&mode))
+    if (has_stderr(&mode))
         write_unharmed(mode, text, (size_t)length);
     errno = error;
 }

@@ -19,3 +19,5 @@ struct lookup_answer lookup_version(void *handle, const char *name, const char *
 
 extern _Atomic(void *) lookup_real_dlsym;          /* set before lookup_symbol() returns, */
 extern _Atomic(void *) lookup_real_dlvsym;         /* NULL if there is none */
+
+__attribute__((visibility("default"))) const char *__asan_default_options(void);

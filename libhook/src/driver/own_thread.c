@@ -2,14 +2,29 @@
 #define _GNU_SOURCE
 #include "driver/own_thread.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/prctl.h>
 
-#include "driver/process_start.h"
+#include "driver/forked.h"
+#include "driver/log.h"
 
 /* The program may have chosen smaller stacks (pthread_setattr_default_np(), ulimit -s) than the
  * library and the driver need. */
 #define STACK_LEAST ((size_t)1 << 20)
+
+/* Those on which the process was started; later it may bind its threads to fewer. */
+static KEPT_IN_CHILD struct {
+    bool known;
+    cpu_set_t set;
+} processors = { .known = false };
+
+void own_threads_note_processors(void)
+{
+    processors.known = sched_getaffinity(0, sizeof processors.set, &processors.set) == 0;
+}
 
 int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
@@ -29,6 +44,10 @@ int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 
 void own_thread_begins(const char *name)
 {
-    process_reset_thread();
+    const struct sched_param none = { .sched_priority = 0 };
+    if (sched_getscheduler(0) != SCHED_OTHER && sched_setscheduler(0, SCHED_OTHER, &none) != 0)
+        debug("a thread keeps the scheduling policy of its maker: %s", error_text(errno));
+    if (processors.known && sched_setaffinity(0, sizeof processors.set, &processors.set) != 0)
+        debug("a thread keeps the processors of its maker: %s", error_text(errno));
     prctl(PR_SET_NAME, name);        /* last: a thread with this name is completely set up */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's threads: they receive no signals of the program, and do not inherit the scheduling
- * of the thread that starts them. */
+ * and processors of the thread that starts them. */
 #pragma once
 
 #include <pthread.h>
@@ -9,3 +9,4 @@
 int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
 /* The first call of such a thread. `name`: at most 15 characters. */
 void own_thread_begins(const char *name);
+void own_threads_note_processors(void);            /* before main() */

@@ -125,7 +125,7 @@ bool activity_released(const struct activity *activity)
 
 static bool gaps_are_known(const struct client *client)
 {
-    return client_alone() && !capture_going_on() && client->undrained == 0
+    return clients_count() == 1 && !capture_going_on() && client->undrained == 0
         && client->pin_reason == NVSHARE_PIN_NONE;
 }
 

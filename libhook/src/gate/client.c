@@ -43,11 +43,6 @@ bool client_none(void)
     return client_count == 0 || locked_here(&memory_lock);
 }
 
-bool client_alone(void)
-{
-    return client_count == 1;
-}
-
 unsigned clients_count(void)
 {
     return client_count;
@@ -61,11 +56,10 @@ void client_enter(struct client *client)
 
 static void abandon(void)
 {
-    for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        if (clients[i] != NULL) {
-            clients[i]->socket = -1;
-            bell_ring(&clients[i]->heard);   /* wakes a thread whose signal handler has forked */
-        }
+    EACH_CLIENT(client) {
+        client->socket = -1;
+        bell_ring(&client->heard);   /* wakes a thread whose signal handler has forked */
+    }
 }
 
 void clients_watch_forks(void)
@@ -162,67 +156,63 @@ bool client_introduce(const struct client *client, int socket, const struct nvsh
         && (stored->moved == 0 || connection_send(socket, stored)) && connection_send(socket, hello);
 }
 
-/* Fills in the current figures. */
-static void client_fill_report(const struct client *client, struct nvshare_report *report)
+struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
 {
-    report->version = NVSHARE_PROTOCOL_VERSION;
-    if (report->type == NVSHARE_STORED) {
-        report->number = client->store_number;
-        report->moved = client->stored;
-        report->took = (uint64_t)client->store_error;
+    report.version = NVSHARE_PROTOCOL_VERSION;
+    if (report.type == NVSHARE_STORED) {
+        report.number = client->store_number;
+        report.moved = client->stored;
+        report.took = (uint64_t)client->store_error;
     }
-    report->memory = client->memory;
-    report->memory.host += client->returning;
-    report->pin_reason = (uint16_t)client->pin_reason;
+    report.memory = client->memory;
+    report.memory.host += client->returning;
+    report.pin_reason = (uint16_t)client->pin_reason;
     if (client->pin_reason != NVSHARE_PIN_NONE) {
-        report->memory.pinned += client->memory.resident;
-        report->memory.allocated -= client->memory.resident;
-        report->memory.resident = 0;
+        report.memory.pinned += client->memory.resident;
+        report.memory.allocated -= client->memory.resident;
+        report.memory.resident = 0;
     }
-    if (report->type == NVSHARE_HELLO) {
-        memcpy(report->uuid, client->uuid, sizeof report->uuid);
-    } else if (report->type == NVSHARE_BORROWED) {
-        memcpy(report->uuid, client->lender_uuid, sizeof report->uuid);
-        report->moved = client->borrowed;
-        report->dirty = client->dirty;
+    if (report.type == NVSHARE_HELLO) {
+        memcpy(report.uuid, client->uuid, sizeof report.uuid);
+    } else if (report.type == NVSHARE_BORROWED) {
+        memcpy(report.uuid, client->lender_uuid, sizeof report.uuid);
+        report.moved = client->borrowed;
+        report.dirty = client->dirty;
     } else {
-        report->answered = client->answered;
-        report->to_pin = client_to_pin(client);
+        report.answered = client->answered;
+        report.to_pin = client_to_pin(client);
     }
+    return report;
+}
+
+static bool send_figures(const struct client *client, struct nvshare_report report)
+{
+    report = client_report(client, report);
+    return connection_send(client->socket, &report);
 }
 
 static bool send_borrowed(struct client *client)
 {
-    struct nvshare_report report = { .type = NVSHARE_BORROWED };
     if (client->borrowed == client->borrowed_reported && client->dirty == client->dirty_reported)
         return true;
     client->borrowed_reported = client->borrowed;
     client->dirty_reported = client->dirty;
-    client_fill_report(client, &report);
-    return connection_send(client->socket, &report);
+    return send_figures(client, (struct nvshare_report){ .type = NVSHARE_BORROWED });
 }
 
 static bool send_stored(struct client *client)
 {
-    struct nvshare_report report = { .type = NVSHARE_STORED };
     if (!client->store_news)
         return true;
     client->store_news = false;
-    client_fill_report(client, &report);
-    return connection_send(client->socket, &report);
-}
-
-struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
-{
-    client_fill_report(client, &report);
-    return report;
+    return send_figures(client, (struct nvshare_report){ .type = NVSHARE_STORED });
 }
 
 void client_send(struct client *client, struct nvshare_report report)
 {
     if (client->socket < 0)
         return;
-    client_fill_report(client, &report);
+    report = client_report(client, report);
     client->reported = true;
     UNCANCELLED;
     /* Only the service thread closes the connection; it may be waiting on it now. */
@@ -291,20 +281,17 @@ void client_update(struct client *client)
 
 bool clients_stopping(void)
 {
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
-        const struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
-        if (client != NULL && client->stopping)
+    EACH_CLIENT(client)
+        if (client->stopping)
             return true;
-    }
     return false;
 }
 
 void clients_want(void)
 {
     LOCKED(memory_lock);
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
-        struct client *client = clients[i];
-        if (client == NULL || client->granted || client->stopping || client->want_sent)
+    EACH_CLIENT(client) {
+        if (client->granted || client->stopping || client->want_sent)
             continue;
         client->want_sent = true;
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
@@ -356,11 +343,8 @@ void clients_pin(enum nvshare_pin_reason reason)
 {
     enum nvshare_pin_reason none = NVSHARE_PIN_NONE;
     atomic_compare_exchange_strong(&all, &none, reason);
-    for (unsigned i = 0; i < CLIENTS_MAX; i++) {
-        struct client *client = __atomic_load_n(&clients[i], __ATOMIC_ACQUIRE);
-        if (client != NULL)
-            client_pin(client, reason);
-    }
+    EACH_CLIENT(client)
+        client_pin(client, reason);
 }
 
 enum nvshare_pin_reason clients_pin_reason(void)

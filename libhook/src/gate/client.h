@@ -143,6 +143,11 @@ extern pthread_cond_t memory_changed;
 extern pthread_mutex_t service_lock;
 
 extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
+/* A loop over all clients of the process. */
+#define EACH_CLIENT(client)                                                                \
+    for (unsigned index = 0; index < CLIENTS_MAX; index++)                                 \
+        for (struct client *client = __atomic_load_n(&clients[index], __ATOMIC_ACQUIRE);   \
+             client != NULL; client = NULL)
 
 /* Wrappers must only call the driver: no client has ever been attached in this process, or the
  * calling thread holds memory_lock (see client_is_called_back()). */
@@ -153,7 +158,6 @@ bool client_none(void);
  * wait at the gate. */
 bool client_is_called_back(void);
 void client_thread_is_ours(void);                 /* the calling thread belongs to the library */
-bool client_alone(void);                          /* there is exactly one client */
 unsigned clients_count(void);
 /* Attaching (daemon/attach.c). */
 void client_enter(struct client *client);          /* memory_lock held */
@@ -215,8 +219,6 @@ struct nvshare_report client_report(const struct client *client, struct nvshare_
  * lock is needed. False: sending has failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
                       const struct nvshare_report *hello);
-
-struct client;
 
 /* Pins all memory of this client for good, for this reason. Swapped memory is loaded before its
  * gate opens. Says so on stderr. Any thread, without memory_lock; only the first reason counts. If

@@ -37,9 +37,9 @@ uint64_t now_microseconds(void)
     return clock_us;
 }
 
-bool client_alone(void)
+unsigned clients_count(void)
 {
-    return !several;
+    return several ? 2 : 1;
 }
 
 bool capture_going_on(void)

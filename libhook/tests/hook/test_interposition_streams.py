@@ -52,7 +52,7 @@ def test_stream_created_at_a_reused_handle_gets_a_new_name(tmp_path: Path) -> No
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]
     sources = ("pool/stream.c", "gate/contexts.c", "driver/log.c",
-               "driver/process_start.c", "driver/setting.c")
+               "driver/own_thread.c", "driver/setting.c")
     command += [*(str(SOURCE / source) for source in sources), "-o", str(program)]
     subprocess.run(command, input=PROGRAM, text=True, check=True)
     subprocess.run([program], check=True)

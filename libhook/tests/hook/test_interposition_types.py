@@ -37,7 +37,7 @@ def expressions() -> list[str]:
     text = text[text.index("#else") : text.index("#endif")]
     numbers = re.findall(r"\b(CU[A-Z0-9]*_\w+) = ", text)
     numbers += re.findall(r"^#define (CU\w+) ", text, re.MULTILINE)
-    sizes = re.findall(r"^typedef (?!struct|union|enum)[^(]* (\w+);", text, re.MULTILINE)
+    sizes = re.findall(r"^typedef (?!struct|union|enum)[^(\n]* (\w+);", text, re.MULTILINE)
     sizes += re.findall(r"^typedef \w+ \w+ \*(\w+);", text, re.MULTILINE)
     sizes += re.findall(r"^} (\w+);", text, re.MULTILINE)
     offsets = []

@@ -14,8 +14,8 @@ from pathlib import Path
 from libhook.tests.doubles import FLAGS, HERE, LIBRARY, SOURCE
 
 # Beside api/, what the wrappers need that is no double.
-REAL = ["gate/contexts.c", "gate/unknown_entry.c", "flight/capture.c", "flight/streams.c",
-        "driver/log.c", "driver/newer.c", "driver/others.c", "driver/process_start.c",
+REAL = ["gate/contexts.c", "flight/capture.c", "flight/streams.c",
+        "driver/log.c", "driver/newer.c", "driver/others.c", "driver/own_thread.c",
         "driver/real.c", "driver/setting.c", "driver/stub_code.S", "driver/stubs.c",
         "driver/symbols.c", "pool/driver_pools.c"]
 
