@@ -15,17 +15,8 @@ static CUresult push(CUcontext handle)
                                                   : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
 }
 
-API(cuCtxPushCurrent, CUcontext context)
-{
-    ENTER(ENTRY_INIT);
-    return push(context);
-}
-
-API(cuCtxPushCurrent_v2, CUcontext context)
-{
-    ENTER(ENTRY_INIT);
-    return push(context);
-}
+FORWARD(cuCtxPushCurrent, (CUcontext context), ENTRY_INIT, push(context))
+FORWARD(cuCtxPushCurrent_v2, (CUcontext context), ENTRY_INIT, push(context))
 
 static CUresult pop(CUcontext *handle)
 {
@@ -37,17 +28,8 @@ static CUresult pop(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxPopCurrent, CUcontext *context)
-{
-    ENTER(ENTRY_INIT);
-    return pop(context);
-}
-
-API(cuCtxPopCurrent_v2, CUcontext *context)
-{
-    ENTER(ENTRY_INIT);
-    return pop(context);
-}
+FORWARD(cuCtxPopCurrent, (CUcontext *context), ENTRY_INIT, pop(context))
+FORWARD(cuCtxPopCurrent_v2, (CUcontext *context), ENTRY_INIT, pop(context))
 
 /* Takes the place of the top of the stack; NULL removes it. */
 API(cuCtxSetCurrent, CUcontext handle)
@@ -95,19 +77,14 @@ API(cuCtxGetDevice_v2, CUdevice *device, CUcontext handle)
 /* Waits for everything in the context; a capture in it is broken by that. */
 static CUresult synchronize(struct context *context)
 {
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     CUresult result = capture_forbids_context(context);
     if (result == CUDA_SUCCESS)
         result = context_wait(context);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
-API(cuCtxSynchronize, void)
-{
-    ENTER(ENTRY_CONTEXT);
-    return synchronize(context_current());
-}
+FORWARD(cuCtxSynchronize, (void), ENTRY_CONTEXT, synchronize(context_current()))
 
 API(cuCtxSynchronize_v2, CUcontext handle)
 {

@@ -106,10 +106,8 @@ API(cuGreenCtxCreate, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice o
         return CUDA_ERROR_INVALID_VALUE;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
-    CUresult result = make(device, green);
-    pthread_mutex_unlock(&context_lock);
-    return result;
+    LOCKED(context_lock);
+    return make(device, green);
 }
 
 API(cuGreenCtxDestroy, CUgreenCtx green)
@@ -120,12 +118,11 @@ API(cuGreenCtxDestroy, CUgreenCtx green)
     struct context *context = green->context;
     if (context_current() == context)
         context_pop();
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     object_remove(green);
     if (atomic_load(&context->alive))
         context_end(context);
     primary_release(context->device);
-    pthread_mutex_unlock(&context_lock);
     return CUDA_SUCCESS;
 }
 

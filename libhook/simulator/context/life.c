@@ -52,10 +52,9 @@ struct context *context_make(struct device *device, bool primary)
     context->device = device;
     context->primary = primary;
     context->owner = context;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     context->next = all_contexts;
     all_contexts = context;
-    pthread_mutex_unlock(&engine_lock);
     return context;
 }
 
@@ -123,17 +122,10 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxCreate, CUcontext *context, unsigned int flags, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return create(context, flags, device);
-}
-
-API(cuCtxCreate_v2, CUcontext *context, unsigned int flags, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return create(context, flags, device);
-}
+FORWARD(cuCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device), ENTRY_INIT,
+        create(context, flags, device))
+FORWARD(cuCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device), ENTRY_INIT,
+        create(context, flags, device))
 
 API(cuCtxCreate_v3, CUcontext *context, CUexecAffinityParam *affinities, int count,
     unsigned int flags, CUdevice device)
@@ -193,17 +185,8 @@ static CUresult destroy(CUcontext handle)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxDestroy, CUcontext context)
-{
-    ENTER(ENTRY_INIT);
-    return destroy(context);
-}
-
-API(cuCtxDestroy_v2, CUcontext context)
-{
-    ENTER(ENTRY_INIT);
-    return destroy(context);
-}
+FORWARD(cuCtxDestroy, (CUcontext context), ENTRY_INIT, destroy(context))
+FORWARD(cuCtxDestroy_v2, (CUcontext context), ENTRY_INIT, destroy(context))
 
 /* The reference that made it goes last, and the context with it. */
 API(cuCtxDetach, CUcontext handle)

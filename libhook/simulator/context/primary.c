@@ -24,11 +24,10 @@ API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
         return CUDA_ERROR_INVALID_VALUE;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     CUresult result = primary_retain(device);
     if (result == CUDA_SUCCESS)
         *handle = (CUcontext)device->primary;
-    pthread_mutex_unlock(&context_lock);
     return result;
 }
 
@@ -54,23 +53,14 @@ static CUresult release(CUdevice ordinal, CUresult too_often)
     struct device *device = device_at(ordinal);
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     bool retained = primary_release(device);
-    pthread_mutex_unlock(&context_lock);
     return retained ? CUDA_SUCCESS : too_often;
 }
 
-API(cuDevicePrimaryCtxRelease, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return release(device, CUDA_SUCCESS);
-}
-
-API(cuDevicePrimaryCtxRelease_v2, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return release(device, CUDA_ERROR_INVALID_CONTEXT);
-}
+FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device, CUDA_SUCCESS))
+FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
+        release(device, CUDA_ERROR_INVALID_CONTEXT))
 
 /* Whoever retained it holds it still, empty; only the first version forgets them. */
 static CUresult reset(CUdevice ordinal, bool forget)
@@ -78,25 +68,15 @@ static CUresult reset(CUdevice ordinal, bool forget)
     struct device *device = device_at(ordinal);
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     if (forget)
         device->retains = 0;
     end_primary(device);
-    pthread_mutex_unlock(&context_lock);
     return CUDA_SUCCESS;
 }
 
-API(cuDevicePrimaryCtxReset, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return reset(device, true);
-}
-
-API(cuDevicePrimaryCtxReset_v2, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return reset(device, false);
-}
+FORWARD(cuDevicePrimaryCtxReset, (CUdevice device), ENTRY_INIT, reset(device, true))
+FORWARD(cuDevicePrimaryCtxReset_v2, (CUdevice device), ENTRY_INIT, reset(device, false))
 
 static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
 {
@@ -105,25 +85,17 @@ static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
         return CUDA_ERROR_INVALID_DEVICE;
     if ((flags & ~0xffu) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     device->primary_flags = flags;
     if (device->primary != NULL)
         device->primary->flags = flags | CU_CTX_MAP_HOST;
-    pthread_mutex_unlock(&context_lock);
     return CUDA_SUCCESS;
 }
 
-API(cuDevicePrimaryCtxSetFlags, CUdevice device, unsigned int flags)
-{
-    ENTER(ENTRY_INIT);
-    return set_primary_flags(device, flags);
-}
-
-API(cuDevicePrimaryCtxSetFlags_v2, CUdevice device, unsigned int flags)
-{
-    ENTER(ENTRY_INIT);
-    return set_primary_flags(device, flags);
-}
+FORWARD(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned int flags), ENTRY_INIT,
+        set_primary_flags(device, flags))
+FORWARD(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), ENTRY_INIT,
+        set_primary_flags(device, flags))
 
 API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
 {
@@ -133,9 +105,8 @@ API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *acti
         return CUDA_ERROR_INVALID_VALUE;
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     *flags = device->primary_flags;
     *active = device->primary != NULL && atomic_load(&device->primary->alive);
-    pthread_mutex_unlock(&context_lock);
     return CUDA_SUCCESS;
 }

@@ -82,6 +82,10 @@ API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
+/* Profilers may be told where to begin and to end; there is none. */
+FORWARD(cuProfilerStart, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
+FORWARD(cuProfilerStop, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
+
 API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT);

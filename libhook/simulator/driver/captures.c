@@ -13,7 +13,7 @@ CUresult capture_prohibits(void)
     if (atomic_load(&captures.count) == 0 || capture_thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     for (struct capture *capture = captures.list; capture != NULL; capture = capture->next) {
         bool own = capture->thread == &capture_thread_mode
             && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -24,7 +24,6 @@ CUresult capture_prohibits(void)
         capture->broken = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 

@@ -60,12 +60,11 @@ static bool is_green(const struct context *context)
 
 static bool take(struct context *context)
 {
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     bool free_one = context->entered == 0 || context->thread == &stack;
     context->entered += free_one;
     if (free_one)
         context->thread = &stack;
-    pthread_mutex_unlock(&context_lock);
     return free_one;
 }
 
@@ -86,7 +85,6 @@ void context_pop(void)
     struct context *context = stack.contexts[--stack.depth];
     if (!is_green(context))
         return;
-    pthread_mutex_lock(&context_lock);
+    LOCKED(context_lock);
     context->entered--;
-    pthread_mutex_unlock(&context_lock);
 }

@@ -8,6 +8,20 @@
 
 #include "driver/device.h"
 
+/* LOCKED(mutex): the mutex is locked until the end of the block. */
+static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
+{
+    pthread_mutex_lock(mutex);
+    return mutex;
+}
+static inline void locked_end(pthread_mutex_t *const *mutex)
+{
+    pthread_mutex_unlock(*mutex);
+}
+#define LOCKED(mutex)                                                                    \
+    __attribute__((cleanup(locked_end), unused))                                         \
+    pthread_mutex_t *const locked_##mutex = locked_begin(&(mutex))
+
 struct stream;
 
 /* A moment in a stream: all that was submitted up to operation `number` is done. */

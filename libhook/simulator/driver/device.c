@@ -24,12 +24,8 @@ static int gpu_of_uuid(const char *name, size_t length, int gpus)
 {
     int found = -1;
     for (int gpu = 0; gpu < gpus; gpu++) {
-        unsigned char u[16];
-        char text[48];
-        shared_uuid(gpu, u);
-        snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
-                 "%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7],
-                 u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+        char text[41];
+        shared_uuid_text(gpu, text);
         if (length > 4 && length < sizeof text && strncasecmp(name, text, length) == 0)
             found = found == -1 ? gpu : -2;
     }

@@ -46,17 +46,8 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-API(cuDeviceGetUuid, CUuuid *uuid, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return get_uuid(uuid, device);
-}
-
-API(cuDeviceGetUuid_v2, CUuuid *uuid, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    return get_uuid(uuid, device);
-}
+FORWARD(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), ENTRY_INIT, get_uuid(uuid, device))
+FORWARD(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device), ENTRY_INIT, get_uuid(uuid, device))
 
 API(cuDeviceTotalMem_v2, size_t *bytes, CUdevice device)
 {

@@ -76,7 +76,7 @@ static void start_restorer(void)
 static CUresult start(void)
 {
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&starting);
+    LOCKED(starting);
     if (atomic_load(&life) == BEFORE) {
         result = devices_start();
         if (result == CUDA_SUCCESS) {
@@ -86,7 +86,6 @@ static CUresult start(void)
             atomic_store(&life, RUNNING);
         }
     }
-    pthread_mutex_unlock(&starting);
     return result;
 }
 

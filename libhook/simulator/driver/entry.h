@@ -40,6 +40,15 @@ void entry_left(const CUresult *entered);
     if (entered_ != CUDA_SUCCESS)                                                        \
         return entered_
 
+#define UNPACK(...) __VA_ARGS__
+/* An entry point that only enters and calls a function. */
+#define FORWARD(name, parameters, needs, call)                                           \
+    API(name, UNPACK parameters)                                                         \
+    {                                                                                    \
+        ENTER(needs);                                                                    \
+        return call;                                                                     \
+    }
+
 /* Stands for a subscriber of CUPTI's: called at the beginning of each call that is not refused, on the
  * thread that calls, unless that is within the subscriber already. NULL: none any more. */
 __attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));

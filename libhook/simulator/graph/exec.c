@@ -89,31 +89,20 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     return CUDA_SUCCESS;
 }
 
-API(cuGraphInstantiate, CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
-    size_t room)
+static CUresult instantiate_logged(CUgraphExec *exec, CUgraph graph, char *log, size_t room)
 {
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    (void)error;
     if (log != NULL && room > 0)
         *log = '\0';
     return instantiate(exec, graph, 0);
 }
 
-API(cuGraphInstantiate_v2, CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
-    size_t room)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    (void)error;
-    if (log != NULL && room > 0)
-        *log = '\0';
-    return instantiate(exec, graph, 0);
-}
-
-API(cuGraphInstantiateWithFlags, CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return instantiate(exec, graph, flags);
-}
+#define LOGGED (CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t room)
+FORWARD(cuGraphInstantiate, LOGGED, ENTRY_CONTEXT | ENTRY_UNSAFE,
+        ((void)error, instantiate_logged(exec, graph, log, room)))
+FORWARD(cuGraphInstantiate_v2, LOGGED, ENTRY_CONTEXT | ENTRY_UNSAFE,
+        ((void)error, instantiate_logged(exec, graph, log, room)))
+FORWARD(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
+        ENTRY_CONTEXT | ENTRY_UNSAFE, instantiate(exec, graph, flags))
 
 /* cuGraphInstantiate of CUDA 12: the same to the program, but not the same
  * pointer, and exported under no name of its own. */
@@ -136,19 +125,12 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
     return result;
 }
 
-API(cuGraphInstantiateWithParams, CUgraphExec *exec, CUgraph graph,
-    CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return instantiate_with(exec, graph, parameters);
-}
-
-API(cuGraphInstantiateWithParams_ptsz, CUgraphExec *exec, CUgraph graph,
-    CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return instantiate_with(exec, graph, parameters);
-}
+FORWARD(cuGraphInstantiateWithParams, (CUgraphExec *exec, CUgraph graph,
+        CUDA_GRAPH_INSTANTIATE_PARAMS *parameters), ENTRY_CONTEXT | ENTRY_UNSAFE,
+        instantiate_with(exec, graph, parameters))
+FORWARD(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *exec, CUgraph graph,
+        CUDA_GRAPH_INSTANTIATE_PARAMS *parameters), ENTRY_CONTEXT | ENTRY_UNSAFE,
+        instantiate_with(exec, graph, parameters))
 
 API(cuGraphExecDestroy, CUgraphExec handle)
 {
@@ -157,9 +139,8 @@ API(cuGraphExecDestroy, CUgraphExec handle)
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     object_remove(exec);
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     exec_free(exec);                 /* a launch in flight holds all it needs itself */
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -234,19 +215,15 @@ static CUresult update_locked(CUgraphExec exec_handle, CUgraph graph_handle,
     const struct node *error;
     if (exec == NULL || graph == NULL || info == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     *info = (CUgraphExecUpdateResultInfo){.result = update(exec, graph, &error)};
     info->errorNode = (CUgraphNode)error;
-    pthread_mutex_unlock(&engine_lock);
     return info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS
                                                         : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
-API(cuGraphExecUpdate_v2, CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
-{
-    ENTER(ENTRY_CONTEXT);
-    return update_locked(exec, graph, info);
-}
+FORWARD(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info),
+        ENTRY_CONTEXT, update_locked(exec, graph, info))
 
 API(cuGraphExecUpdate, CUgraphExec exec, CUgraph graph, CUgraphNode *error,
     CUgraphExecUpdateResult *result)

@@ -20,9 +20,8 @@ API(cuGraphDestroy, CUgraph handle)
     struct graph *graph = graph_from(handle);
     if (graph == NULL || graph->child)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     graph_free(graph);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -32,9 +31,8 @@ API(cuGraphClone, CUgraph *handle, CUgraph original)
     struct graph *graph = graph_from(original);
     if (handle == NULL || graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     *handle = (CUgraph)graph_clone(graph);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -44,7 +42,7 @@ API(cuGraphDestroyNode, CUgraphNode handle)
     struct node *node = node_from(handle);
     if (node == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     struct graph *graph = node->graph;
     size_t kept = 0;
     for (size_t i = 0; i < graph->count; i++) {
@@ -59,7 +57,6 @@ API(cuGraphDestroyNode, CUgraphNode handle)
     }
     graph->count = kept;
     node_free(node);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -80,9 +77,8 @@ API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
     struct graph *graph = graph_from(handle);
     if (graph == NULL || room == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     give_nodes(graph->nodes, graph->count, nodes, room);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -92,7 +88,7 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
     struct graph *graph = graph_from(handle);
     if (graph == NULL || room == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
     size_t count = 0;
     for (size_t i = 0; roots != NULL && i < graph->count; i++)
@@ -100,7 +96,6 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
             roots[count++] = graph->nodes[i];
     give_nodes(roots, count, nodes, room);
     free(roots);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 

@@ -15,10 +15,9 @@ API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribu
     if (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
         && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
         return CUDA_ERROR_NOT_SUPPORTED;     /* no high marks */
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     *(cuuint64_t *)value =
         graph_memory_bytes(device, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -28,8 +27,7 @@ API(cuDeviceGraphMemTrim, CUdevice ordinal)
     const struct device *device = device_at(ordinal);
     if (device == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     graph_memory_trim(device);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }

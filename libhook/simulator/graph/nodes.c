@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes: adding them, and telling and changing what they do. */
-#include "graph/nodes.h"
-
+/* Nodes of graphs and of executable graphs: adding them, and telling and changing what they do. */
 #include <string.h>
 
 #include "driver/entry.h"
 #include "driver/object.h"
 #include "engine/event.h"
+#include "graph/exec.h"
 #include "memory/copy.h"
-#include "module/launch.h"
+#include "module/module.h"
 
-CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *p, struct work *work)
+static CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *p, struct work *work)
 {
     if (p == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -19,7 +18,7 @@ CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *p, struct work *work
     return launch_work(p->func, grid, block, p->kernelParams, p->extra, NULL, work);
 }
 
-CUresult node_work_set(const CUDA_MEMSET_NODE_PARAMS *p, struct work *work)
+static CUresult node_work_set(const CUDA_MEMSET_NODE_PARAMS *p, struct work *work)
 {
     if (p == NULL || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4)
         || p->width == 0 || p->height == 0)
@@ -31,7 +30,7 @@ CUresult node_work_set(const CUDA_MEMSET_NODE_PARAMS *p, struct work *work)
     return CUDA_SUCCESS;
 }
 
-CUresult node_work_host(const CUDA_HOST_NODE_PARAMS *p, struct work *work)
+static CUresult node_work_host(const CUDA_HOST_NODE_PARAMS *p, struct work *work)
 {
     if (p == NULL || p->fn == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -39,12 +38,44 @@ CUresult node_work_host(const CUDA_HOST_NODE_PARAMS *p, struct work *work)
     return CUDA_SUCCESS;
 }
 
-CUresult node_work_event(CUevent event, enum work_kind kind, struct work *work)
+static CUresult node_work_event(CUevent event, enum work_kind kind, struct work *work)
 {
     if (!object_is(event, OBJECT_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
     *work = (struct work){.kind = kind, .event = (struct event *)event};
     return CUDA_SUCCESS;
+}
+
+/* Of a node of any kind but a child graph; the structures begin as those for one kind do. A kernel
+ * may be given instead of a function. */
+static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
+{
+    CUDA_KERNEL_NODE_PARAMS_v1 kernel;
+    CUDA_HOST_NODE_PARAMS host;
+    if (p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        memcpy(&kernel, &p->kernel, sizeof kernel);
+        if (kernel.func == NULL)
+            kernel.func = (CUfunction)p->kernel.kern;
+        return node_work_kernel(&kernel, work);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return copy_from_3d(&p->memcpy.copyParams, work);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return node_work_set((const CUDA_MEMSET_NODE_PARAMS *)&p->memset, work);
+    case CU_GRAPH_NODE_TYPE_HOST:
+        memcpy(&host, &p->host, sizeof host);
+        return node_work_host(&host, work);
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+        *work = (struct work){.kind = WORK_NOTHING};
+        return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return node_work_event(p->eventWait.event, WORK_WAIT_EVENT, work);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return node_work_event(p->eventRecord.event, WORK_RECORD, work);
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* Adds a node; nothing if `result`, of the conversion, is no success. */
@@ -59,10 +90,9 @@ static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode
     for (size_t i = 0; i < count; i++)
         if (node_from(after[i]) == NULL || node_from(after[i])->graph != graph)
             return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     *handle = (CUgraphNode)graph_add(graph, node_type_of(work), work,
                                      (struct node *const *)after, count);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -116,9 +146,8 @@ API(cuGraphAddEmptyNode, AFTER)
 }
 
 /* The node has a copy of the child, as it is now. */
-API(cuGraphAddChildGraphNode, AFTER, CUgraph child_handle)
+static CUresult add_child(AFTER, CUgraph child_handle)
 {
-    ENTER(ENTRY_INIT);
     struct graph *child = graph_from(child_handle);
     if (child == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -133,6 +162,29 @@ API(cuGraphAddChildGraphNode, AFTER, CUgraph child_handle)
         pthread_mutex_unlock(&engine_lock);
     }
     return result;
+}
+
+FORWARD(cuGraphAddChildGraphNode, (AFTER, CUgraph child), ENTRY_INIT,
+        add_child(node, graph, after, count, child))
+
+static CUresult add_any(AFTER, const CUgraphNodeParams *p)
+{
+    struct work work;
+    if (p != NULL && p->type == CU_GRAPH_NODE_TYPE_GRAPH)
+        return add_child(node, graph, after, count, p->graph.graph);
+    CUresult result = node_work(p, &work);
+    return add(node, graph, after, count, result, &work);
+}
+
+FORWARD(cuGraphAddNode, (AFTER, CUgraphNodeParams *parameters), ENTRY_INIT,
+        add_any(node, graph, after, count, parameters))
+
+API(cuGraphAddNode_v2, CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+    const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters)
+{
+    ENTER(ENTRY_INIT);
+    (void)edges;
+    return add_any(node, graph, after, count, parameters);
 }
 
 static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
@@ -157,11 +209,8 @@ static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *p)
     return CUDA_SUCCESS;
 }
 
-API(cuGraphKernelNodeGetParams, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
-{
-    ENTER(ENTRY_INIT);
-    return get_kernel(node, parameters);
-}
+FORWARD(cuGraphKernelNodeGetParams, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *parameters),
+        ENTRY_INIT, get_kernel(node, parameters))
 
 API(cuGraphKernelNodeGetParams_v2, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters)
 {
@@ -209,16 +258,15 @@ API(cuGraphMemcpyNodeGetParams, CUgraphNode handle, CUDA_MEMCPY3D *p)
     return CUDA_SUCCESS;
 }
 
-static CUresult set(CUgraphNode handle, CUresult result, const struct work *work)
+static CUresult set_node(CUgraphNode handle, CUresult result, const struct work *work)
 {
     struct node *node = result == CUDA_SUCCESS ? node_of_kind(handle, work->kind) : NULL;
     if (result != CUDA_SUCCESS || node == NULL)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     work_hold(work);
     work_drop(&node->work);
     node->work = *work;
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -226,7 +274,7 @@ static CUresult set(CUgraphNode handle, CUresult result, const struct work *work
     struct work work;                                                                    \
     ENTER(ENTRY_INIT);                                                                   \
     CUresult result = conversion;                                                        \
-    return set(node, result, &work);
+    return set_node(node, result, &work);
 
 API(cuGraphKernelNodeSetParams, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
 {
@@ -246,4 +294,138 @@ API(cuGraphMemcpyNodeSetParams, CUgraphNode node, const CUDA_MEMCPY3D *copy)
 API(cuGraphMemsetNodeSetParams, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *parameters)
 {
     SET(node_work_set(parameters, &work))
+}
+
+API(cuGraphNodeSetParams, CUgraphNode node, CUgraphNodeParams *parameters)
+{
+    SET(node_work(parameters, &work))
+}
+
+/* Nodes of executable graphs. */
+
+static struct step *step_of(struct graph_exec *exec, CUgraphNode node)
+{
+    for (size_t i = 0; exec != NULL && i < exec->count; i++)
+        if (exec->steps[i].node == (const struct node *)node)
+            return &exec->steps[i];
+    return NULL;
+}
+
+static CUresult set_step(CUgraphExec handle, CUgraphNode node, CUresult result,
+                    const struct work *work)
+{
+    struct graph_exec *exec = graph_exec_from(handle);
+    if (exec == NULL || result != CUDA_SUCCESS)
+        return exec == NULL ? CUDA_ERROR_INVALID_VALUE : result;
+    LOCKED(engine_lock);
+    struct step *step = step_of(exec, node);
+    if (step == NULL || step->work.kind != work->kind) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else {
+        work_hold(work);
+        work_drop(&step->work);
+        step->work = *work;
+    }
+    return result;
+}
+
+#define SET_STEP(conversion)                                                             \
+    struct work work;                                                                    \
+    ENTER(ENTRY_INIT);                                                                   \
+    CUresult result = conversion;                                                        \
+    return set_step(exec, node, result, &work);
+
+API(cuGraphExecKernelNodeSetParams, CUgraphExec exec, CUgraphNode node,
+    const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
+{
+    SET_STEP(node_work_kernel(parameters, &work))
+}
+
+API(cuGraphExecKernelNodeSetParams_v2, CUgraphExec exec, CUgraphNode node,
+    const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    SET_STEP(node_work_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)parameters, &work))
+}
+
+API(cuGraphExecMemcpyNodeSetParams, CUgraphExec exec, CUgraphNode node,
+    const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+    (void)context;
+    SET_STEP(copy_from_3d(copy, &work))
+}
+
+API(cuGraphExecMemsetNodeSetParams, CUgraphExec exec, CUgraphNode node,
+    const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context)
+{
+    (void)context;
+    SET_STEP(node_work_set(parameters, &work))
+}
+
+API(cuGraphExecHostNodeSetParams, CUgraphExec exec, CUgraphNode node,
+    const CUDA_HOST_NODE_PARAMS *parameters)
+{
+    SET_STEP(node_work_host(parameters, &work))
+}
+
+API(cuGraphExecNodeSetParams, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters)
+{
+    SET_STEP(node_work(parameters, &work))
+}
+
+/* Only what does something on the card can be switched off. */
+static struct step *switchable(CUgraphExec exec, CUgraphNode node)
+{
+    struct step *step = step_of(graph_exec_from(exec), node);
+    bool may = step != NULL && (step->work.kind == WORK_KERNEL || step->work.kind == WORK_COPY
+                                || step->work.kind == WORK_SET);
+    return may ? step : NULL;
+}
+
+API(cuGraphNodeSetEnabled, CUgraphExec exec, CUgraphNode node, unsigned int enabled)
+{
+    ENTER(ENTRY_INIT);
+    LOCKED(engine_lock);
+    struct step *step = switchable(exec, node);
+    if (step != NULL)
+        step->enabled = enabled != 0;
+    return step != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API(cuGraphNodeGetEnabled, CUgraphExec exec, CUgraphNode node, unsigned int *enabled)
+{
+    ENTER(ENTRY_INIT);
+    LOCKED(engine_lock);
+    struct step *step = switchable(exec, node);
+    if (step != NULL && enabled != NULL)
+        *enabled = step->enabled;
+    return step != NULL && enabled != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What depends on what in a graph. */
+
+static CUresult add_edges(CUgraph graph_handle, const CUgraphNode *from, const CUgraphNode *to,
+                    size_t count)
+{
+    struct graph *graph = graph_from(graph_handle);
+    if (graph == NULL || (count != 0 && (from == NULL || to == NULL)))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (node_from(from[i]) == NULL || node_from(to[i]) == NULL
+            || node_from(from[i])->graph != graph || node_from(to[i])->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    for (size_t i = 0; i < count; i++)
+        node_depend(node_from(to[i]), node_from(from[i]));
+    return CUDA_SUCCESS;
+}
+
+FORWARD(cuGraphAddDependencies, (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+        size_t count), ENTRY_INIT, add_edges(graph, from, to, count))
+
+API(cuGraphAddDependencies_v2, CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+    const CUgraphEdgeData *edges, size_t count)
+{
+    ENTER(ENTRY_INIT);
+    (void)edges;
+    return add_edges(graph, from, to, count);
 }

@@ -53,7 +53,8 @@ bool array_side(CUarray handle, struct side *side)
     return true;
 }
 
-CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool level)
+/* A new one in the current context. `level`: of a mipmapped array. */
+static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool level)
 {
     size_t element = descriptor != NULL ? format_bytes(descriptor->Format) : 0;
     unsigned channels = descriptor != NULL ? descriptor->NumChannels : 0;
@@ -93,11 +94,8 @@ API(cuArrayCreate_v2, CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor)
     return array_make(handle, &whole, false);
 }
 
-API(cuArray3DCreate_v2, CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return array_make(handle, descriptor, false);
-}
+FORWARD(cuArray3DCreate_v2, (CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor),
+        ENTRY_CONTEXT | ENTRY_UNSAFE, array_make(handle, descriptor, false))
 
 API(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray handle)
 {
@@ -110,7 +108,8 @@ API(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray hand
     return CUDA_SUCCESS;
 }
 
-CUresult array_end(CUarray handle)
+/* Frees one that there is, when its context's work has ended. */
+static CUresult array_end(CUarray handle)
 {
     struct array *array = array_from(handle);
     pthread_mutex_lock(&engine_lock);
@@ -133,4 +132,103 @@ API(cuArrayDestroy, CUarray handle)
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     return array_from(handle) == NULL || array_from(handle)->level ? CUDA_ERROR_INVALID_HANDLE
                                                                    : array_end(handle);
+}
+
+/* Mipmapped arrays: an array for each level, half as long in each direction as the one before. */
+
+#define LEVELS 32
+
+struct mipmap {
+    unsigned count;
+    CUarray levels[LEVELS];
+};
+
+static struct mipmap *mipmap_from(CUmipmappedArray handle)
+{
+    return object_is(handle, OBJECT_MIPMAP) ? (struct mipmap *)handle : NULL;
+}
+
+static size_t half(size_t length)
+{
+    return length > 1 ? length / 2 : length;
+}
+
+/* Layers do not get fewer. */
+static CUDA_ARRAY3D_DESCRIPTOR next_level(CUDA_ARRAY3D_DESCRIPTOR level)
+{
+    level.Width = half(level.Width);
+    level.Height = half(level.Height);
+    if ((level.Flags & CUDA_ARRAY3D_LAYERED) == 0)
+        level.Depth = half(level.Depth);
+    return level;
+}
+
+static bool is_last(const CUDA_ARRAY3D_DESCRIPTOR *level)
+{
+    return level->Width <= 1 && level->Height <= 1
+        && (level->Depth <= 1 || (level->Flags & CUDA_ARRAY3D_LAYERED) != 0);
+}
+
+static CUresult end(struct mipmap *mipmap)
+{
+    CUresult result = CUDA_SUCCESS;
+    while (mipmap->count > 0 && result == CUDA_SUCCESS) {
+        result = array_end(mipmap->levels[mipmap->count - 1]);
+        mipmap->count -= result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS)
+        free(mipmap);
+    return result;
+}
+
+/* As many levels as are asked for, but none behind that of a single element. */
+API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+    unsigned int count)
+{
+    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
+    if (handle == NULL || descriptor == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct mipmap *mipmap = calloc(1, sizeof *mipmap);
+    if (mipmap == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
+    CUresult result = array_make(&mipmap->levels[0], &level, true);
+    mipmap->count = result == CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && mipmap->count < count && mipmap->count < LEVELS
+           && !is_last(&level)) {
+        level = next_level(level);
+        result = array_make(&mipmap->levels[mipmap->count], &level, true);
+        mipmap->count += result == CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS) {
+        end(mipmap);
+        return result;
+    }
+    object_add(mipmap, OBJECT_MIPMAP);
+    *handle = (CUmipmappedArray)mipmap;
+    return CUDA_SUCCESS;
+}
+
+API(cuMipmappedArrayGetLevel, CUarray *array, CUmipmappedArray handle, unsigned int level)
+{
+    ENTER(ENTRY_CONTEXT);
+    struct mipmap *mipmap = mipmap_from(handle);
+    if (array == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (mipmap == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (level >= mipmap->count)
+        return CUDA_ERROR_INVALID_VALUE;
+    *array = mipmap->levels[level];
+    return CUDA_SUCCESS;
+}
+
+API(cuMipmappedArrayDestroy, CUmipmappedArray handle)
+{
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
+    struct mipmap *mipmap = mipmap_from(handle);
+    if (mipmap == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    object_remove(mipmap);
+    return end(mipmap);
 }

@@ -52,17 +52,10 @@ API(cuMemHostAlloc, void **memory, size_t size, unsigned int flags)
                     (flags & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE) | CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
-API(cuMemAllocHost_v2, void **memory, size_t size)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP);
-}
-
-API(cuMemAllocHost, void **memory, unsigned int size)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP);
-}
+FORWARD(cuMemAllocHost_v2, (void **memory, size_t size), ENTRY_CONTEXT | ENTRY_UNSAFE,
+        allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP))
+FORWARD(cuMemAllocHost, (void **memory, unsigned int size), ENTRY_CONTEXT | ENTRY_UNSAFE,
+        allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP))
 
 API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
 {
@@ -137,17 +130,10 @@ static CUresult register_memory(void *memory, size_t size, unsigned flags)
     return mapped ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
-API(cuMemHostRegister_v2, void *memory, size_t size, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return register_memory(memory, size, flags);
-}
-
-API(cuMemHostRegister, void *memory, size_t size, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return register_memory(memory, size, flags);
-}
+FORWARD(cuMemHostRegister_v2, (void *memory, size_t size, unsigned int flags),
+        ENTRY_CONTEXT | ENTRY_UNSAFE, register_memory(memory, size, flags))
+FORWARD(cuMemHostRegister, (void *memory, size_t size, unsigned int flags),
+        ENTRY_CONTEXT | ENTRY_UNSAFE, register_memory(memory, size, flags))
 
 /* The program mapped it itself: the driver speaks of it as of its own memory of the host. */
 static bool is_mapped_by_program(CUdeviceptr address)
@@ -197,11 +183,8 @@ static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flag
     return CUDA_SUCCESS;
 }
 
-API(cuMemHostGetDevicePointer_v2, CUdeviceptr *address, void *memory, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return device_pointer(address, memory, flags);
-}
+FORWARD(cuMemHostGetDevicePointer_v2, (CUdeviceptr *address, void *memory, unsigned int flags),
+        ENTRY_CONTEXT, device_pointer(address, memory, flags))
 
 API(cuMemHostGetFlags, unsigned int *flags, void *memory)
 {

@@ -46,18 +46,10 @@ static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, CU
     return residency != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-API(cuMemAdvise, CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device)
-{
-    ENTER(ENTRY_CONTEXT);
-    return advise(address, size, advice, managed_place(device));
-}
-
-API(cuMemAdvise_v2, CUdeviceptr address, size_t size, CUmem_advise advice,
-    CUmemLocation location)
-{
-    ENTER(ENTRY_CONTEXT);
-    return advise(address, size, advice, location);
-}
+FORWARD(cuMemAdvise, (CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device),
+        ENTRY_CONTEXT, advise(address, size, advice, managed_place(device)))
+FORWARD(cuMemAdvise_v2, (CUdeviceptr address, size_t size, CUmem_advise advice,
+        CUmemLocation location), ENTRY_CONTEXT, advise(address, size, advice, location))
 
 static CUresult attribute_of(void *data, size_t room, CUmem_range_attribute attribute,
                              CUdeviceptr address, size_t size)
@@ -72,12 +64,9 @@ static CUresult attribute_of(void *data, size_t room, CUmem_range_attribute attr
     return told ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-API(cuMemRangeGetAttribute, void *data, size_t room, CUmem_range_attribute attribute,
-    CUdeviceptr address, size_t size)
-{
-    ENTER(ENTRY_CONTEXT);
-    return attribute_of(data, room, attribute, address, size);
-}
+FORWARD(cuMemRangeGetAttribute, (void *data, size_t room, CUmem_range_attribute attribute,
+        CUdeviceptr address, size_t size), ENTRY_CONTEXT,
+        attribute_of(data, room, attribute, address, size))
 
 API(cuMemRangeGetAttributes, void **data, size_t *rooms, CUmem_range_attribute *attributes,
     size_t count, CUdeviceptr address, size_t size)

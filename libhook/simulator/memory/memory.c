@@ -16,11 +16,8 @@ static CUresult allocate(CUdeviceptr *address, size_t size)
     return result;
 }
 
-API(cuMemAlloc_v2, CUdeviceptr *address, size_t size)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return allocate(address, size);
-}
+FORWARD(cuMemAlloc_v2, (CUdeviceptr *address, size_t size), ENTRY_CONTEXT | ENTRY_UNSAFE,
+        allocate(address, size))
 
 API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
     unsigned int element)
@@ -43,11 +40,10 @@ static CUresult free_behind_all(struct context *context, CUdeviceptr address)
 {
     size_t count;
     struct work work = {.kind = WORK_FREE, .freed = address};
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     struct position *positions = context_positions(context, &count);
     stream_queue(context->recorder, &work, 1, positions, count);
     positions_drop(positions, count);
-    pthread_mutex_unlock(&engine_lock);
     return CUDA_SUCCESS;
 }
 
@@ -91,11 +87,7 @@ static CUresult free_memory(CUdeviceptr address)
     return result;
 }
 
-API(cuMemFree_v2, CUdeviceptr address)
-{
-    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
-    return free_memory(address);
-}
+FORWARD(cuMemFree_v2, (CUdeviceptr address), ENTRY_INIT | ENTRY_UNSAFE, free_memory(address))
 
 API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
 {
@@ -156,11 +148,8 @@ API(cuMemAlloc, CUdeviceptr_v1 *address, unsigned int size)
     return address == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-API(cuMemFree, CUdeviceptr_v1 address)
-{
-    ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    return address == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+FORWARD(cuMemFree, (CUdeviceptr_v1 address), ENTRY_CONTEXT | ENTRY_UNSAFE,
+        address == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
 
 API(cuMemGetInfo, unsigned int *free_bytes, unsigned int *total_bytes)
 {

@@ -154,11 +154,8 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
     return tell(&known, attribute, address, value);
 }
 
-API(cuPointerGetAttribute, void *value, CUpointer_attribute attribute, CUdeviceptr address)
-{
-    ENTER(ENTRY_INIT);
-    return attribute_of(value, attribute, address);
-}
+FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address),
+        ENTRY_INIT, attribute_of(value, attribute, address))
 
 /* The size of the attributes that are not eight bytes long. */
 static size_t width_of(CUpointer_attribute attribute)

@@ -103,17 +103,10 @@ static CUresult attribute_locked(CUmemoryPool handle, CUmemPool_attribute name, 
     return result;
 }
 
-API(cuMemPoolSetAttribute, CUmemoryPool pool, CUmemPool_attribute name, void *value)
-{
-    ENTER(ENTRY_INIT);
-    return attribute_locked(pool, name, value, true);
-}
-
-API(cuMemPoolGetAttribute, CUmemoryPool pool, CUmemPool_attribute name, void *value)
-{
-    ENTER(ENTRY_INIT);
-    return attribute_locked(pool, name, value, false);
-}
+FORWARD(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),
+        ENTRY_INIT, attribute_locked(pool, name, value, true))
+FORWARD(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),
+        ENTRY_INIT, attribute_locked(pool, name, value, false))
 
 API(cuDeviceGetDefaultMemPool, CUmemoryPool *pool, CUdevice device)
 {

@@ -35,39 +35,13 @@ static CUresult attribute_of(int *value, CUfunction_attribute attribute, CUfunct
     return CUDA_SUCCESS;
 }
 
-static CUresult name_of(const char **name, CUfunction handle)
-{
-    if (name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (function_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *name = function_from(handle)->kernel->name;
-    return CUDA_SUCCESS;
-}
-
-static CUresult parameter_of(CUfunction handle, size_t index, size_t *offset, size_t *size)
-{
-    const struct function *function = function_from(handle);
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (offset == NULL || index >= (size_t)function->kernel->parameters)
-        return CUDA_ERROR_INVALID_VALUE;
-    *offset = index * 8;
-    if (size != NULL)
-        *size = 8;
-    return CUDA_SUCCESS;
-}
-
 static CUresult check(CUfunction handle)
 {
     return function_from(handle) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-API(cuFuncGetAttribute, int *value, CUfunction_attribute attribute, CUfunction function)
-{
-    ENTER(ENTRY_CONTEXT);
-    return attribute_of(value, attribute, function);
-}
+FORWARD(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function),
+        ENTRY_CONTEXT, attribute_of(value, attribute, function))
 
 API(cuFuncSetAttribute, CUfunction function, CUfunction_attribute attribute, int value)
 {
@@ -79,20 +53,29 @@ API(cuFuncSetAttribute, CUfunction function, CUfunction_attribute attribute, int
 API(cuFuncGetName, const char **name, CUfunction function)
 {
     ENTER(ENTRY_INIT);
-    return name_of(name, function);
+    if (name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (function_from(function) == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *name = function_from(function)->kernel->name;
+    return CUDA_SUCCESS;
 }
 
-API(cuFuncGetParamInfo, CUfunction function, size_t index, size_t *offset, size_t *size)
+API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t *size)
 {
     ENTER(ENTRY_INIT);
-    return parameter_of(function, index, offset, size);
+    const struct function *function = function_from(handle);
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (offset == NULL || index >= (size_t)function->kernel->parameters)
+        return CUDA_ERROR_INVALID_VALUE;
+    *offset = index * 8;
+    if (size != NULL)
+        *size = 8;
+    return CUDA_SUCCESS;
 }
 
-API(cuFuncLoad, CUfunction function)
-{
-    ENTER(ENTRY_CONTEXT);
-    return check(function);
-}
+FORWARD(cuFuncLoad, (CUfunction function), ENTRY_CONTEXT, check(function))
 
 API(cuKernelGetAttribute, int *value, CUfunction_attribute attribute, CUkernel kernel,
     CUdevice device)

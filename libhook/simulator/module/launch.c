@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "module/launch.h"
-
+/* Launches: from the arguments of any entry point to one kind of work. */
 #include <string.h>
 
 #include "module/module.h"

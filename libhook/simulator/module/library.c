@@ -72,7 +72,7 @@ API(cuLibraryGetKernelCount, unsigned int *count, CUlibrary handle)
 static struct module *instance_in(struct module *library, struct context *context)
 {
     context = context->owner;
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     struct module *instance = library->instances;
     while (instance != NULL
            && (instance->context != context || instance->context_id != context->id))
@@ -92,7 +92,6 @@ static struct module *instance_in(struct module *library, struct context *contex
         object_add(instance, OBJECT_MODULE);
         library->instances = instance;
     }
-    pthread_mutex_unlock(&lock);
     return instance;
 }
 

@@ -198,11 +198,8 @@ API(cuModuleLoad, CUmodule *module, const char *path)
     return module_load_file(path, context_current()->owner, (struct module **)module);
 }
 
-API(cuModuleLoadData, CUmodule *module, const void *image)
-{
-    ENTER(ENTRY_CONTEXT);
-    return module_load(image, context_current()->owner, (struct module **)module);
-}
+FORWARD(cuModuleLoadData, (CUmodule *module, const void *image), ENTRY_CONTEXT,
+        module_load(image, context_current()->owner, (struct module **)module))
 
 /* The options only ask for messages, of which there are none. */
 API(cuModuleLoadDataEx, CUmodule *module, const void *image, unsigned int count,

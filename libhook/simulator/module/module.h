@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/kernels.h"
+#include "engine/work.h"
 
 /* A CUfunction, or a CUkernel of a library, which belongs to no context. */
 struct function {
@@ -40,3 +41,9 @@ CUresult module_load(const char *image, struct context *context, struct module *
 CUresult module_load_file(const char *path, struct context *context, struct module **module);
 void module_unload(struct module *module);
 struct function *module_find(struct module *module, const char *name);
+
+/* A kernel's work, with its parameters copied out of `parameters` or `extra`. The
+ * function must belong to the context, if one is given. */
+CUresult launch_work(CUfunction function, const unsigned grid[3], const unsigned block[3],
+                     void *const *parameters, void *const *extra, struct context *context,
+                     struct work *work);

@@ -72,15 +72,8 @@ static nvmlReturn_t count(unsigned *devices)
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetCount, unsigned *devices)
-{
-    return count(devices);
-}
-
-NVML(nvmlDeviceGetCount_v2, unsigned *devices)
-{
-    return count(devices);
-}
+NVML_FORWARD(nvmlDeviceGetCount, (unsigned *devices), count(devices))
+NVML_FORWARD(nvmlDeviceGetCount_v2, (unsigned *devices), count(devices))
 
 nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
 {
@@ -89,31 +82,17 @@ nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetHandleByIndex, unsigned index, nvmlDevice_t *device)
-{
-    return nvml_at_index(index, device);
-}
-
-NVML(nvmlDeviceGetHandleByIndex_v2, unsigned index, nvmlDevice_t *device)
-{
-    return nvml_at_index(index, device);
-}
-
-static void uuid_text(int gpu, char text[41])
-{
-    unsigned char u[16];
-    shared_uuid(gpu, u);
-    snprintf(text, 41, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-             u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
-             u[13], u[14], u[15]);
-}
+NVML_FORWARD(nvmlDeviceGetHandleByIndex, (unsigned index, nvmlDevice_t *device),
+        nvml_at_index(index, device))
+NVML_FORWARD(nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvmlDevice_t *device),
+        nvml_at_index(index, device))
 
 NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
     REQUIRE(uuid != NULL && device != NULL);
     for (int gpu = 0; gpu < shared_gpus(); gpu++) {
         char text[41];
-        uuid_text(gpu, text);
+        shared_uuid_text(gpu, text);
         if (strcmp(uuid, text) == 0) {
             *device = &state.gpus[gpu];
             return NVML_SUCCESS;
@@ -136,15 +115,10 @@ static nvmlReturn_t by_bus(const char *id, nvmlDevice_t *device)
     return NVML_ERROR_NOT_FOUND;
 }
 
-NVML(nvmlDeviceGetHandleByPciBusId, const char *id, nvmlDevice_t *device)
-{
-    return by_bus(id, device);
-}
-
-NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *id, nvmlDevice_t *device)
-{
-    return by_bus(id, device);
-}
+NVML_FORWARD(nvmlDeviceGetHandleByPciBusId, (const char *id, nvmlDevice_t *device),
+        by_bus(id, device))
+NVML_FORWARD(nvmlDeviceGetHandleByPciBusId_v2, (const char *id, nvmlDevice_t *device),
+        by_bus(id, device))
 
 NVML(nvmlDeviceGetIndex, nvmlDevice_t device, unsigned *index)
 {
@@ -164,7 +138,7 @@ NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
 {
     REQUIRE(uuid != NULL && number(device) >= 0);
     char text[41];
-    uuid_text(number(device), text);
+    shared_uuid_text(number(device), text);
     return nvml_give_text(text, uuid, room);
 }
 
@@ -184,15 +158,8 @@ static nvmlReturn_t pci_info(nvmlDevice_t device, struct pci *pci)
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetPciInfo_v2, nvmlDevice_t device, struct pci *pci)
-{
-    return pci_info(device, pci);
-}
-
-NVML(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, struct pci *pci)
-{
-    return pci_info(device, pci);
-}
+NVML_FORWARD(nvmlDeviceGetPciInfo_v2, (nvmlDevice_t device, struct pci *pci), pci_info(device, pci))
+NVML_FORWARD(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, struct pci *pci), pci_info(device, pci))
 
 NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 {
@@ -319,20 +286,12 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, void *list, b
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetComputeRunningProcesses, nvmlDevice_t device, unsigned *room, void *list)
-{
-    return processes(device, room, list, true);
-}
-
-NVML(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDevice_t device, unsigned *room, void *list)
-{
-    return processes(device, room, list, false);
-}
-
-NVML(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device, unsigned *room, void *list)
-{
-    return processes(device, room, list, false);
-}
+NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned *room,
+        void *list), processes(device, room, list, true))
+NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *room,
+        void *list), processes(device, room, list, false))
+NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *room,
+        void *list), processes(device, room, list, false))
 
 NVML(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDevice_t device, unsigned *room, void *list)
 {

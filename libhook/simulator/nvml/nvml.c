@@ -27,15 +27,8 @@ static nvmlReturn_t start(void)
     return open ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-NVML(nvmlInit, void)
-{
-    return start();
-}
-
-NVML(nvmlInit_v2, void)
-{
-    return start();
-}
+NVML_FORWARD(nvmlInit, (void), start())
+NVML_FORWARD(nvmlInit_v2, (void), start())
 
 NVML(nvmlInitWithFlags, unsigned flags)
 {
@@ -117,15 +110,8 @@ static nvmlReturn_t cuda_version(int *version)
     return NVML_SUCCESS;
 }
 
-NVML(nvmlSystemGetCudaDriverVersion, int *version)
-{
-    return cuda_version(version);
-}
-
-NVML(nvmlSystemGetCudaDriverVersion_v2, int *version)
-{
-    return cuda_version(version);
-}
+NVML_FORWARD(nvmlSystemGetCudaDriverVersion, (int *version), cuda_version(version))
+NVML_FORWARD(nvmlSystemGetCudaDriverVersion_v2, (int *version), cuda_version(version))
 
 NVML(nvmlSystemGetProcessName, unsigned pid, char *name, unsigned room)
 {

@@ -25,6 +25,13 @@ typedef struct gpu *nvmlDevice_t;
     __attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__);               \
     __attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)
 
+#define UNPACK(...) __VA_ARGS__
+#define NVML_FORWARD(name, parameters, call)                                             \
+    NVML(name, UNPACK parameters)                                                        \
+    {                                                                                    \
+        return call;                                                                     \
+    }
+
 #define REQUIRE(condition)                                                               \
     do {                                                                                 \
         if (!nvml_running())                                                             \

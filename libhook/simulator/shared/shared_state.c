@@ -710,3 +710,12 @@ enum shared_step shared_unlock_process(pid_t pid)
     unlock_shared(map);
     return result;
 }
+
+void shared_uuid_text(int gpu, char text[41])
+{
+    unsigned char u[16];
+    shared_uuid(gpu, u);
+    snprintf(text, 41, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+             u[13], u[14], u[15]);
+}

@@ -99,6 +99,7 @@ uint64_t monotonic_nanoseconds(void);
 
 /* The GPU's identity, the same for libcuda and libnvidia-ml. */
 void shared_uuid(int gpu, unsigned char uuid[16]);
+void shared_uuid_text(int gpu, char text[41]);       /* "GPU-" and the digits */
 #define SHARED_GPU_NAME "NVIDIA Simulated GPU"
 static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
 

@@ -36,10 +36,9 @@ struct residency *residency_new(CUdeviceptr base, size_t size)
         return NULL;
     made->base = base;
     made->count = count;
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     made->next = all;
     all = made;
-    pthread_mutex_unlock(&lock);
     return made;
 }
 
@@ -118,22 +117,20 @@ void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, 
 {
     size_t count;
     struct page *pages = pages_of(residency, address, size, &count);
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     bring(pages, count, gpu, false);
-    pthread_mutex_unlock(&lock);
 }
 
 size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address, size_t size)
 {
     size_t count, moved = 0;
     struct page *pages = pages_of(residency, address, size, &count);
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     if (gpu != RESIDENCY_HOST)
         moved = bring(pages, count, gpu, true);
     for (size_t i = 0; i < count && gpu == RESIDENCY_HOST; i++)
         if (!pages[i].mostly_read)
             moved += send_home(&pages[i], 1, gpu, 1);
-    pthread_mutex_unlock(&lock);
     return moved * RESIDENCY_PAGE;
 }
 
@@ -147,7 +144,7 @@ void residency_advise(struct residency *residency, CUdeviceptr address, size_t s
 {
     size_t count;
     struct page *pages = pages_of(residency, address, size, &count);
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     for (size_t i = 0; i < count; i++) {
         struct page *page = &pages[i];
         if (advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY)
@@ -161,7 +158,6 @@ void residency_advise(struct residency *residency, CUdeviceptr address, size_t s
         else
             page->accessed_by &= ~bit_of(place);
     }
-    pthread_mutex_unlock(&lock);
 }
 
 void residency_prefetched(struct residency *residency, CUdeviceptr address, size_t size,
@@ -169,10 +165,9 @@ void residency_prefetched(struct residency *residency, CUdeviceptr address, size
 {
     size_t count;
     struct page *pages = pages_of(residency, address, size, &count);
-    pthread_mutex_lock(&lock);
+    LOCKED(lock);
     for (size_t i = 0; i < count; i++)
         pages[i].prefetched = place;
-    pthread_mutex_unlock(&lock);
 }
 
 /* What all pages agree on; where they do not, a place of type INVALID. */

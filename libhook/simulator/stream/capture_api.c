@@ -10,10 +10,7 @@
 static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
                       const CUgraphNode *after, size_t count)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED
         || (into != NULL && graph_from(into) == NULL) || (count != 0 && after == NULL))
         return CUDA_ERROR_INVALID_VALUE;
@@ -25,7 +22,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
     struct capture *capture = calloc(1, sizeof *capture);
     if (capture == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (stream->capture != NULL) {
         free(capture);
         result = CUDA_ERROR_ILLEGAL_STATE;
@@ -40,7 +37,6 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
         stream->capture = capture;
         capture_set_ends(stream, (struct node *const *)after, count);
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -60,14 +56,11 @@ static bool is_joined(const struct capture *capture)
 
 static CUresult end(CUstream handle, CUgraph *graph)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     if (graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *graph = NULL;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     struct capture *capture = stream->capture;
     if (capture == NULL)
         result = CUDA_ERROR_ILLEGAL_STATE;
@@ -86,7 +79,6 @@ static CUresult end(CUstream handle, CUgraph *graph)
             graph_free(capture->graph);      /* the program's own as well: the driver's way */
         capture_finish(capture);
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -125,13 +117,10 @@ struct info {
 /* Asking is allowed at any time, but not of a NULL stream that a capture makes unusable. */
 static CUresult tell(CUstream handle, struct info info)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     if (info.status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     struct capture *capture = stream->capture;
     *info.status = capture == NULL ? CU_STREAM_CAPTURE_STATUS_NONE
         : capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -150,7 +139,6 @@ static CUresult tell(CUstream handle, struct info info)
         if (info.count != NULL)
             *info.count = stream->capture_end_count;
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -170,13 +158,10 @@ API_PTSZ(cuStreamGetCaptureInfo_v3,
 
 static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (nodes == NULL && count != 0))
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (stream->capture == NULL)
         result = CUDA_ERROR_ILLEGAL_STATE;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
@@ -186,7 +171,6 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
         capture_set_ends(stream, (struct node *const *)nodes, count);
     else if (result == CUDA_SUCCESS)
         capture_add_ends(stream, (struct node *const *)nodes, count);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 

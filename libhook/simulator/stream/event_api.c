@@ -40,39 +40,26 @@ static CUresult destroy(CUevent handle)
         return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = context_error();
     object_remove(event);
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     event_drop(event);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
-API(cuEventDestroy, CUevent handle)
-{
-    ENTER(ENTRY_INIT);
-    return destroy(handle);
-}
-
-API(cuEventDestroy_v2, CUevent handle)
-{
-    ENTER(ENTRY_INIT);
-    return destroy(handle);
-}
+FORWARD(cuEventDestroy, (CUevent handle), ENTRY_INIT, destroy(handle))
+FORWARD(cuEventDestroy_v2, (CUevent handle), ENTRY_INIT, destroy(handle))
 
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
 {
     struct event *event = event_from(handle);
-    struct stream *stream;
-    CUresult result = stream_from(stream_handle, context_current(), &stream);
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(stream_handle);
     if (flags > CU_EVENT_RECORD_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
     if (event->context != stream->context->owner)
         return CUDA_ERROR_INVALID_HANDLE;
     struct work work = {.kind = WORK_RECORD, .event = event};
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (stream->capture != NULL) {
         result = flags == CU_EVENT_RECORD_EXTERNAL ? capture_add(stream, &work)
                                                    : capture_record(stream, event);
@@ -83,7 +70,6 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
         if (result == CUDA_SUCCESS)
             event_set(event, stream, stream_queue(stream, &work, 1, NULL, 0));
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -95,16 +81,13 @@ API_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int f
 static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
 {
     struct event *event = event_from(handle);
-    struct stream *stream;
-    CUresult result = stream_from(stream_handle, context_current(), &stream);
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(stream_handle);
     if (flags > CU_EVENT_WAIT_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
     struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (event->capture_id != 0 || stream->capture != NULL) {
         result = flags == CU_EVENT_WAIT_EXTERNAL && stream->capture != NULL
             ? capture_add(stream, &work) : capture_wait(stream, event);
@@ -113,7 +96,6 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
         if (result == CUDA_SUCCESS && !event_reached(event))
             stream_queue(stream, &work, 1, &event->last, 1);
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -137,12 +119,11 @@ API(cuEventQuery, CUevent handle)
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = check_askable(event);
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (result == CUDA_SUCCESS)
         result = context_check(event->context);
     if (result == CUDA_SUCCESS && !event_reached(event))
         result = CUDA_ERROR_NOT_READY;
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -153,7 +134,7 @@ API(cuEventSynchronize, CUevent handle)
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = check_askable(event);
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (result == CUDA_SUCCESS)
         result = context_check(event->context);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
@@ -163,7 +144,6 @@ API(cuEventSynchronize, CUevent handle)
     }
     if (result == CUDA_SUCCESS && event->last.stream != NULL)
         result = stream_wait(event->last.stream, event->last.number);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
@@ -189,14 +169,7 @@ static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_han
     return result;
 }
 
-API(cuEventElapsedTime, float *milliseconds, CUevent from, CUevent to)
-{
-    ENTER(ENTRY_INIT);
-    return elapsed(milliseconds, from, to);
-}
-
-API(cuEventElapsedTime_v2, float *milliseconds, CUevent from, CUevent to)
-{
-    ENTER(ENTRY_INIT);
-    return elapsed(milliseconds, from, to);
-}
+FORWARD(cuEventElapsedTime, (float *milliseconds, CUevent from, CUevent to), ENTRY_INIT,
+        elapsed(milliseconds, from, to))
+FORWARD(cuEventElapsedTime_v2, (float *milliseconds, CUevent from, CUevent to), ENTRY_INIT,
+        elapsed(milliseconds, from, to))

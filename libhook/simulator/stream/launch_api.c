@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The entry points that launch kernels and functions of the host. */
+/* The entry points that launch kernels, functions of the host and graphs. */
 #include "driver/entry.h"
-#include "module/launch.h"
+#include "graph/exec.h"
+#include "module/module.h"
+#include "stream/capture.h"
 #include "stream/submit.h"
 
 static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3],
@@ -14,10 +16,8 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
         result = launch_work(function, grid, block, parameters, extra, stream->context, &work);
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_mutex_lock(&engine_lock);
-    result = stream_submit(stream, &work);
-    pthread_mutex_unlock(&engine_lock);
-    return result;
+    LOCKED(engine_lock);
+    return stream_submit(stream, &work);
 }
 
 #define GRID unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,         \
@@ -46,30 +46,17 @@ static CUresult launch_configured(const CUlaunchConfig *config, CUfunction funct
     return launch(function, grid, block, stream, parameters, extra);
 }
 
-API(cuLaunchKernelEx, const CUlaunchConfig *config, CUfunction function, void **parameters,
-    void **extra)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch_configured(config, function, parameters, extra, false);
-}
-
-API(cuLaunchKernelEx_ptsz, const CUlaunchConfig *config, CUfunction function, void **parameters,
-    void **extra)
-{
-    ENTER(ENTRY_CONTEXT);
-    return launch_configured(config, function, parameters, extra, true);
-}
+FORWARD(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, void **parameters,
+        void **extra), ENTRY_CONTEXT, launch_configured(config, function, parameters, extra, false))
+FORWARD(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction function,
+        void **parameters, void **extra), ENTRY_CONTEXT,
+        launch_configured(config, function, parameters, extra, true))
 
 static CUresult launch_host(CUstream handle, struct work work)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&engine_lock);
-    result = stream_submit(stream, &work);
-    pthread_mutex_unlock(&engine_lock);
-    return result;
+    FIND_STREAM(handle);
+    LOCKED(engine_lock);
+    return stream_submit(stream, &work);
 }
 
 static CUresult launch_function(CUstream stream, CUhostFn function, void *data)
@@ -94,3 +81,27 @@ static CUresult add_callback(CUstream given, CUstream stream, CUstreamCallback f
 API_PTSZ(cuStreamAddCallback,
          (CUstream stream, CUstreamCallback function, void *data, unsigned int flags),
          return add_callback(stream, on, function, data, flags);)
+
+static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
+{
+    FIND_STREAM(stream_handle);
+    struct graph_exec *exec = graph_exec_from(handle);
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    result = capture_forbids_stream(stream);
+    if (result == CUDA_SUCCESS)
+        graph_exec_queue(exec, stream);
+    return result;
+}
+
+API_PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream stream), return launch_graph(exec, on);)
+
+/* There is nothing to upload. */
+static CUresult upload(CUgraphExec exec, CUstream stream_handle)
+{
+    FIND_STREAM(stream_handle);
+    return graph_exec_from(exec) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+API_PTSZ(cuGraphUpload, (CUgraphExec exec, CUstream stream), return upload(exec, on);)

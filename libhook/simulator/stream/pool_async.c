@@ -40,10 +40,7 @@ static bool awaits_frees(const struct context *context)
 
 static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     if (address == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (size == 0) {

@@ -5,10 +5,7 @@
 
 static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, CUstream handle)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     allocations_lock();
     bool managed = managed_at(address, size) != NULL;
     allocations_unlock();

@@ -7,10 +7,7 @@
 static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t value,
                     unsigned element, size_t width, size_t height, bool async)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     if (address % element != 0 || (height > 1 && pitch < width * element))
         return CUDA_ERROR_INVALID_VALUE;
     if (width == 0 || height == 0)
@@ -21,12 +18,11 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     if (!range_is_valid(stream->context->device, address,
                         (height - 1) * pitch + width * element))
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     if (!async && stream->capture != NULL)
         result = capture_forbids_stream(stream);
     if (result == CUDA_SUCCESS)
         result = stream_submit(stream, &work);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 

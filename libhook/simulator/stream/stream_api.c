@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points of streams, and the order of whole contexts. */
+#include <string.h>
 
 #include "driver/entry.h"
 #include "driver/object.h"
@@ -19,17 +20,10 @@ CUresult stream_new(struct context *context, unsigned flags, int priority, CUstr
     return CUDA_SUCCESS;
 }
 
-API(cuStreamCreate, CUstream *stream, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    return stream_new(context_current(), flags, 0, stream);
-}
-
-API(cuStreamCreateWithPriority, CUstream *stream, unsigned int flags, int priority)
-{
-    ENTER(ENTRY_CONTEXT);
-    return stream_new(context_current(), flags, priority, stream);
-}
+FORWARD(cuStreamCreate, (CUstream *stream, unsigned int flags), ENTRY_CONTEXT,
+        stream_new(context_current(), flags, 0, stream))
+FORWARD(cuStreamCreateWithPriority, (CUstream *stream, unsigned int flags, int priority),
+        ENTRY_CONTEXT, stream_new(context_current(), flags, priority, stream))
 
 static CUresult destroy(CUstream handle)
 {
@@ -37,7 +31,7 @@ static CUresult destroy(CUstream handle)
         return CUDA_ERROR_INVALID_HANDLE;
     struct stream *stream = (struct stream *)handle;
     CUresult broken = context_error();
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     CUresult result = CUDA_SUCCESS;
     if (stream == stream->context->legacy || stream->per_thread)
         result = CUDA_ERROR_INVALID_HANDLE;
@@ -45,21 +39,11 @@ static CUresult destroy(CUstream handle)
         capture_leave(stream);
     if (result == CUDA_SUCCESS)
         stream_close(stream);
-    pthread_mutex_unlock(&engine_lock);
     return result == CUDA_SUCCESS ? broken : result;
 }
 
-API(cuStreamDestroy, CUstream stream)
-{
-    ENTER(ENTRY_INIT);
-    return destroy(stream);
-}
-
-API(cuStreamDestroy_v2, CUstream stream)
-{
-    ENTER(ENTRY_INIT);
-    return destroy(stream);
-}
+FORWARD(cuStreamDestroy, (CUstream stream), ENTRY_INIT, destroy(stream))
+FORWARD(cuStreamDestroy_v2, (CUstream stream), ENTRY_INIT, destroy(stream))
 
 /* What must be done for the stream to be idle: the NULL stream is not while a blocking one is at work. */
 static struct position *ends_of(struct stream *stream, size_t *count)
@@ -109,28 +93,18 @@ static CUresult synchronize(struct stream *stream)
     return result;
 }
 
-/* What is asked of a stream: FIND puts it into `stream`, in both forms. */
-#define STREAM_API(name, needs, parameters, ...)                                         \
-    API(name, CUstream handle parameters)                                                \
+/* What is asked of a stream, in both forms: the body finds it in `stream`. */
+#define STREAM_API_ON(name, needs, on, parameters, ...)                                  \
+    API(name, UNPACK parameters)                                                         \
     {                                                                                    \
-        struct stream *stream;                                                           \
-        ENTER(needs);                                                                     \
-        CUresult result = stream_from(handle, context_current(), &stream);               \
-        if (result != CUDA_SUCCESS)                                                      \
-            return result;                                                               \
-        __VA_ARGS__                                                                      \
-    }                                                                                    \
-    API(name##_ptsz, CUstream handle parameters)                                         \
-    {                                                                                    \
-        struct stream *stream;                                                           \
-        ENTER(needs);                                                                     \
-        CUresult result = stream_from(handle == NULL ? CU_STREAM_PER_THREAD : handle,    \
-                                      context_current(), &stream);                       \
-        if (result != CUDA_SUCCESS)                                                      \
-            return result;                                                               \
+        ENTER(needs);                                                                    \
+        FIND_STREAM(on);                                                                 \
         __VA_ARGS__                                                                      \
     }
-#define WITH(...) , __VA_ARGS__
+#define STREAM_API(name, needs, parameters, ...)                                         \
+    STREAM_API_ON(name, needs, handle, parameters, __VA_ARGS__)                          \
+    STREAM_API_ON(name##_ptsz, needs, DEFAULT(handle), parameters, __VA_ARGS__)
+#define DEFAULT(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 #define GIVE(pointer, value)                                                             \
     {                                                                                    \
         if ((pointer) == NULL)                                                           \
@@ -139,16 +113,19 @@ static CUresult synchronize(struct stream *stream)
         return CUDA_SUCCESS;                                                             \
     }
 
-STREAM_API(cuStreamQuery, ENTRY_CALLBACK, , return query(stream);)
-STREAM_API(cuStreamSynchronize, ENTRY_INIT, , return synchronize(stream);)
-STREAM_API(cuStreamGetPriority, ENTRY_INIT, WITH(int *priority), GIVE(priority, stream->priority))
-STREAM_API(cuStreamGetFlags, ENTRY_INIT, WITH(unsigned int *flags), GIVE(flags, stream->flags))
-STREAM_API(cuStreamGetId, ENTRY_INIT, WITH(unsigned long long *id), GIVE(id, stream->id))
-STREAM_API(cuStreamGetCtx, ENTRY_INIT, WITH(CUcontext *context),
+STREAM_API(cuStreamQuery, ENTRY_CALLBACK, (CUstream handle), return query(stream);)
+STREAM_API(cuStreamSynchronize, ENTRY_INIT, (CUstream handle), return synchronize(stream);)
+STREAM_API(cuStreamGetPriority, ENTRY_INIT, (CUstream handle, int *priority),
+           GIVE(priority, stream->priority))
+STREAM_API(cuStreamGetFlags, ENTRY_INIT, (CUstream handle, unsigned int *flags),
+           GIVE(flags, stream->flags))
+STREAM_API(cuStreamGetId, ENTRY_INIT, (CUstream handle, unsigned long long *id),
+           GIVE(id, stream->id))
+STREAM_API(cuStreamGetCtx, ENTRY_INIT, (CUstream handle, CUcontext *context),
            GIVE(context, (CUcontext)stream->context))
-STREAM_API(cuStreamGetDevice, ENTRY_INIT, WITH(CUdevice *device),
+STREAM_API(cuStreamGetDevice, ENTRY_INIT, (CUstream handle, CUdevice *device),
            GIVE(device, stream->context->device->ordinal))
-STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, WITH(CUcontext *context, CUgreenCtx *green), {
+STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, (CUstream handle, CUcontext *context, CUgreenCtx *green), {
     if (green != NULL)
         *green = stream->context->green;
     GIVE(context, (CUcontext)stream->context->owner)
@@ -156,19 +133,76 @@ STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, WITH(CUcontext *context, CUgreenCtx *g
 
 API(cuStreamGetGreenCtx, CUstream handle, CUgreenCtx *green)
 {
-    struct stream *stream;
     ENTER(ENTRY_INIT);
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     GIVE(green, stream->context->green)
 }
 
 /* Memory that a stream is to have for itself: nothing changes for the bytes. */
-STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT, WITH(CUdeviceptr address, size_t size, unsigned int flags), {
+STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT,
+           (CUstream handle, CUdeviceptr address, size_t size, unsigned int flags), {
     (void)address, (void)size, (void)flags, (void)stream;
     return CUDA_SUCCESS;
 })
+
+/* Attributes. Only the priority means anything here, and orders nothing. */
+
+static bool is_attribute(CUstreamAttrID attribute)
+{
+    return attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+        || attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
+        || attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY
+        || attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
+        || attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN;
+}
+
+static CUresult get_attribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue *value)
+{
+    FIND_STREAM(handle);
+    if (value == NULL || !is_attribute(attribute))
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(value, 0, sizeof *value);
+    LOCKED(engine_lock);
+    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+        value->priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_attribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue *value)
+{
+    FIND_STREAM(handle);
+    if (value == NULL || !is_attribute(attribute))
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+        stream->priority = value->priority > 0 ? 0 : value->priority < -5 ? -5 : value->priority;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
+{
+    struct stream *to, *from;
+    CUresult result = stream_from(to_handle, context_current(), &to);
+    if (result == CUDA_SUCCESS)
+        result = stream_from(from_handle, context_current(), &from);
+    if (result != CUDA_SUCCESS)
+        return result;
+    LOCKED(engine_lock);
+    to->priority = from->priority;
+    return CUDA_SUCCESS;
+}
+
+API_PTSZ(cuStreamGetAttribute,
+         (CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue *value),
+         return get_attribute(on, attribute, value);)
+
+API_PTSZ(cuStreamSetAttribute,
+         (CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue *value),
+         return set_attribute(on, attribute, value);)
+
+FORWARD(cuStreamCopyAttributes, (CUstream to, CUstream from), ENTRY_CONTEXT, copy_attributes(to, from))
+FORWARD(cuStreamCopyAttributes_ptsz, (CUstream to, CUstream from), ENTRY_CONTEXT,
+        copy_attributes(DEFAULT(to), DEFAULT(from)))
 
 CUresult context_record(struct context *context, CUevent event_handle)
 {
@@ -181,7 +215,7 @@ CUresult context_record(struct context *context, CUevent event_handle)
     if (event->context != context->owner)
         return CUDA_ERROR_INVALID_HANDLE;
     struct work work = {.kind = WORK_RECORD, .event = event};
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     result = capture_forbids_context(context);
     if (result == CUDA_SUCCESS) {
         size_t count;
@@ -190,15 +224,11 @@ CUresult context_record(struct context *context, CUevent event_handle)
                   stream_queue(context->recorder, &work, 1, positions, count));
         positions_drop(positions, count);
     }
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 
-API(cuCtxRecordEvent, CUcontext handle, CUevent event)
-{
-    ENTER(ENTRY_INIT);
-    return context_record(handle != NULL ? context_from(handle) : NULL, event);
-}
+FORWARD(cuCtxRecordEvent, (CUcontext handle, CUevent event), ENTRY_INIT,
+        context_record(handle != NULL ? context_from(handle) : NULL, event))
 
 static void wait_behind(struct context *context, struct event *event)
 {
@@ -218,13 +248,12 @@ CUresult context_wait_event(struct context *context, CUevent event_handle)
     if (!object_is(event_handle, OBJECT_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
     struct event *event = (struct event *)event_handle;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     result = capture_forbids_context(context);
     bool waits = result == CUDA_SUCCESS && !event_reached(event);
     for (struct context *one = all_contexts; one != NULL && waits; one = one->next)
         if ((one == context || one->owner == context) && atomic_load(&one->alive))
             wait_behind(one, event);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 

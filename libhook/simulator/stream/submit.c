@@ -21,7 +21,7 @@ static pthread_once_t ending_once = PTHREAD_ONCE_INIT;
 
 static void thread_ends(void *list)
 {
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     for (struct own_stream *own = list, *next; own != NULL; own = next) {
         next = own->next;
         bool same = atomic_load(&own->context->alive) && own->context->id == own->id;
@@ -29,7 +29,6 @@ static void thread_ends(void *list)
             stream_close(own->stream);
         free(own);
     }
-    pthread_mutex_unlock(&engine_lock);
 }
 
 static void make_key(void)

@@ -11,7 +11,6 @@
  * it calls `name_ptsz`, or `name_ptds` if it passes no stream. In the body
  * `on` is the stream that is meant; the one that is passed is called `stream`.
  */
-#define UNPACK(...) __VA_ARGS__
 #define API_ON(name, stream_meant, parameters, ...)                                      \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
@@ -29,6 +28,13 @@
 
 /* The stream that a handle means to the calling thread in `context`. */
 CUresult stream_from(CUstream handle, struct context *context, struct stream **stream);
+
+/* Declares `stream` and `result`, or fails the call. */
+#define FIND_STREAM(handle)                                                              \
+    struct stream *stream;                                                               \
+    CUresult result = stream_from(handle, context_current(), &stream);                   \
+    if (result != CUDA_SUCCESS)                                                          \
+        return result
 
 /* A program's new stream. */
 CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle);

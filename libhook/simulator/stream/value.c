@@ -19,20 +19,16 @@ static bool is_pooled(CUdeviceptr address)
 
 static CUresult submit(CUstream handle, const struct work *works, size_t count)
 {
-    struct stream *stream;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FIND_STREAM(handle);
     for (size_t i = 0; i < count; i++)
         if (works[i].value.address % works[i].value.bytes != 0
             || !range_is_valid(stream->context->device, works[i].value.address,
                                works[i].value.bytes)
             || is_pooled(works[i].value.address))
             return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&engine_lock);
+    LOCKED(engine_lock);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = stream_submit(stream, &works[i]);
-    pthread_mutex_unlock(&engine_lock);
     return result;
 }
 

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The entry points that copy, and what of a copy is asynchronous. From page-locked memory and within
+ * the card a copy with a stream only queues. From pageable memory the driver first moves the bytes
+ * into memory of its own: a small source may be reused at once, a large one only when the call
+ * returns, which is when it has been read; into pageable memory a copy returns when it is done.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/array.h"
+#include "memory/copy.h"
+#include "space/allocation.h"
+#include "space/space.h"
+#include "stream/capture.h"
+#include "stream/submit.h"
+
+enum copy_wait {
+    COPY_ASYNC,                      /* returns at once where the driver's does */
+    COPY_SYNC,                       /* returns when the bytes are there */
+};
+
+#define STAGED ((size_t)64 << 10)
+
+static bool is_pageable(const struct side *side)
+{
+    if (!side->host)
+        return false;
+    space_lock_to_read();
+    bool known = space_find(side->address) != NULL;
+    space_unlock();
+    return !known;
+}
+
+static bool is_valid(const struct side *side, const struct work *work,
+                     const struct device *device)
+{
+    size_t reach = (work->copy.depth - 1) * side->layer + (work->copy.height - 1) * side->pitch
+        + work->copy.width;
+    return side->host || range_is_valid(device, side->address, reach);
+}
+
+/* Between devices that do not reach each other the driver copies plain memory, and mapped memory
+ * only if it is told of which contexts both are (as measured on two H200). */
+static bool is_apart(const struct work *work)
+{
+    const struct side *to = &work->copy.to, *from = &work->copy.from;
+    return !to->host && !from->host && to->device == NULL && from->device == NULL
+        && space_is_apart(to->address, from->address);
+}
+
+/* Hands the copy to the stream in the current context. */
+static CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
+{
+    FIND_STREAM(handle);
+    size_t size = work.copy.width * work.copy.height * work.copy.depth;
+    if (size == 0)
+        return CUDA_SUCCESS;
+    if (!is_valid(&work.copy.to, &work, stream->context->device)
+        || !is_valid(&work.copy.from, &work, stream->context->device) || is_apart(&work))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool from_pageable = is_pageable(&work.copy.from), to_pageable = is_pageable(&work.copy.to);
+    LOCKED(engine_lock);
+    bool capturing = stream->capture != NULL;
+    bool line = work.copy.height == 1 && work.copy.depth == 1;
+    if (capturing && wait == COPY_SYNC)
+        result = capture_forbids_stream(stream);
+    bool staged = !capturing && wait == COPY_ASYNC && from_pageable && !to_pageable && line
+        && size <= STAGED;
+    if (result == CUDA_SUCCESS && staged) {
+        work.copy.staged = malloc(size);
+        if (work.copy.staged == NULL)
+            abort();
+        memcpy(work.copy.staged, (const void *)(uintptr_t)work.copy.from.address, size);
+    }
+    if (result == CUDA_SUCCESS)
+        result = stream_submit(stream, &work);
+    if (result != CUDA_SUCCESS)
+        free(work.copy.staged);
+    bool waits = wait == COPY_SYNC
+        ? work.copy.from.host || work.copy.to.host || from_pageable || to_pageable
+        : (from_pageable || to_pageable) && !staged;
+    if (result == CUDA_SUCCESS && waits && !capturing)
+        result = stream_wait(stream, stream->submitted);
+    return result;
+}
+
+API_PTDS(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+         return copy_submit(on, copy_line(side_unified(to), side_unified(from), bytes),
+                            COPY_SYNC);)
+
+API_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes),
+         return copy_submit(on, copy_line(side_device(to), side_host(from), bytes), COPY_SYNC);)
+
+API_PTDS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes),
+         return copy_submit(on, copy_line(side_host(to), side_device(from), bytes), COPY_SYNC);)
+
+API_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+         return copy_submit(on, copy_line(side_device(to), side_device(from), bytes),
+                            COPY_SYNC);)
+
+API_PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+         return copy_submit(on, copy_line(side_unified(to), side_unified(from), bytes),
+                            COPY_ASYNC);)
+
+API_PTSZ(cuMemcpyHtoDAsync_v2,
+         (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+         return copy_submit(on, copy_line(side_device(to), side_host(from), bytes),
+                            COPY_ASYNC);)
+
+API_PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+         return copy_submit(on, copy_line(side_host(to), side_device(from), bytes),
+                            COPY_ASYNC);)
+
+API_PTSZ(cuMemcpyDtoDAsync_v2,
+         (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+         return copy_submit(on, copy_line(side_device(to), side_device(from), bytes),
+                            COPY_ASYNC);)
+
+/* Between the devices of two contexts. */
+static CUresult copy_peer(CUdeviceptr to, CUcontext to_handle, CUdeviceptr from,
+                          CUcontext from_handle, size_t bytes, CUstream stream,
+                          enum copy_wait wait)
+{
+    struct context *to_context = context_from(to_handle), *from_context = context_from(from_handle);
+    if (to_context == NULL || from_context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct side to_side = side_unified(to), from_side = side_unified(from);
+    to_side.device = to_context->device;
+    from_side.device = from_context->device;
+    return copy_submit(stream, copy_line(to_side, from_side, bytes), wait);
+}
+
+API_PTDS(cuMemcpyPeer,
+         (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+          size_t bytes),
+         return copy_peer(to, to_context, from, from_context, bytes, on, COPY_SYNC);)
+
+API_PTSZ(cuMemcpyPeerAsync,
+         (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+          size_t bytes, CUstream stream),
+         return copy_peer(to, to_context, from, from_context, bytes, on, COPY_ASYNC);)
+
+#define SUBMIT(convert, wait)                                                            \
+    struct work work;                                                                    \
+    CUresult result = convert(copy, &work);                                              \
+    return result == CUDA_SUCCESS ? copy_submit(on, work, wait) : result;
+
+API_PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy),
+         SUBMIT(copy_from_2d, COPY_SYNC))
+API_PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy),
+         SUBMIT(copy_from_2d, COPY_SYNC))
+API_PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy),
+         SUBMIT(copy_from_3d, COPY_SYNC))
+API_PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy),
+         SUBMIT(copy_from_peer, COPY_SYNC))
+API_PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream),
+         SUBMIT(copy_from_2d, COPY_ASYNC))
+API_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream),
+         SUBMIT(copy_from_3d, COPY_ASYNC))
+API_PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
+         SUBMIT(copy_from_peer, COPY_ASYNC))
+
+/* To and from arrays, by bytes from their beginning. */
+
+#define ARRAY_SIDE(name, handle, offset)                                                 \
+    struct side name;                                                                    \
+    if (!array_side(handle, &name))                                                      \
+        return CUDA_ERROR_INVALID_HANDLE;                                                \
+    name.address += (offset);
+
+API_PTDS(cuMemcpyDtoA_v2, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
+         ARRAY_SIDE(side, to, offset)
+         return copy_submit(on, copy_line(side, side_device(from), bytes), COPY_SYNC);)
+
+API_PTDS(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+         ARRAY_SIDE(side, from, offset)
+         return copy_submit(on, copy_line(side_device(to), side, bytes), COPY_SYNC);)
+
+API_PTDS(cuMemcpyHtoA_v2, (CUarray to, size_t offset, const void *from, size_t bytes),
+         ARRAY_SIDE(side, to, offset)
+         return copy_submit(on, copy_line(side, side_host(from), bytes), COPY_SYNC);)
+
+API_PTDS(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t offset, size_t bytes),
+         ARRAY_SIDE(side, from, offset)
+         return copy_submit(on, copy_line(side_host(to), side, bytes), COPY_SYNC);)
+
+API_PTDS(cuMemcpyAtoA_v2,
+         (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+         ARRAY_SIDE(to_side, to, to_offset)
+         ARRAY_SIDE(from_side, from, from_offset)
+         return copy_submit(on, copy_line(to_side, from_side, bytes), COPY_SYNC);)
+
+API_PTSZ(cuMemcpyHtoAAsync_v2,
+         (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
+         ARRAY_SIDE(side, to, offset)
+         return copy_submit(on, copy_line(side, side_host(from), bytes), COPY_ASYNC);)
+
+API_PTSZ(cuMemcpyAtoHAsync_v2,
+         (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
+         ARRAY_SIDE(side, from, offset)
+         return copy_submit(on, copy_line(side_host(to), side, bytes), COPY_ASYNC);)
+
+/* Many copies in one call. They may be done in any order; here, in theirs. */
+
+struct batch {
+    CUdeviceptr *to, *from;
+    size_t *sizes;
+    size_t count;
+    const CUmemcpyAttributes *attributes;
+    const size_t *attribute_indices;
+    size_t attribute_count;
+    CUstream stream;
+};
+
+/* `failed` may be NULL; it is all ones where no single copy is to blame. */
+static CUresult copy_lines(const struct batch *batch, size_t *failed)
+{
+    if (failed != NULL)
+        *failed = SIZE_MAX;
+    if (batch->count == 0 || batch->to == NULL || batch->from == NULL || batch->sizes == NULL
+        || batch->attributes == NULL || batch->attribute_indices == NULL
+        || batch->attribute_count == 0 || batch->attribute_count > batch->count
+        || batch->attribute_indices[0] != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (batch->stream == NULL || batch->stream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < batch->count; i++) {
+        CUresult result = batch->sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
+            : copy_submit(batch->stream,
+                          copy_line(side_unified(batch->to[i]), side_unified(batch->from[i]),
+                                    batch->sizes[i]), COPY_ASYNC);
+        if (result != CUDA_SUCCESS) {
+            if (failed != NULL)
+                *failed = i;
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+#define LINES CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,           \
+              CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count
+#define LINES_TO(stream) (&(struct batch){to, from, sizes, count, attributes, indices,   \
+                                          attribute_count, stream})
+
+API_PTSZ(cuMemcpyBatchAsync, (LINES, size_t *failed, CUstream stream),
+         return copy_lines(LINES_TO(on), failed);)
+
+API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream),
+         return copy_lines(LINES_TO(on), NULL);)
+
+/* An array's offset counts bytes here; formats wider than one are not looked at. */
+static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t height,
+                        struct side *side)
+{
+    if (operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+        if (!array_side(operand->op.array.array, side))
+            return CUDA_ERROR_INVALID_HANDLE;
+        side->address += operand->op.array.offset.x + operand->op.array.offset.y * side->pitch
+            + operand->op.array.offset.z * side->layer;
+        return CUDA_SUCCESS;
+    }
+    if (operand->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
+        return CUDA_ERROR_INVALID_VALUE;
+    *side = side_unified(operand->op.ptr.ptr);
+    side->pitch = operand->op.ptr.rowLength != 0 ? operand->op.ptr.rowLength : width;
+    side->layer = side->pitch
+        * (operand->op.ptr.layerHeight != 0 ? operand->op.ptr.layerHeight : height);
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_blocks(size_t count, const CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
+                            unsigned long long flags, CUstream stream)
+{
+    if (failed != NULL)
+        *failed = SIZE_MAX;
+    if (count == 0 || list == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == NULL || stream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        struct work work = {.kind = WORK_COPY,
+                            .copy = {.width = list[i].extent.width,
+                                     .height = list[i].extent.height,
+                                     .depth = list[i].extent.depth}};
+        CUresult result = operand(&list[i].dst, work.copy.width, work.copy.height,
+                                  &work.copy.to);
+        if (result == CUDA_SUCCESS)
+            result = operand(&list[i].src, work.copy.width, work.copy.height, &work.copy.from);
+        if (result == CUDA_SUCCESS)
+            result = copy_submit(stream, work, COPY_ASYNC);
+        if (result != CUDA_SUCCESS) {
+            if (failed != NULL)
+                *failed = i;
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+API_PTSZ(cuMemcpy3DBatchAsync,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
+          CUstream stream),
+         return copy_blocks(count, list, failed, flags, on);)
+
+API_PTSZ(cuMemcpy3DBatchAsync_v2,
+         (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags,
+          CUstream stream),
+         return copy_blocks(count, list, NULL, flags, on);)
