@@ -24,74 +24,47 @@
 /* The driver's answers for an address outside all allocations. */
 static const struct memory_description nothing = { .device = CU_DEVICE_INVALID };
 
-#define STORE(type, value) (*(type *)data = (type)(value))
-
 /* One attribute of `memory`, or of an address outside all allocations if its size is 0. */
 static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address,
                                 const struct memory_description *memory)
 {
+#define ANSWER(name, type, value)                                                  \
+    case CU_POINTER_ATTRIBUTE_##name:                                              \
+        *(type *)data = (type)(value);                                             \
+        return CUDA_SUCCESS;
     bool here = memory->size != 0;
     CUdeviceptr range = memory->base;
     size_t range_size = memory->size;
     switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        STORE(CUcontext, memory->context);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        STORE(unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        STORE(CUdeviceptr, here ? address : 0);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        STORE(CUdeviceptr, here ? 0 : address);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        STORE(unsigned int, memory->sync_memops);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        STORE(unsigned long long, here ? memory->id | OUR_ID : 0);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        STORE(int, memory->device);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        STORE(unsigned int, here);
-        return CUDA_SUCCESS;
+    ANSWER(CONTEXT, CUcontext, memory->context)
+    ANSWER(MEMORY_TYPE, unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0)
+    ANSWER(DEVICE_POINTER, CUdeviceptr, here ? address : 0)
+    ANSWER(HOST_POINTER, CUdeviceptr, here ? 0 : address)
+    ANSWER(SYNC_MEMOPS, unsigned int, memory->sync_memops)
+    ANSWER(BUFFER_ID, unsigned long long, here ? memory->id | OUR_ID : 0)
+    ANSWER(MEMORY_BLOCK_ID, unsigned long long, here ? memory->id | OUR_ID : 0)
+    ANSWER(DEVICE_ORDINAL, int, memory->device)
+    ANSWER(MAPPED, unsigned int, here)
+    ANSWER(MAPPING_BASE_ADDR, CUdeviceptr, memory->base)
+    ANSWER(MAPPING_SIZE, size_t, memory->size)
+    ANSWER(ACCESS_FLAGS, unsigned int, here ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0)
+    ANSWER(ALLOWED_HANDLE_TYPES, unsigned long long, memory->handle_types)
+    ANSWER(MEMPOOL_HANDLE, CUmemoryPool, here ? pool_of(memory->base) : NULL)
+    ANSWER(IS_LEGACY_CUDA_IPC_CAPABLE, unsigned int, memory->ipc)
+    ANSWER(IS_MANAGED, unsigned int, 0)
+    ANSWER(IS_GPU_DIRECT_RDMA_CAPABLE, unsigned int, 0)
+    ANSWER(IS_HW_DECOMPRESS_CAPABLE, unsigned int, 0)
+#undef ANSWER
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         /* For memory that the program mapped itself the range is its reservation. */
         vmm_range_of(address, &range, &range_size);
         if (here)
-            STORE(CUdeviceptr, range);
+            *(CUdeviceptr *)data = range;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         vmm_range_of(address, &range, &range_size);
         if (here)
-            STORE(size_t, range_size);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        STORE(CUdeviceptr, memory->base);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        STORE(size_t, memory->size);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        STORE(unsigned int, here ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        STORE(unsigned long long, memory->handle_types);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        STORE(CUmemoryPool, here ? pool_of(memory->base) : NULL);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        STORE(unsigned int, memory->ipc);
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        STORE(unsigned int, 0);
+            *(size_t *)data = range_size;
         return CUDA_SUCCESS;
     default:
         /* including P2P_TOKENS, with which a NIC's driver pins memory */

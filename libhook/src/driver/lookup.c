@@ -173,8 +173,7 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     enum real_index hook = hook_named(name);
     if (hook != HOOK_COUNT)
         return lookup_hook(hook, handle, caller);
-    /* Driver functions have a capital letter after "cu"; curl_easy_init does not. */
-    if (handle == RTLD_NEXT || name[2] < 'A' || name[2] > 'Z' || !real_driver_present())
+    if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
         return not_ours;
     void *there = real(handle, name);
     /* The real function may find a symbol in the caller's own libraries, unlike this search. */

@@ -20,13 +20,8 @@ static KEPT_IN_CHILD _Atomic(void *) functions[OTHER_COUNT] = { NULL };
 EARLY enum other other_named(const char *name)
 {
     int other = 0;
-    for (; other < OTHER_COUNT; other++) {
-        const char *a = names[other], *b = name;
-        while (*a != '\0' && *a == *b)
-            a++, b++;
-        if (*a == *b)
-            break;
-    }
+    while (other < OTHER_COUNT && !symbols_same(names[other], name))
+        other++;
     return (enum other)other;
 }
 

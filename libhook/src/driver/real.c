@@ -151,8 +151,7 @@ enum real_index hook_for(const char *name, void *entry)
 
 enum real_index hook_named(const char *name)
 {
-    /* Driver functions have a capital letter after "cu"; cudaMalloc and cublasCreate do not. */
-    if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
+    if (!is_entry_point(name))
         return HOOK_COUNT;
     for (int index = 0; index < HOOKS_LISTED; index++)
         if (strcmp(names[index], name) == 0)

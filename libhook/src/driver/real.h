@@ -36,6 +36,13 @@ enum real_index {
 
 struct link_map;
 
+/* Driver functions have a capital letter after "cu"; cudaMalloc, cublasCreate and curl_easy_init do
+ * not. May run as early as dlsym(). */
+static inline bool is_entry_point(const char *name)
+{
+    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
 extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet */
 
 /* Looks up all functions and returns the requested one, never NULL. */

@@ -26,11 +26,6 @@
 #include "driver/stubs.h"
 #include "driver/symbols.h"
 
-static bool is_entry_point(const char *name)
-{
-    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
-}
-
 /* A range of pages, and its access rights by the segments of its object. */
 struct pages {
     uintptr_t start, end;

@@ -45,7 +45,7 @@ EARLY static bool read_tables(const struct link_map *object, struct tables *tabl
     return tables->symbols != NULL && tables->strings != NULL;
 }
 
-EARLY static bool same(const char *a, const char *b)
+EARLY bool symbols_same(const char *a, const char *b)
 {
     while (*a != '\0' && *a == *b)
         a++, b++;
@@ -56,7 +56,7 @@ EARLY static bool is(const struct tables *tables, uint32_t index, const char *na
 {
     const ElfW(Sym) *symbol = &tables->symbols[index];
     return symbol->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC
-           && same(tables->strings + symbol->st_name, name);
+           && symbols_same(tables->strings + symbol->st_name, name);
 }
 
 EARLY static uint32_t find_by_gnu_hash(const struct tables *tables, const char *name)
@@ -192,7 +192,7 @@ bool symbols_needs(const struct link_map *object, const char *library)
     if (!read_tables(object, &tables))
         return false;
     for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++)
-        if (entry->d_tag == DT_NEEDED && same(tables.strings + entry->d_un.d_val, library))
+        if (entry->d_tag == DT_NEEDED && symbols_same(tables.strings + entry->d_un.d_val, library))
             return true;
     return false;
 }

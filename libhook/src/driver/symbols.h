@@ -17,6 +17,8 @@
 /* The address of the function `name` that `object` itself defines, or NULL. */
 void *symbols_function(const struct link_map *object, const char *name);
 
+bool symbols_same(const char *a, const char *b);   /* whether two names are equal */
+
 /* The following functions may not run that early. */
 
 /* Fills in `tables` from dl_iterate_phdr()'s entry. False: it has no tables, or is this library. */
