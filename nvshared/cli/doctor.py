@@ -2,15 +2,18 @@
 """nvsharectl doctor: prints what keeps programs from sharing GPUs, with advice."""
 
 import shutil
+import sys
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING
 
+from nvshared import __version__
 from nvshared.cli.output import NARROWEST, draw, drawable, show
 from nvshared.cli.verb import Options, verb
 from nvshared.errors import ExitCode
 
 if TYPE_CHECKING:
-    from nvshared.doctor import Examination, Finding
+    from nvshared.doctor import Finding
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "bold red"}
 TOPICS = 17                             # characters of the column; the longest is nvshared.service
@@ -32,25 +35,24 @@ def doctor(options: Options) -> ExitCode:
     """
     from nvshared.doctor import examine
 
-    examination = examine(options.bus)
-    show(options, examination.as_dict(), lambda: _print(examination))
-    return ExitCode.OK if examination.healthy else ExitCode.FAILURE
+    findings = examine(options.bus)
+    faults = sum(finding.grade == "fault" for finding in findings)
+    data = {"version": __version__, "healthy": not faults,
+            "findings": [finding._asdict() for finding in findings]}
+    show(options, data, lambda: _print(findings, faults))
+    return ExitCode.FAILURE if faults else ExitCode.OK
 
 
-def _print(examination: "Examination") -> None:
-    drawn = drawable()
-    width = max(NARROWEST, shutil.get_terminal_size().columns) if drawn else 0
-    for finding in examination.findings:
-        lines = _lines(finding, width)
-        if drawn:
+def _print(findings: "list[Finding]", faults: int) -> None:
+    for finding in findings:
+        if drawable():
             from rich.text import Text
 
-            text = Text("\n".join(lines))
+            text = Text(_text(finding, max(NARROWEST, shutil.get_terminal_size().columns)))
             text.stylize(STYLES[finding.grade], 0, len(finding.grade))
             draw(text)
         else:
-            print("\n".join(lines))
-    faults = sum(finding.grade == "fault" for finding in examination.findings)
+            print(_text(finding, sys.maxsize))
     print()
     if not faults:
         print("Programs on this machine can share their GPUs.")
@@ -59,18 +61,13 @@ def _print(examination: "Examination") -> None:
         print(f"Programs cannot share their GPUs here: {what} them from it.")
 
 
-def _lines(finding: "Finding", width: int) -> list[str]:
-    """The finding as lines, folded to `width` characters; 0: not folded, for a pipe."""
+def _text(finding: "Finding", width: int) -> str:
+    """The finding, folded to lines of `width` characters."""
     start = f"{finding.grade:8} {finding.topic:{TOPICS}} "
     rest = " " * len(start)
-    advice = [f"→ {finding.advice}"] if finding.advice else []
-    if not width:
-        return [start + finding.words, *(rest + line for line in advice)]
-    lines = textwrap.wrap(
-        finding.words, width, initial_indent=start, subsequent_indent=rest, break_on_hyphens=False
-    )
-    for line in advice:
-        lines += textwrap.wrap(
-            line, width, initial_indent=rest, subsequent_indent=rest + "  ", break_on_hyphens=False
-        )
-    return lines
+    fold = partial(textwrap.wrap, width=width, break_on_hyphens=False)
+    lines = fold(finding.words, initial_indent=start, subsequent_indent=rest)
+    if finding.advice:
+        lines += fold(
+            f"→ {finding.advice}", initial_indent=rest, subsequent_indent=rest + "  ")
+    return "\n".join(lines)

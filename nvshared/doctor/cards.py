@@ -4,9 +4,9 @@
 import ctypes
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from nvshared import library
 from nvshared.control.snapshot import Snapshot
@@ -20,8 +20,7 @@ from nvshared.names import TRIAL_FOLDER
 from nvshared.quantity import rounded, sized
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedGPU:
+class InspectedGPU(NamedTuple):
     """NVML's data of one card."""
 
     facts: Facts
@@ -30,13 +29,12 @@ class InspectedGPU:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """NVML's data of the driver and all cards, or the error."""
 
     driver: str = ""                    # version
     cards: tuple[InspectedGPU, ...] = ()
-    error: NvshareError | None = field(default=None)
+    error: NvshareError | None = None
     trial: str = ""                     # during a trial: variables by which programs find its GPUs
 
 
@@ -168,12 +166,13 @@ def programs(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
     clients = snapshot.clients if snapshot is not None else ()
     sharing = {(client.gpu, client.pid) for client in clients}
     if sharing:
-        yield ok("clients", _count(len(sharing), "program shares its GPU", "programs share theirs"))
+        yield ok("clients", "1 program shares its GPU" if len(sharing) == 1 else
+                 f"{len(sharing)} programs share theirs")
     for card in seen.cards:
         for process in card.sample.processes or () if card.sample is not None else ():
             if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
                 yield _unshared(
-                    card.facts.index, process.pid, process.memory, snapshot is not None)
+                    card.facts.index, process.pid, process.memory, heard=snapshot is not None)
     for pid in sorted({client.pid for client in clients}):
         if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
@@ -202,7 +201,7 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
         )
 
 
-def _unshared(gpu: int, pid: int, memory: int | None, heard: bool) -> Finding:
+def _unshared(gpu: int, pid: int, memory: int | None, *, heard: bool) -> Finding:
     """`heard`: nvshared answered, and the process is not one of its clients."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
@@ -214,15 +213,15 @@ def _unshared(gpu: int, pid: int, memory: int | None, heard: bool) -> Finding:
             "unshared", f"{uses} and {has}; nvshared does not answer on this bus, so whether it "
             "shares cannot be told",
         )
-    words = f"{uses} without nvshared"
     if loaded:
         return warning(
-            "unshared", f"{words}, although it has the library",
+            "unshared", f"{uses} without nvshared, although it has the library",
             "it began while nvshared was not there, or was refused: start it again; "
             "journalctl -u nvshared says which",
         )
     return warning(
-        "unshared", f"{words}; what it holds is missing to the others, and it waits for nobody",
+        "unshared",
+        f"{uses} without nvshared; what it holds is missing to the others, and it waits for nobody",
         "start it again with: nvsharectl run -- PROGRAM",
     )
 
@@ -232,7 +231,3 @@ def _mapped(pid: int) -> list[str] | None:
         return host.kernel_text(Path(f"/proc/{pid}/maps")).split("\n")
     except OSError:
         return None                     # another user's process, or it has ended
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The result of one check."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import NamedTuple
 
 
 class Grade(StrEnum):
@@ -15,8 +15,7 @@ class Grade(StrEnum):
     FAULT = "fault"                     # programs cannot share their GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """`words` is a sentence without its full stop; `advice` says what to do, or is empty."""
 
     grade: Grade

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from nvshared import __version__
@@ -25,49 +24,44 @@ ACCEPTS = 1 << 16                       # the flag SO_ACCEPTCON: the socket list
 NO_BUS = "none"                         # as in nvshared --bus none
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """nvshared's snapshot, or the error of the call; neither if the bus is `none`."""
-
-    snapshot: Snapshot | None
-    error: NvshareError | None
+Answer = Snapshot | NvshareError | None             # None: the bus is `none`
 
 
 def ask(bus: str) -> Answer:
-    """Fetches a snapshot from nvshared."""
+    """A snapshot from nvshared, or the error of the call."""
     if bus == NO_BUS:
-        return Answer(None, None)
+        return None
     try:
         with Daemon(bus) as daemon:
-            return Answer(daemon.snapshot(), None)
+            return daemon.snapshot()
     except NvshareError as error:
-        return Answer(None, error)
+        return error
 
 
-def start() -> str:
+def _start() -> str:
     """Advice how to start nvshared on this machine."""
-    if unit.runs_here():
-        return "start it with: systemctl enable --now nvshared"
-    return "start it with: nvshared"
+    return f"start it with: {'systemctl enable --now ' * unit.runs_here()}nvshared"
 
 
 def findings(bus: str, answer: Answer) -> Iterator[Finding]:
     """Findings about units, socket, bus, disk and version."""
-    yield from _units()
+    if unit.runs_here():
+        yield from map(_unit, unit.UNITS)
+    else:
+        yield note("systemd", "it does not run this machine, so nvshared must be started by hand")
     path = Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
-    found = _socket(path, heard=answer.snapshot is not None)
+    found = _socket(path, heard=isinstance(answer, Snapshot))
     yield found
-    if answer.snapshot is None:
-        yield _silent(bus, answer.error, served=found.grade is Grade.OK)
+    if not isinstance(answer, Snapshot):
+        yield _silent(bus, answer, served=found.grade is Grade.OK)
         return
-    yield ok("bus", f"nvshared answers on {named(bus)}")
-    if answer.snapshot.disk_fault:
-        yield warning("disk", f"no memory goes to the disk: {answer.snapshot.disk_fault}",
+    yield ok("bus", f"nvshared answers on {_named(bus)}")
+    if answer.disk_fault:
+        yield warning("disk", f"no memory goes to the disk: {answer.disk_fault}",
                       "mend that, and nvshared uses it within a minute; or set disk = off")
-    elif answer.snapshot.disk:
-        yield ok("disk", f"swapped memory may go on to {answer.snapshot.disk}")
-    version = answer.snapshot.version
-    if version == __version__:
+    elif answer.disk:
+        yield ok("disk", f"swapped memory may go on to {answer.disk}")
+    if (version := answer.version) == __version__:
         yield ok("version", f"nvshared is of version {version}, as this command is")
     else:
         yield warning(
@@ -76,8 +70,7 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
         )
 
 
-def named(bus: str) -> str:
-    """The name of a bus, for a sentence."""
+def _named(bus: str) -> str:
     return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
 
 
@@ -85,24 +78,14 @@ def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
     """The finding if nvshared does not answer. `served`: the socket works, so programs share."""
     if error is None:
         return note("bus", "none, so nvshared cannot be asked; programs need no bus")
+    words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
     if isinstance(error, NotRunning):
-        words, advice = f"nobody answers for com.nvshare on {named(bus)}", error.hint
-    else:
-        words = error.message
-        advice = error.hint or "is dbus running? --bus chooses another"
+        words = f"nobody answers for com.nvshare on {_named(bus)}"
+        advice = error.hint if not served else (
+            "nvshared may be on another bus, which --bus or NVSHARE_BUS chooses, or on none")
     if not served:
         return fault("bus", words, advice)
-    if isinstance(error, NotRunning):
-        advice = "nvshared may be on another bus, which --bus or NVSHARE_BUS chooses, or on none"
     return warning("bus", f"{words}; programs need no bus, but nvsharectl does", advice)
-
-
-def _units() -> Iterator[Finding]:
-    if not unit.runs_here():
-        yield note("systemd", "it does not run this machine, so nvshared must be started by hand")
-        return
-    for name in unit.UNITS:
-        yield _unit(name)
 
 
 def _unit(name: str) -> Finding:
@@ -124,7 +107,7 @@ def _unit(name: str) -> Finding:
             f"see more: journalctl -u {name} -n 20; once it is mended: {unit.start_again()}",
         )
     if state["ActiveState"] not in ("active", "activating", "reloading"):
-        return fault(name, words, start())
+        return fault(name, words, _start())
     if state["UnitFileState"] == "disabled":
         return warning(name, words, "have it at boot, too: systemctl enable nvshared")
     return ok(name, words)
@@ -135,14 +118,13 @@ def _socket(path: Path, *, heard: bool) -> Finding:
 
     A listening socket is not connected to, since systemd would start the service.
     """
-    if _listens(path) and os.access(path, os.W_OK):
-        return ok("socket", f"programs find nvshared at {path}")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.settimeout(PATIENCE)
-        try:
-            probe.connect(str(path))
-        except OSError as error:
-            return _unreachable(path, error, heard=heard)
+    if not (_listens(path) and os.access(path, os.W_OK)):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.settimeout(PATIENCE)
+            try:
+                probe.connect(str(path))
+            except OSError as error:
+                return _unreachable(path, error, heard=heard)
     return ok("socket", f"programs find nvshared at {path}")
 
 
@@ -159,9 +141,8 @@ def _listens(path: Path) -> bool:
 
 def _unreachable(path: Path, error: OSError, *, heard: bool) -> Finding:
     unshared = "programs would use the GPU unshared"
-    advice = start()
-    if heard:
-        advice = f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to where it does"
+    advice = _start() if not heard else (
+        f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to where it does")
     match error.errno:
         case errno.ENOENT:
             return fault("socket", f"there is no {path}, so {unshared}", advice)

@@ -19,13 +19,7 @@ from nvshared import library
 from nvshared.cli.doctor import TOPICS, doctor
 from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.doctor import (
-    Examination,
-    Finding,
-    Grade,
-    cards,
-    machine,
-)
+from nvshared.doctor import Finding, Grade, cards, machine
 from nvshared.doctor import service as service_module
 from nvshared.doctor.cards import InspectedGPU, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
@@ -289,7 +283,7 @@ def test_doctor_grades_systemd_units_by_their_state(
 ) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
-    answer = service_module.Answer(None, NotRunning("nvshared is not running", "start it"))
+    answer = NotRunning("nvshared is not running", "start it")
     assert grades(service_module.findings("system", answer)) == [
         ("nvshared.socket", grade), ("nvshared.service", grade), ("socket", "fault"),
         ("bus", "fault"),
@@ -346,11 +340,10 @@ def test_doctor_names_a_bus_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str
 ) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
-    answer = service_module.Answer(None, error)
-    *_, bus = service_module.findings("system", answer)
+    *_, bus = service_module.findings("system", error)
     assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
     with served(tmp_path / "socket"):
-        *_, found, bus = service_module.findings("system", answer)
+        *_, found, bus = service_module.findings("system", error)
     assert (found.grade, bus.grade) == (Grade.OK, Grade.WARNING)
     assert words in bus.words
     assert "programs need no bus" in bus.words
@@ -377,7 +370,7 @@ def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
-    answer = service_module.Answer(a_snapshot(), None)
+    answer = a_snapshot()
     *_, found, _, _ = service_module.findings("session", answer)
     assert (found.topic, found.grade) == ("socket", Grade.FAULT)
     assert "set NVSHARE_SOCKET" in found.advice
@@ -392,12 +385,12 @@ def test_doctor_ignores_a_socket_name_that_forges_a_line_of_proc_net_unix(
     monkeypatch.setenv("NVSHARE_SOCKET", path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as forger:
         forger.bind(f"\0{os.getpid()}\n0: 2 0 none 1 1 1 {path}")
-        *_, found, _ = service_module.findings("none", service_module.Answer(None, None))
+        *_, found, _ = service_module.findings("none", None)
     assert (found.topic, found.grade) == ("socket", Grade.FAULT)
 
 
 def test_doctor_warns_of_a_daemon_of_another_version() -> None:
-    answer = service_module.Answer(a_snapshot(version="0.0.9"), None)
+    answer = a_snapshot(version="0.0.9")
     *_, bus, version = service_module.findings("session", answer)
     assert (bus.grade, version.grade) == (Grade.OK, Grade.WARNING)
     assert "version 0.0.9" in version.words
@@ -444,14 +437,14 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
     from nvshared.cli.parser import build
 
     finding = Finding(grade, "socket", "it is so", "do that" if grade is not Grade.OK else "")
-    monkeypatch.setattr("nvshared.doctor.examine", lambda _: Examination("1", (finding,)))
+    monkeypatch.setattr("nvshared.doctor.examine", lambda _: [finding])
     options = build((doctor,)).parse_args(["doctor", *(["--json"] if as_json else [])])
     assert doctor.act(options) is code
     shown = capsys.readouterr().out
     if as_json:
         found = json.loads(shown)
         assert found["healthy"] is (grade is not Grade.FAULT)
-        assert found["findings"] == [dataclasses.asdict(finding)]
+        assert found["findings"] == [finding._asdict()]
     else:
         first, *rest = shown.splitlines()
         assert first.split() == [str(grade), "socket", "it", "is", "so"]
