@@ -6,9 +6,9 @@ import os
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from nvshared import parser
+from nvshared import __version__, parser
 from nvshared.cli.completion import completion, help
 from nvshared.cli.doctor import doctor
 from nvshared.cli.history import history
@@ -71,10 +71,8 @@ class Parser(parser.Parser):
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             verb = f" {options.verb.name}" if options.verb else ""
-            raise InvalidArgs(
-                f"nvsharectl{verb} does not know {' '.join(unknown)!r}",
-                f"see: nvsharectl{verb} --help",
-            )
+            raise InvalidArgs(f"nvsharectl{verb} does not know {' '.join(unknown)!r}",
+                              f"see: nvsharectl{verb} --help")
         return options
 
     def _check_what_stands_first(self, args: Sequence[str]) -> None:
@@ -87,45 +85,29 @@ class Parser(parser.Parser):
             name, equals, _ = left.pop(0).partition("=")
             short = name if name.startswith("--") else name[:2]     # as in -T5
             action = self._option_string_actions.get(short)
-            if action is None and any(
-                short in verb._option_string_actions
-                for one in self._actions if isinstance(one, argparse._SubParsersAction)
-                for verb in one.choices.values()
-            ):
-                raise InvalidArgs(
-                    f"{short!r} stands behind its verb, not before it", "see: nvsharectl --help"
-                )
             if action is None:
+                of_a_verb = any(
+                    short in verb._option_string_actions
+                    for one in self._actions if isinstance(one, argparse._SubParsersAction)
+                    for verb in one.choices.values())
                 raise InvalidArgs(
-                    f"nvsharectl does not know {name!r}", "see: nvsharectl --help"
-                )
+                    f"{short!r} stands behind its verb, not before it" if of_a_verb else
+                    f"nvsharectl does not know {name!r}", "see: nvsharectl --help")
             if action.nargs != 0 and not equals and name == short:
                 del left[:1]
-
-
-class Version(argparse.Action):
-    """--version. Imports the version only when it is printed, since that takes time."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
-        from nvshared import __version__
-
-        print(f"nvsharectl {__version__}")
-        parser.exit()
 
 
 def build(verbs: tuple[Verb, ...]) -> Parser:
     """The parser. The options that it returns have `verb` None if no verb was given."""
     parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl")
-    parser.add_argument("--version", action=Version, nargs=0, help="print the version")
+    parser.add_argument("--version", action="version", version=f"nvsharectl {__version__}",
+                        help="print the version")
     _add_common(parser, os.environ.get(BUS_VARIABLE) or "system", False)
     old = parser.add_argument_group("as in nvshare")
-    old.add_argument(
-        "-T", "--set-tq", metavar=QUANTUM, type=quantum, help="the same as: nvsharectl set-tq"
-    )
-    old.add_argument(
-        "-S", "--anti-thrash", metavar="MODE", choices=MODES,
-        help="the same as: nvsharectl anti-thrash"
-    )
+    old.add_argument("-T", "--set-tq", metavar=QUANTUM, type=quantum,
+                     help="the same as: nvsharectl set-tq")
+    old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=MODES,
+                     help="the same as: nvsharectl anti-thrash")
     verb_parsers = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=Parser)
     parser.set_defaults(verb=None)
     for verb in verbs:
