@@ -68,18 +68,18 @@ async def pictures(simulate: bool, seconds: float) -> dict[str, str]:
         folder = Path(name)
         gpu = _whole(await find(folder, simulate))
         async with AsyncExitStack() as stack:
-            daemon = await stack.enter_async_context(service(gpu, folder))
+            bus = await stack.enter_async_context(service(gpu, folder))
             for program, share in {**IDLE, **BUSY, **UNSHARED}.items():
                 work = WORK if program in BUSY else ["--hold"]
                 memory = _memory(int(gpu.capacity * share))
-                environment = gpu.without_sharing() if program in UNSHARED else gpu.with_sharing()
+                environment = gpu.environment if program in UNSHARED else gpu.sharing()
                 await stack.enter_async_context(running(
                     [*_command(folder / program), *memory, *work], environment,
                     stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
                 ))
-            states = await _states(daemon.bus, seconds)
+            states = await _states(bus, seconds)
             told = {
-                (name, width): await asyncio.to_thread(_told, daemon.bus, command, width)
+                (name, width): await asyncio.to_thread(_told, bus, command, width)
                 for name, command in COMMANDS.items() for width in WIDTHS
             }
     tops = {
@@ -97,10 +97,10 @@ async def pictures(simulate: bool, seconds: float) -> dict[str, str]:
 def _whole(gpu: DemoGPU) -> DemoGPU:
     """The demonstration uses a part of a card, so that it is over soon. Here all of it is seen."""
     if not gpu.simulated:
-        return replace(gpu, capacity=gpu.capacity + gpu.ballast, ballast=0)
+        return gpu._replace(capacity=gpu.capacity + gpu.ballast, ballast=0)
     environment = {**gpu.environment, "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY)}
-    return replace(
-        gpu, total=SIMULATED_MEMORY, capacity=SIMULATED_MEMORY, environment=environment
+    return gpu._replace(
+        total=SIMULATED_MEMORY, capacity=SIMULATED_MEMORY, environment=environment
     )
 
 

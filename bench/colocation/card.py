@@ -60,9 +60,9 @@ async def find(folder: Path, *, simulate: bool, budget: int | None) -> Card:
     if found.simulated:
         return Card(
             "a simulated GPU", True, found.why, SIMULATED, SHRUNK, HASTE, memory,
-            {**found.without_sharing(), "NVSHARE_SIM_MEMORY": str(SIMULATED)},
+            {**found.environment, "NVSHARE_SIM_MEMORY": str(SIMULATED)},
         )
     shrunk = min(1.0, MOST * found.total / CAPACITY)
     return Card(
-        found.name, False, "", found.total, shrunk, 1.0, memory, found.without_sharing()
+        found.name, False, "", found.total, shrunk, 1.0, memory, found.environment
     )

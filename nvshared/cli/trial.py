@@ -205,7 +205,7 @@ def demo(options: Options) -> ExitCode:
 
     def text() -> None:
         print()
-        show_table(COLUMNS, report.acts)
+        show_table(COLUMNS, report[1:])
         for fault in faults:
             print(f"WRONG  {fault}")
 

@@ -3,9 +3,8 @@
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nvshared import library
 from nvshared.demo.workload import OUT_OF_MEMORY, Event, running
@@ -21,8 +20,7 @@ HOST_SHARE = 0.5                        # part of the free host memory that swap
 NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 
 
-@dataclass(frozen=True, slots=True)
-class DemoGPU:
+class DemoGPU(NamedTuple):
     """A GPU, and the environment for programs that use it."""
 
     name: str
@@ -31,13 +29,9 @@ class DemoGPU:
     simulated: bool
     why: str                            # why it is simulated, or how much of it is used
     ballast: int                        # free bytes to occupy so that `capacity` bytes stay free
-    environment: Mapping[str, str]      # for every process that uses it
+    environment: dict[str, str]         # of a program that uses the GPU without nvshared
 
-    def without_sharing(self) -> dict[str, str]:
-        """The environment of a program that uses the GPU without nvshared."""
-        return dict(self.environment)
-
-    def with_sharing(self) -> dict[str, str]:
+    def sharing(self) -> dict[str, str]:
         """The environment of a program that shares the GPU; keeps other preloaded libraries."""
         return library.preloaded(self.environment)
 
@@ -58,34 +52,26 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
         raise NvshareError(
             "the GPU has no memory left for a demonstration", "try again with --simulate"
         )
-    if status == NO_DRIVER:
-        return _simulated(environment, folder, "this machine has no NVIDIA driver")
     if status != 0:
-        return _simulated(environment, folder, f"the GPU of this machine does not work: {words}")
+        return _simulated(
+            environment, folder, "this machine has no NVIDIA driver" if status == NO_DRIVER else
+            f"the GPU of this machine does not work: {words}")
     return _real(environment, str(answer["gpu"]), int(answer["total"]), int(answer["free"]))
 
 
-def _simulated(environment: Mapping[str, str], folder: Path, why: str) -> DemoGPU:
+def _simulated(environment: dict[str, str], folder: Path, why: str) -> DemoGPU:
     path = [str(library.simulator()), environment.get("LD_LIBRARY_PATH", "")]
-    return DemoGPU(
-        name="a simulated GPU",
-        total=SIMULATED_MEMORY,
-        capacity=SIMULATED_MEMORY,
-        simulated=True,
-        why=why,
-        ballast=0,
-        environment={
-            **environment,
-            "LD_LIBRARY_PATH": ":".join(filter(None, path)),
-            "NVSHARE_SIM_DIR": str(folder / "simulator"),
-            "NVSHARE_SIM_GPUS": "1",
-            "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY),
-            "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE),
-        },
-    )
+    return DemoGPU("a simulated GPU", SIMULATED_MEMORY, SIMULATED_MEMORY, True, why, 0, {
+        **environment,
+        "LD_LIBRARY_PATH": ":".join(filter(None, path)),
+        "NVSHARE_SIM_DIR": str(folder / "simulator"),
+        "NVSHARE_SIM_GPUS": "1",
+        "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY),
+        "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE),
+    })
 
 
-def _real(environment: Mapping[str, str], name: str, total: int, free: int) -> DemoGPU:
+def _real(environment: dict[str, str], name: str, total: int, free: int) -> DemoGPU:
     capacity = min(free, MOST, int(HOST_SHARE * _free_host_memory())) // MIB * MIB
     if capacity < LEAST:
         raise NvshareError(
@@ -104,12 +90,11 @@ def _free_host_memory() -> int:
     raise NvshareError("/proc/meminfo does not say how much memory is available")
 
 
-async def _try(environment: Mapping[str, str]) -> tuple[int, Event, str]:
+async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
     """Runs nvshare-workload: its exit status, "allocated" event, and last line on stderr."""
     command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
     async with running(command, environment) as process:
         output, errors = await process.communicate()
-        words = errors.decode(errors="replace").strip().splitlines()
+        words = errors.decode(errors="replace").strip().splitlines() or [""]
         answer: Event = json.loads(output.splitlines()[0]) if output else {}
-        assert process.returncode is not None
-        return process.returncode, answer, words[-1] if words else ""
+        return await process.wait(), answer, words[-1]

@@ -12,20 +12,20 @@ that removes it. Further signals are ignored.
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from nvshared import library
 from nvshared.control import Daemon
 from nvshared.demo.gpu import DemoGPU, find
-from nvshared.demo.service import service
+from nvshared.demo.service import TRACE, service
 from nvshared.demo.show import Handovers, Show, show_on
-from nvshared.demo.workload import Event, Outcome, Task, perform, running
+from nvshared.demo.workload import Event, Outcome, Task, errors_of, running
 from nvshared.errors import NvshareError
 from nvshared.tui.figures import size
 from nvshared.tui.tables import NARROWEST, Column, Give
@@ -41,12 +41,11 @@ LOOK = 0.2                              # seconds between two polls of the daemo
 HOLD_CHUNK = GIB
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(NamedTuple):
     """The result of one act."""
 
     name: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Outcome, Outcome]
     seconds: float                      # until the last program had its results
     handovers: int = 0
     bytes_moved: int = 0                # in both directions
@@ -66,77 +65,89 @@ def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
 
 async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
     """Act 1: both programs at once, with nvshared."""
-    environment = gpu.with_sharing()
-    async with service(gpu, folder) as started:
+    async with service(gpu, folder) as bus:
         with (
-            started.trace.open(encoding="utf-8") as trace,
-            Daemon(started.bus) if started.bus else contextlib.nullcontext() as daemon,
+            (folder / TRACE).open(encoding="utf-8") as trace,
+            Daemon(bus) if bus else contextlib.nullcontext() as daemon,
         ):
             handovers = Handovers(trace)
-            performing = asyncio.gather(
-                *(_perform(task, environment, show) for task in tasks(gpu))
-            )
+            first, second = (_perform(task, gpu.sharing(), show) for task in tasks(gpu))
+            performing = asyncio.gather(first, second)
             try:
                 while not performing.done():
                     await _look(handovers, daemon, show)
                     await asyncio.wait([performing], timeout=LOOK)
-                outcomes = tuple(await performing)
+                outcomes = await performing
             finally:
                 performing.cancel()
                 await asyncio.gather(performing, return_exceptions=True)
             await _look(handovers, daemon, show)
-    seconds = max(outcome.seconds for outcome in outcomes)
     moved = handovers.bytes_in + handovers.bytes_out
-    return Act("together, with nvshared", outcomes, seconds, handovers.handovers, moved)
+    return Act("together, with nvshared", outcomes, max(one.seconds for one in outcomes),
+               handovers.handovers, moved)
 
 
 async def in_turn(gpu: DemoGPU, show: Show) -> Act:
     """Act 2: one program after the other, without nvshared."""
-    environment = gpu.without_sharing()
-    outcomes = tuple([await _perform(task, environment, show) for task in tasks(gpu)])
-    return Act("one after the other", outcomes, sum(outcome.seconds for outcome in outcomes))
+    first, second = [await _perform(task, gpu.environment, show) for task in tasks(gpu)]
+    return Act("one after the other", (first, second), first.seconds + second.seconds)
 
 
 async def unshared(gpu: DemoGPU, show: Show) -> Act:
     """Act 3: both without nvshared; the second starts once the first has its memory."""
-    environment = gpu.without_sharing()
     first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
         if gpu.ballast >= GIB:
             await stack.enter_async_context(_ballast(gpu))
         allocated = asyncio.Event()
-        one = asyncio.create_task(_perform(first, environment, show, allocated))
-        has_memory = asyncio.create_task(allocated.wait())
+        performing = asyncio.create_task(_perform(first, gpu.environment, show, allocated))
         try:
-            await asyncio.wait([one, has_memory], return_when=asyncio.FIRST_COMPLETED)
-            two = await _perform(second, environment, show)
-            outcomes = (await one, two)
+            await allocated.wait()
+            two = await _perform(second, gpu.environment, show)
+            outcomes = (await performing, two)
         finally:
-            for task in (one, has_memory):
-                task.cancel()
-            await asyncio.gather(one, has_memory, return_exceptions=True)
-    seconds = max(outcome.seconds for outcome in outcomes)
-    return Act("together, without nvshared", outcomes, seconds)
+            performing.cancel()
+            await asyncio.gather(performing, return_exceptions=True)
+    return Act("together, without nvshared", outcomes, max(one.seconds for one in outcomes))
 
 
 async def _perform(
-    task: Task, environment: dict[str, str], show: Show, allocated: asyncio.Event | None = None
+    task: Task, environment: Mapping[str, str], show: Show, allocated: asyncio.Event | None = None
 ) -> Outcome:
-    def said(event: Event) -> None:
-        if allocated is not None and event["event"] == "allocated":
-            allocated.set()
-        show.said(task, event)
-
-    outcome = await perform(task, environment, lambda pid: show.began(task, pid), said)
-    if outcome.status != 0:
-        words = outcome.message or f"ended with status {outcome.status}"
-        show.said(task, {"event": "failed", "message": words})
-    return outcome
+    """Runs the program to its end. Sets `allocated` once it has its memory, or has ended."""
+    allocated = allocated or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    seconds, checksum, right = 0.0, "", False
+    try:
+        async with running(task.command(), environment) as process:
+            show.began(task, process.pid)
+            assert process.stdout is not None
+            errors = asyncio.create_task(errors_of(process))
+            async for line in process.stdout:
+                event: Event = json.loads(line)
+                match event["event"]:
+                    case "allocated":
+                        allocated.set()
+                    case "finished":
+                        seconds, checksum = loop.time() - start, event["checksum"]
+                    case "checked":
+                        right = event["right"]
+                show.said(process.pid, event)
+            status = await process.wait()
+            *_, words = (await errors).splitlines() or [""]
+    finally:
+        allocated.set()
+    message = words.removeprefix("nvshare-workload: ")
+    if status != 0:
+        show.said(process.pid, {
+            "event": "failed", "message": message or f"ended with status {status}"})
+    return Outcome(task, status, checksum, right and status == 0, seconds, message)
 
 
 async def _look(handovers: Handovers, daemon: Daemon | None, show: Show) -> None:
-    for turn in handovers.new():
-        show.turned(turn)
+    for holder in handovers.new():
+        show.turned(holder, handovers.memory)
     if daemon is not None:
         # In a thread: a slow reply of the daemon must not delay the handling of a signal.
         show.looked(await asyncio.to_thread(daemon.snapshot))
@@ -149,24 +160,12 @@ async def _ballast(gpu: DemoGPU) -> AsyncIterator[None]:
         str(library.workload()), "--json", "--hold",
         "--memory", str(gpu.ballast), "--chunk", str(HOLD_CHUNK),
     ]
-    async with running(command, gpu.without_sharing(), stdin=asyncio.subprocess.PIPE) as process:
+    async with running(command, gpu.environment, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stderr is not None
         if not await process.stdout.readline():
-            words = (await process.stderr.read()).decode(errors="replace").strip()
+            words = await errors_of(process)
             raise NvshareError(f"the rest of the GPU's memory cannot be held back: {words}")
         yield
-
-
-def verdict(outcome: Outcome) -> str:
-    """One program's result in a few words."""
-    if outcome.out_of_memory:
-        return f"{outcome.task.name} out of memory"
-    if outcome.right:
-        return f"{outcome.task.name} right"
-    if outcome.checksum and not outcome.message:
-        return f"{outcome.task.name} WRONG"
-    return f"{outcome.task.name} failed: {outcome.message or f'status {outcome.status}'}"
 
 
 COLUMNS = [
@@ -174,12 +173,12 @@ COLUMNS = [
     Column("SECONDS", lambda act: f"{act.seconds:.1f}", right=True),
     Column("HAND-OVERS", lambda act: str(act.handovers or ""), right=True),
     Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "", right=True),
-    Column("RESULTS", lambda act: ", ".join(map(verdict, act.outcomes)), give=Give(0, NARROWEST)),
+    Column("RESULTS", lambda act: ", ".join(one.verdict for one in act.outcomes),
+           give=Give(0, NARROWEST)),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """The results of all three acts."""
 
     gpu: DemoGPU
@@ -187,29 +186,20 @@ class Report:
     in_turn: Act
     unshared: Act
 
-    @property
-    def acts(self) -> tuple[Act, ...]:
-        """In the order of the table."""
-        return (self.shared, self.in_turn, self.unshared)
-
     def faults(self) -> list[str]:
         """The unexpected results, a sentence each; empty if there are none."""
         found = [
-            f"{act.name}: {verdict(outcome)}"
-            for act in (self.shared, self.in_turn) for outcome in act.outcomes if not outcome.right
+            f"{act.name}: {outcome.verdict}"
+            for act in self[1:] for number, outcome in enumerate(act.outcomes)
+            # Without nvshared the second program may run out of memory; the first must succeed.
+            if not outcome.right and not (act is self.unshared and number and outcome.out_of_memory)
         ]
-        # Without nvshared the second program may run out of memory; the first must succeed.
-        first, second = self.unshared.outcomes
-        if not first.right:
-            found.append(f"{self.unshared.name}: {verdict(first)}")
-        if not second.right and not second.out_of_memory:
-            found.append(f"{self.unshared.name}: {verdict(second)}")
-        for one, other in zip(self.shared.outcomes, self.in_turn.outcomes, strict=True):
-            if one.checksum != other.checksum:
-                found.append(
-                    f"{one.task.name} has the checksum {one.checksum or 'none'} together and "
-                    f"{other.checksum or 'none'} alone"
-                )
+        found += [
+            f"{one.task.name} has the checksum {one.checksum or 'none'} together and "
+            f"{other.checksum or 'none'} alone"
+            for one, other in zip(self.shared.outcomes, self.in_turn.outcomes, strict=True)
+            if one.checksum != other.checksum
+        ]
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -226,24 +216,23 @@ class Report:
                     "seconds": round(act.seconds, 3),
                     "hand_overs": act.handovers,
                     "bytes_moved": act.bytes_moved,
-                    "programs": [_program(outcome) for outcome in act.outcomes],
+                    "programs": [
+                        {
+                            "name": one.task.name,
+                            "memory": one.task.memory,
+                            "seconds": round(one.seconds, 3),
+                            "right": one.right,
+                            "out_of_memory": one.out_of_memory,
+                            "checksum": one.checksum,
+                            "status": one.status,
+                            "message": one.message,
+                        }
+                        for one in act.outcomes
+                    ],
                 }
-                for act in self.acts
+                for act in self[1:]
             ],
         }
-
-
-def _program(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "name": outcome.task.name,
-        "memory": outcome.task.memory,
-        "seconds": round(outcome.seconds, 3),
-        "right": outcome.right,
-        "out_of_memory": outcome.out_of_memory,
-        "checksum": outcome.checksum,
-        "status": outcome.status,
-        "message": outcome.message,
-    }
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -280,11 +269,16 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
 
     `simulate`: use a simulated GPU even if the machine has a real one.
     """
-    place = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TMPDIR else None
-    with tempfile.TemporaryDirectory(prefix="nvshare-demo-", dir=place) as name:
+    parent = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TMPDIR else None
+    with tempfile.TemporaryDirectory(prefix="nvshare-demo-", dir=parent) as name:
         folder = Path(name)
         gpu = await find(folder, simulate)
-        print(_opening(gpu), file=file, flush=True)
+        memory = tasks(gpu)[0].memory
+        is_what = "is simulated: " if gpu.simulated else f"is {gpu.name}; "
+        print(
+            f"The GPU {is_what}{gpu.why}.\n"
+            f"Two programs share it. Each needs {memory // MIB} of {gpu.capacity // MIB} MiB of "
+            f"its memory, {memory / gpu.capacity:.0%}.", file=file, flush=True)
         with show_on(file) as show:
             show.act("Together, with nvshared: they take turns.")
             first = await together(gpu, folder, show)
@@ -293,16 +287,3 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
             show.act("Together, without nvshared: the second finds no memory.")
             third = await unshared(gpu, show)
         return Report(gpu, first, second, third)
-
-
-def _opening(gpu: DemoGPU) -> str:
-    memory = tasks(gpu)[0].memory
-    if gpu.simulated:
-        where = f"The GPU is simulated: {gpu.why}."
-    else:
-        where = f"The GPU is {gpu.name}; {gpu.why}."
-    return (
-        f"{where}\n"
-        f"Two programs share it. Each needs {memory // MIB} of {gpu.capacity // MIB} MiB of its "
-        f"memory, {memory / gpu.capacity:.0%}."
-    )

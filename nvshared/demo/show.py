@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,22 +20,7 @@ from nvshared.demo.workload import Event, Task
 from nvshared.tui.figures import size
 from nvshared.tui.programs import Dashboard
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Bytes of a program's memory by where they are."""
-
-    resident: int = 0
-    swapped: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A turn that has begun."""
-
-    at: int                             # microseconds of the daemon's clock
-    pid: int
-    places: dict[int, Place]            # by pid, for all programs
+Memory = dict[int, tuple[int, int]]     # by process: resident and swapped bytes
 
 
 @dataclass(slots=True)
@@ -43,39 +28,33 @@ class Handovers:
     """Reads a trace while the daemon writes it, and counts."""
 
     trace: TextIO
-    turns: int = 0
     handovers: int = 0                  # turns that follow a turn of another program
     bytes_in: int = 0
     bytes_out: int = 0
+    memory: Memory = field(default_factory=dict)
     _holder: int = 0
-    _places: dict[int, Place] = field(default_factory=dict)
     _cut: str = ""                      # the incomplete last line
 
-    def new(self) -> Iterator[Turn]:
-        """Counts the lines written since the last call, and yields the turns that began."""
+    def new(self) -> Iterator[int]:
+        """Counts the lines written since the last call; yields the pid of each turn that began."""
         *lines, self._cut = (self._cut + self.trace.read()).split("\n")
-        for line in lines:
-            yield from self._count(json.loads(line))
-
-    def _count(self, line: dict[str, Any]) -> Iterator[Turn]:
-        pid = line.get("pid", 0)
-        if memory := line.get("memory"):
-            # Memory that was never written is neither resident nor swapped.
-            swapped = min(memory["allocated"] - memory["resident"], memory["host"])
-            self._places[pid] = Place(memory["resident"] + memory["pinned"], swapped)
-        match line.get("event"), line.get("report"):
-            case "evicted", _:
-                self.bytes_out += line["bytes"]
-            case "loaded", _:
-                self.bytes_in += line["bytes"]
-            case "left", _:
-                self._places.pop(pid, None)
-            case _, "turn-started":
-                self.turns += 1
-                if self._holder not in (0, pid):
-                    self.handovers += 1
-                self._holder = pid
-                yield Turn(line["at"], pid, dict(self._places))
+        for line in map(json.loads, lines):
+            pid = line.get("pid", 0)
+            if memory := line.get("memory"):
+                # Memory that was never written is neither resident nor swapped.
+                swapped = min(memory["allocated"] - memory["resident"], memory["host"])
+                self.memory[pid] = memory["resident"] + memory["pinned"], swapped
+            match line.get("event"), line.get("report"):
+                case "evicted", _:
+                    self.bytes_out += line["bytes"]
+                case "loaded", _:
+                    self.bytes_in += line["bytes"]
+                case "left", _:
+                    self.memory.pop(pid, None)
+                case _, "turn-started":
+                    self.handovers += self._holder not in (0, pid)
+                    self._holder = pid
+                    yield pid
 
 
 ENDED = {"finished", "checked", "failed"}
@@ -86,24 +65,8 @@ class Progress:
     """A program's progress."""
 
     task: Task
-    pid: int
     step: int = 0
     words: str = "starting"
-
-    def note(self, event: Event) -> None:
-        """Updates the progress by an event that the program printed."""
-        match event["event"]:
-            case "allocated":
-                self.words = f"has {size(event['bytes'])} of GPU memory"
-            case "step":
-                self.step = event["step"]
-                self.words = f"step {self.step} of {self.task.steps}"
-            case "finished":
-                self.words = "checking every word on the CPU"
-            case "checked":
-                self.words = "right" if event["right"] else "WRONG"
-            case "failed":
-                self.words = event["message"]
 
 
 class Show:
@@ -131,27 +94,38 @@ class Show:
 
     def began(self, task: Task, pid: int) -> None:
         """A program was started."""
-        self._programs[pid] = Progress(task, pid)
+        self._programs[pid] = Progress(task)
         self._draw()
 
-    def said(self, task: Task, event: Event) -> None:
+    def said(self, pid: int, event: Event) -> None:
         """A program printed an event. The caller adds "failed", with a "message"."""
-        for progress in self._programs.values():
-            if progress.task is task:
-                progress.note(event)
-                if event["event"] in ENDED:     # a line for each step would be too many
-                    self._print(f"{task.name}: {progress.words}")
+        progress = self._programs[pid]
+        match event["event"]:
+            case "allocated":
+                progress.words = f"has {size(event['bytes'])} of GPU memory"
+            case "step":
+                progress.step = event["step"]
+                progress.words = f"step {progress.step} of {progress.task.steps}"
+            case "finished":
+                progress.words = "checking every word on the CPU"
+            case "checked":
+                progress.words = "right" if event["right"] else "WRONG"
+            case "failed":
+                progress.words = event["message"]
+        if event["event"] in ENDED:             # a line for each step would be too many
+            self._print(f"{progress.task.name}: {progress.words}")
         self._draw()
 
-    def turned(self, turn: Turn) -> None:
-        """A turn began."""
-        places = []
+    def turned(self, holder: int, memory: Memory) -> None:
+        """A turn of the process `holder` began."""
+        parts = []
         for pid, progress in self._programs.items():
-            if place := turn.places.get(pid):
-                swapped = f" and {size(place.swapped)} in host memory" if place.swapped else ""
-                places.append(f"{progress.task.name} has {size(place.resident)} on it{swapped}")
-        if holder := self._programs.get(turn.pid):
-            self._print(f"{holder.task.name} holds the GPU; {', '.join(places)}")
+            if pid in memory:
+                resident, swapped = memory[pid]
+                away = f" and {size(swapped)} in host memory" if swapped else ""
+                parts.append(f"{progress.task.name} has {size(resident)} on it{away}")
+        if program := self._programs.get(holder):
+            self._print(f"{program.task.name} holds the GPU; {', '.join(parts)}")
 
     def looked(self, snapshot: Snapshot) -> None:
         """A new snapshot of the daemon was fetched."""
@@ -170,10 +144,10 @@ class Show:
         if self._snapshot is not None:
             parts.append(Dashboard(self._snapshot))
         bars = Table.grid(padding=(0, 2))
-        for progress in self._programs.values():
+        for pid, progress in self._programs.items():
             bars.add_row(
                 Text(progress.task.name),
-                Text(f"[{progress.pid}]", style="dim"),
+                Text(f"[{pid}]", style="dim"),
                 ProgressBar(total=progress.task.steps, completed=progress.step, width=30),
                 Text(progress.words, style="bold red" if progress.words == "WRONG" else ""),
             )

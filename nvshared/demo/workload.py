@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that never outlive the demonstration.
+"""The programs of the demonstration, as child processes that never outlive it.
 
 Each child runs in its own session. So Ctrl-C in the terminal reaches only this
 process, which ends its children in order. If this process is killed, the kernel
@@ -9,13 +9,11 @@ kills the children (PR_SET_PDEATHSIG).
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
 from nvshared import library
 
@@ -44,14 +42,8 @@ async def running(
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = await asyncio.create_subprocess_exec(
-        *command,
-        env=dict(environment),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        preexec_fn=prepare,
-    )
+        *command, env=dict(environment), stdin=stdin, stdout=stdout, stderr=stderr,
+        start_new_session=True, preexec_fn=prepare)
     try:
         yield process
     finally:
@@ -80,14 +72,19 @@ async def _end(process: Process) -> None:
         raise asyncio.CancelledError
 
 
+async def errors_of(process: Process) -> str:
+    """What the process writes to stderr until it ends."""
+    assert process.stderr is not None
+    return (await process.stderr.read()).decode(errors="replace").strip()
+
+
 OUT_OF_MEMORY = 3                       # exit status of nvshare-workload when an allocation fails
 
 Event = dict[str, Any]                  # one line of nvshare-workload --json
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The parameters of a run of nvshare-workload."""
+class Task(NamedTuple):
+    """The parameters of a run of nvshare-workload; but for `name`, its options."""
 
     name: str                           # shown to the user
     memory: int                         # bytes
@@ -99,16 +96,12 @@ class Task:
 
     def command(self) -> list[str]:
         """The command line."""
-        return [
-            str(library.workload()), "--json",
-            "--memory", str(self.memory), "--chunk", str(self.chunk),
-            "--steps", str(self.steps), "--cpu-ms", str(self.cpu_ms),
-            "--kernel-us", str(self.kernel_us), "--seed", str(self.seed),
-        ]
+        _, *options = self._asdict().items()
+        words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options]
+        return [str(library.workload()), "--json", *(word for pair in words for word in pair)]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of a run."""
 
     task: Task
@@ -123,39 +116,13 @@ class Outcome:
         """The program ended because an allocation failed."""
         return self.status == OUT_OF_MEMORY
 
-
-async def perform(
-    task: Task,
-    environment: Mapping[str, str],
-    began: Callable[[int], None],
-    said: Callable[[Event], None],
-) -> Outcome:
-    """Runs the program to its end. Calls `began` with its pid, and `said` with each event."""
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    seconds = 0.0
-    checksum = ""
-    right = False
-    async with running(task.command(), environment) as process:
-        began(process.pid)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        errors = asyncio.create_task(process.stderr.read())
-        async for line in process.stdout:
-            event: Event = json.loads(line)
-            if event["event"] == "finished":
-                seconds = loop.time() - start
-                checksum = event["checksum"]
-            elif event["event"] == "checked":
-                right = event["right"]
-            said(event)
-        status = await process.wait()
-        words = (await errors).decode(errors="replace").strip().splitlines()
-    return Outcome(
-        task=task,
-        status=status,
-        checksum=checksum,
-        right=right and status == 0,
-        seconds=seconds,
-        message=words[-1].removeprefix("nvshare-workload: ") if words else "",
-    )
+    @property
+    def verdict(self) -> str:
+        """The result in a few words."""
+        if self.out_of_memory:
+            return f"{self.task.name} out of memory"
+        if self.right:
+            return f"{self.task.name} right"
+        if self.checksum and not self.message:
+            return f"{self.task.name} WRONG"
+        return f"{self.task.name} failed: {self.message or f'status {self.status}'}"
