@@ -42,7 +42,7 @@ from nvshared.sharing.control_groups import ControlGroups
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
 from nvshared.sharing.safebudget import SafeBudget
-from nvshared.sharing.sampler import Sampler, Worker
+from nvshared.sharing.sampler import Sampler
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.sharing.unshared import Unshared
 from nvshared.units import SECOND
@@ -140,8 +140,9 @@ async def _serve(
         programs = Lanes("programs", THREADS_FOR_NAMES, _poster(loop), monotonic, _timer(loop))
         manager = _manager(cards, config, read, lanes)
         limited = log.Limited(logger, monotonic, _timer(loop))
-        worker = Worker(nvml.sample, _poster(loop), [facts.uuid for facts in cards])
-        sampler = Sampler(worker.question, monotonic, _timer(loop), config.sample_interval)
+        queries = Lanes("nvml", len(cards), _poster(loop), monotonic, _timer(loop))
+        sampler = Sampler(
+            nvml.sample, queries.run, monotonic, _timer(loop), config.sample_interval)
         post = _poster(loop)
         manager.disk.client_failed.connect(
             lambda who, words: journal.complain(limited, who, "disk", words))

@@ -80,23 +80,25 @@ class ParkedHook:
         self.away = self.wanted = False
         self._send(protocol.encode_unpark(gpu), None)
         held, self._held = self._held or [], None
-        for _, _, page in held if moved else ():
-            if page is not None:
-                os.close(page)
-        if moved:
-            return
         for _, packet, page in held:
-            self._send(packet, page)
+            if not moved:
+                self._send(packet, page)
+            elif page is not None:
+                os.close(page)
 
     def lost(self) -> None:
         """Fails a pending park(), as the connection has ended."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(NvshareError("it has ended"))
 
-    def hold(self, order: actions.Order | None, packet: bytes, page: int | None) -> None:
-        """Keeps a packet until unpark(). A newer unasked LIMITS replaces an older one."""
-        assert self._held is not None
-        if isinstance(order, actions.Limits) and not order.number:
+    def send(
+        self, packet: bytes, page: int | None = None, order: actions.Order | None = None
+    ) -> None:
+        """Sends a packet, or keeps it until unpark(): a newer unasked LIMITS replaces an older."""
+        if self._held is None:
+            self._send(packet, page)
+            return
+        if _is_unasked_limits(order):
             self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
         self._held.append((order, packet, page))
 
@@ -107,21 +109,14 @@ class ParkedHook:
         self._held = [one for one in held if not answerable(one[0])]
         return [one for one, _, _ in held if isinstance(one, actions.MoveOrder) and answerable(one)]
 
-    def hear(self, record: ReportRecord) -> bool:
-        """Handles the hook's reply to PARK. False: the record is of another type.
-
-        Raises ProtocolError if the reply is not a member of Park.
-        """
-        if record.type is Type.PARKED:
-            if record.moved not in WORDS and record.moved != Park.DONE:
-                raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
-            # A late reply belongs to an earlier PARK, whose threads have been released since.
-            if (record.number == self._number
-                    and self._answer is not None and not self._answer.done()):
-                self.wanted = bool(record.flags & Flag.WANTS)
-                self._answer.set_result(Park(record.moved))
-            return True
-        return False
+    def hear(self, record: ReportRecord) -> None:
+        """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
+        if record.moved not in WORDS and record.moved != Park.DONE:
+            raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
+        # A late reply belongs to an earlier PARK, whose threads have been released since.
+        if record.number == self._number and self._answer is not None and not self._answer.done():
+            self.wanted = bool(record.flags & Flag.WANTS)
+            self._answer.set_result(Park(record.moved))
 
     def seen(self, memory: events.Memory) -> events.Memory:
         """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""

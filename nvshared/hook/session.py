@@ -105,20 +105,21 @@ class Session:
         record = protocol.decode_report(packet)
         if self.finished:
             return
-        if record.type is Type.NAME:
-            if self.client is not None:
-                raise ProtocolError("a NAME came after HELLO")
-            self.peer = replace(self.peer, title=printable(record.text).strip())
-            return
-        if record.type is Type.GANG:
-            self._join_gang(record.text)
-            return
-        if record.type is Type.BORROWED:
-            self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
-            return
-        if record.type is Type.STORED:
-            self._hear_stored(record)
-            return
+        match record.type:
+            case Type.NAME | Type.GANG if self.client is not None:
+                raise ProtocolError(f"a {record.type.name} came after HELLO")
+            case Type.NAME:
+                self.peer = replace(self.peer, title=printable(record.text).strip())
+            case Type.GANG:
+                self._join_gang(record.text)
+            case Type.BORROWED:
+                self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
+            case Type.STORED:
+                self._hear_stored(record)
+            case _:
+                self._received(record)
+
+    def _received(self, record: ReportRecord) -> None:
         record = replace(record, memory=replace(
             record.memory, borrowed=self._borrowed, dirty=self._dirty, disk=self._storing.bytes))
         if self._introduction:
@@ -149,7 +150,8 @@ class Session:
             self._hello(record)
             self._manager.met(self)
             return
-        if self._parked.hear(record):
+        if record.type is Type.PARKED:
+            self._parked.hear(record)
             return
         wants = record.type is Type.WAKE or bool(record.flags & Flag.WANTS)
         wakes = self._parked.away and not self._parked.wanted and wants
@@ -158,7 +160,7 @@ class Session:
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record))
         if record.type is Type.WAITING:
-            self._send(None, protocol.encode_order(_wait(self.client)))
+            self._parked.send(protocol.encode_order(_wait(self.client)))
 
     def _hear_stored(self, record: ReportRecord) -> None:
         known, before = self.client is not None and not self._introduction, self._storing.error
@@ -179,8 +181,6 @@ class Session:
 
     def _join_gang(self, text: str) -> None:
         """Sets the gang from a GANG text: NAME or NAME:PROCESSES."""
-        if self.client is not None:
-            raise ProtocolError("a GANG came after HELLO")
         whole = printable(text).strip()
         name, _, size = whole.rpartition(":") if ":" in whole else (whole, "", "")
         if name:
@@ -241,17 +241,11 @@ class Session:
         memory = self._parked.seen(self._parked.memory)
         self.client.gpu.tell(ANSWERS[type(order)](self.client.id, memory, order.number, 0, 0))
 
-    def _send(self, order: actions.Order | None, packet: bytes, page: int | None = None) -> None:
-        if self._parked.holds:
-            self._parked.hold(order, packet, page)
-        else:
-            self._wire.send(packet, page)
-
     def order(self, order: actions.Order) -> None:
         """Link: sends an order of the scheduler to the hook. The first order is Limits."""
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.why):
-                self._send(None, packet)
+                self._parked.send(packet)
         if self._parked.away and isinstance(order, actions.MoveOrder) and parking.answerable(order):
             self._answer(order)
             return
@@ -266,7 +260,7 @@ class Session:
             page = self._page(order)
             if page is None:
                 return
-        self._send(order, protocol.encode_order(_record(order)), page)
+        self._parked.send(protocol.encode_order(_record(order)), page, order)
         if self._parked.away and isinstance(order, actions.Load | actions.Run):
             assert self.client is not None
             self._manager.moving.wake(self.client)
@@ -426,10 +420,10 @@ def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> event
 
 
 def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
-    flags |= Flag.AHEAD if order.ahead else 0
     lender = uuid_bytes(order.lender) if order.lender else protocol.NO_UUID
     return OrderRecord(
-        kind, flags, order.number, order.room, order.host, loan=order.loan, lender=lender)
+        kind, flags | (Flag.AHEAD if order.ahead else 0), order.number, order.room, order.host,
+        loan=order.loan, lender=lender)
 
 
 def _bounded(said: events.Memory, total: int) -> events.Memory:

@@ -36,7 +36,7 @@ class StoringHook:
         self._sent = False              # the hook has got the file's descriptor
         self._most = 0                  # the most bytes that any order allowed so far
         self._number = 0                # of the last STORE
-        self._heard = 0                 # number of the last STORE that the hook has acknowledged
+        self.heard = 0                  # number of the last STORE that the hook has acknowledged
         self._waits: Store | None = None    # the order that waits until the file exists
         self._ended = False
 
@@ -92,18 +92,13 @@ class StoringHook:
                 f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
         number = record.number if record.number <= self._number else 0
         error = min(record.took, ERRORS_MOST)
-        news = (number, error) != (self._heard, self.error)
-        self.bytes, self.error, self._heard = record.moved, error, number
+        news = (number, error) != (self.heard, self.error)
+        self.bytes, self.error, self.heard = record.moved, error, number
         return news and known
 
     def greet(self, most: int) -> None:
         """Handles HELLO: the bytes reported before it count as allowed, up to `most`."""
         self.bytes = self._most = min(self.bytes, most)
-
-    @property
-    def heard(self) -> int:
-        """The number of the last STORE that the hook has acknowledged."""
-        return self._heard
 
     def ended(self) -> None:
         """Releases the file, as the connection has ended."""

@@ -12,10 +12,10 @@ from nvshared.sharing.gpu import GPU
 
 
 class Lending:
-    """Loans between all cards. `mode`: the setting `neighbour`."""
+    """Loans between all cards."""
 
-    def __init__(self, mode: str, timer: Timer) -> None:
-        self._mode = mode
+    def __init__(self, timer: Timer) -> None:
+        self._mode = ""                 # the setting `neighbour`
         self._timer = timer
         self._concerned: dict[GPU, None] = {}   # cards that are about to be notified
         self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and the excess

@@ -48,7 +48,6 @@ class Manager:
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
-        self.gathered: Signal[()] = Signal("gathered")     # an earlier daemon's clients have joined
         self.domains = Domains()
         # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
         # True: the process's limits are being read, and the function is called after that. False:
@@ -67,14 +66,12 @@ class Manager:
         self._strangers: set[object] = set()
         self.gangs = Gangs(clock, timer)
         self.moving = Moving(self.gpus)
-        self.moving.deep_idle = self._defaults.deep_idle
         self.balancing = Balancing(self.gpus, self.moving)
-        self.balancing.on = self._defaults.balance
         self._budget = Budget(HostBudget(self._defaults.settings.host_budget), clock, timer)
+        self.gathered = self._budget.gathered   # an earlier daemon's clients have joined
         self.disk = Disk(clock, timer, run)
-        self.disk.use(self._defaults.disk)
-        self._budget.gathered.connect(self.gathered.emit)
-        self._lending = Lending(self._defaults.neighbour, timer)
+        self._lending = Lending(timer)
+        self._apply()
 
     @property
     def tq(self) -> int:

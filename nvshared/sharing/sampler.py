@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples each card in use through NVML, and computes the card's capacity from the samples.
 
-Each card is sampled in a thread of its own. NVML may stall for seconds, and neither a hand-over
-nor the figures of other cards may wait for that. A card has at most one NVML query in flight. A
-query that never returns costs only that card's figures, unless the driver stalls the queries
-about other cards, too.
+Lanes query NVML with one lane and one thread per card. NVML may stall for seconds, and neither a
+hand-over nor the figures of other cards may wait for that. A card has at most one NVML query in
+flight. A query that never returns costs only that card's figures, unless the driver stalls the
+queries about other cards, too.
 
 A card without clients is sampled only when a user interface reads its figures, or clients of
 another card may borrow its memory (scheduler/loans.py). A reader of figures waits for a new sample,
@@ -19,11 +19,10 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import GPULost, NvshareError
+from nvshared.lanes import Run
 from nvshared.machine.nvml import Sample
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import MILLISECOND, SECOND
@@ -38,46 +37,6 @@ GROWN = 10 * SECOND                     # a new client has created its context b
 FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
 FAILURES = 3                            # in a row, after which the card has a fault
 SILENCE = 10 * SECOND                   # the card has a fault if a query takes longer
-
-Ask = Callable[[str], Sample]           # by UUID; blocks; raises NvshareError
-Answer = Callable[[Sample | NvshareError], None]
-
-
-class Worker:
-    """A thread for each card, which runs NVML queries in order and posts their results.
-
-    The thread sleeps while no query is queued.
-    """
-
-    def __init__(
-        self, ask: Ask, post: Callable[[Callable[[], None]], None], uuids: Iterable[str]
-    ) -> None:
-        """`post`, called from the threads, runs a function in the event loop of the scheduler."""
-        self._ask = ask
-        self._post = post
-        self._questions: dict[str, SimpleQueue[Answer]] = {uuid: SimpleQueue() for uuid in uuids}
-        for uuid in self._questions:
-            # A daemon thread: a stalled driver must not keep the process from ending.
-            Thread(target=self._work, args=(uuid,), name=f"nvml {uuid}", daemon=True).start()
-
-    def question(self, uuid: str, answer: Answer) -> None:
-        """Queues a query of this card; `answer` gets the sample or the error, in the event loop."""
-        self._questions[uuid].put(answer)
-
-    def _work(self, uuid: str) -> None:
-        questions = self._questions[uuid]
-        while True:
-            answer = questions.get()
-            result: Sample | NvshareError
-            try:
-                result = self._ask(uuid)
-            except NvshareError as error:
-                result = error
-            except Exception as error:
-                # Only this query fails: if the thread ended, the card would never be sampled again.
-                logger.exception("the question about %s failed", uuid)
-                result = NvshareError(f"the question about its figures failed: {error}")
-            self._post(partial(answer, result))
 
 
 def _forget(gpu: GPU) -> None:
@@ -121,13 +80,14 @@ class Sampler:
     """Watches cards for as long as they have clients."""
 
     def __init__(
-        self, question: Callable[[str, Answer], None], clock: Clock, timer: Timer, interval: int
+        self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int
     ) -> None:
-        """`question`: Worker.question; `interval`: microseconds from a sample to the next query."""
+        """`query`: NVML.sample, which blocks; `run`: Lanes.run, with a thread for each card;
+        `interval`: microseconds from a sample to the next query.
+        """
         self.interval = interval
-        self._question = question
-        self._clock = clock
-        self._timer = timer
+        self._query, self._run = query, run
+        self._clock, self._timer = clock, timer
         self._watches: dict[str, _Watch] = {}
 
     def add(self, gpu: GPU) -> None:
@@ -191,12 +151,20 @@ class Sampler:
         watch.overdue = overdue
         watch.occupied = watch.gpu.occupied
         watch.still = not watch.gpu.scheduler.orders_unanswered()
-        self._question(watch.gpu.facts.uuid, lambda result: self._answered(watch, result))
+        uuid = watch.gpu.facts.uuid
+        self._run(uuid, partial(self._sample, uuid), partial(self._answered, watch))
 
-    def _answered(self, watch: _Watch, result: Sample | NvshareError) -> None:
+    def _sample(self, uuid: str) -> Sample | NvshareError:
+        try:
+            return self._query(uuid)
+        except NvshareError as error:
+            return error
+
+    def _answered(self, watch: _Watch, result: Sample | NvshareError | None) -> None:
         watch.asked = False
         watch.overdue()
-        self._take(watch, result)
+        # None: an unexpected exception, which Lanes has logged.
+        self._take(watch, result or NvshareError("its figures cannot be read"))
         lookers, watch.lookers = watch.lookers, []
         for looked in lookers:
             looked()

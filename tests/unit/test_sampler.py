@@ -9,13 +9,14 @@ from queue import SimpleQueue
 import pytest
 
 from nvshared.errors import GPULost, NvshareError
+from nvshared.lanes import Lanes
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import Load
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.lending import Lending
-from nvshared.sharing.sampler import Answer, Sampler, Worker, look
+from nvshared.sharing.sampler import Sampler, look
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
     FACTS,
@@ -36,10 +37,10 @@ class Bench:
     def __init__(self) -> None:
         self.time = Time()
         self.gpu = GPU(FACTS, SETTINGS, NO_RESERVE, self.time.clock, self.time.timer)
-        self.open: list[Answer] = []
+        self.open: list[Callable[[Sample | NvshareError], None]] = []
         sampler = Sampler(
-            lambda _, answer: self.open.append(answer), self.time.clock, self.time.timer, SECOND
-        )
+            lambda _: Sample(), lambda _key, _call, answer: self.open.append(answer),
+            self.time.clock, self.time.timer, SECOND)
         sampler.add(self.gpu)
 
     def answer(self, used: int) -> None:
@@ -201,36 +202,6 @@ def test_failing_card_is_sampled_on_and_logged_at_long_intervals(
     assert not bench.gpu.lost
 
 
-def test_worker_queries_in_a_thread_and_posts_answers_and_errors() -> None:
-    here = threading.current_thread()
-    asked_in: list[threading.Thread] = []
-    posted: list[Callable[[], None]] = []
-    arrived = threading.Semaphore(0)
-
-    def ask(uuid: str) -> Sample:
-        asked_in.append(threading.current_thread())
-        if uuid == "bad":
-            raise NvshareError("no")
-        return replace(Sample(), memory_used=3)
-
-    def post(function: Callable[[], None]) -> None:
-        posted.append(function)
-        arrived.release()
-
-    worker = Worker(ask, post, ["good", "bad"])
-    answers: list[Sample | NvshareError] = []
-    worker.question("good", answers.append)
-    assert arrived.acquire()
-    worker.question("bad", answers.append)
-    assert arrived.acquire()
-    assert answers == []
-    for function in posted:
-        function()
-    assert answers[0] == Sample(memory_used=3)
-    assert str(answers[1]) == "no"
-    assert here not in asked_in
-
-
 def test_sampler_queries_other_cards_while_a_card_does_not_answer(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,25 +210,27 @@ def test_sampler_queries_other_cards_while_a_card_does_not_answer(
     hangs = threading.Event()
     answered: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
+    faults: list[Exception] = [ValueError("a fault of pynvml"), NvshareError("no")]
+
     def ask(uuid: str) -> Sample:
         if uuid == FACTS.uuid:
             hangs.wait()
+        elif faults:
+            raise faults.pop()
         return Sample(memory_used=GIB)
 
-    worker = Worker(ask, answered.put, [FACTS.uuid, OTHER.uuid])
-    sampler = Sampler(worker.question, time.clock, time.timer, SECOND)
+    lanes = Lanes("nvml", 2, answered.put, time.clock, time.timer)
+    sampler = Sampler(ask, lanes.run, time.clock, time.timer, SECOND)
     gpus = [GPU(f, SETTINGS, NO_RESERVE, time.clock, time.timer) for f in (FACTS, OTHER)]
     for number, gpu in enumerate(gpus):
         sampler.add(gpu)
         joined(gpu, number, Noted())
-    for _ in range(3):
+    for used in (None, None, GIB, GIB):
         time.pass_by(SECOND)
         answered.get()()
-        assert gpus[1].sample.memory_used == GIB
+        assert gpus[1].sample.memory_used == used
         gpus[1].sample = Sample()
     assert gpus[0].sample == Sample()
-    asking = [one.name for one in threading.enumerate() if one.name.startswith("nvml GPU-")]
-    assert sorted(asking) == [f"nvml {FACTS.uuid}", f"nvml {OTHER.uuid}"]     # one for each card
     hangs.set()
     answered.get()()
     assert gpus[0].sample.memory_used == GIB
@@ -288,27 +261,6 @@ def test_sample_is_empty_while_a_card_does_not_answer(bench: Bench) -> None:
     assert bench.gpu.sample.memory_used == 7 * GIB
     bench.time.pass_by(SECOND // 2)
     assert bench.gpu.sample.memory_used == 7 * GIB
-
-
-def test_worker_goes_on_after_an_unexpected_exception_in_a_query(
-    caplog: pytest.LogCaptureFixture
-) -> None:
-    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-    answers: list[Sample | NvshareError] = []
-    faults = [ValueError("a fault of pynvml")]
-
-    def ask(_: str) -> Sample:
-        if faults:
-            raise faults.pop()
-        return Sample(memory_used=3)
-
-    worker = Worker(ask, posted.put, [FACTS.uuid])
-    for _ in range(2):
-        worker.question(FACTS.uuid, answers.append)
-        posted.get()()
-    assert isinstance(answers[0], NvshareError)
-    assert answers[1] == Sample(memory_used=3)
-    assert "a fault of pynvml" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
@@ -343,10 +295,12 @@ def test_card_that_may_lend_is_sampled_without_clients_for_other_processes(
 ) -> None:
     script(monkeypatch)
     time = Time()
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Callable[[Sample], None]] = {}
     sampler = Sampler(
-        lambda uuid, answer: answers.update({uuid: answer}), time.clock, time.timer, SECOND)
-    lending = Lending("auto", time.timer)
+        lambda _: Sample(), lambda uuid, _call, answer: answers.update({uuid: answer}),
+        time.clock, time.timer, SECOND)
+    lending = Lending(time.timer)
+    lending.use("auto")
     near, far = (
         GPU(replace(facts, linked=frozenset({other.uuid})), SETTINGS, NO_RESERVE, time.clock,
             time.timer)

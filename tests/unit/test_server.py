@@ -224,7 +224,7 @@ async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path:
     with serving(tmp_path) as site:
         time, manager = Time(), site.server.manager
         gpu = manager.add(FACTS, Sample(memory_used=0), gather=False)
-        Sampler(lambda *_: None, time.clock, time.timer, SECOND).add(gpu)
+        Sampler(lambda _: Sample(), lambda *_: None, time.clock, time.timer, SECOND).add(gpu)
         site.known.set()
         gc.collect()
         gc.disable()
@@ -235,7 +235,10 @@ async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path:
             client.close()
             await until(lambda: not gpu.clients)
             await asyncio.sleep(0)      # the event loop has dropped its last callback
-            left = [one for one in gc.get_objects() if isinstance(one, HookConnection | Client)]
+            left = [
+                one for one in gc.get_objects()
+                if (isinstance(one, HookConnection) and one._server is site.server)
+                or (isinstance(one, Client) and one.gpu is gpu)]
         finally:
             gc.enable()
         assert left == []
