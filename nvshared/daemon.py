@@ -252,7 +252,7 @@ def _manager(
     terms = None if config.state_dir is None else TenantsFile(config.state_dir)
     manager = Manager(derived, monotonic, timer, store, Tenancy(terms, lanes.run), lanes.run)
     safe.follow(manager)
-    ControlGroups(monotonic, timer, lanes.run).follow(manager)
+    ControlGroups(manager, monotonic, timer, lanes.run)
     return manager
 
 

@@ -139,7 +139,6 @@ def _words(error: Exception) -> str:
 def _together(older: Batch, newer: Batch) -> Batch:
     found = {card: dict(used) for card, used in newer.items()}
     for card, used in older.items():
-        into = found.setdefault(card, {})
         for party, usage in used.items():
-            add(into, party, usage)
+            add(found.setdefault(card, {}), party, usage)
     return {card: joined(used, PARTIES) for card, used in found.items()}

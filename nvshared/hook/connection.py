@@ -138,16 +138,17 @@ class HookConnection:
         # Without reference cycles, the memory of ended connections is free at once. Else a garbage
         # collection after many of them holds up the event loop for longer than any client may.
         del self.session
-        if for_good:
-            packets.close(self._socket, self._loop, self._emptied)
-        else:
+        if not for_good:
             packets.leave(self._socket)
             self._server.forget(self)
+            return
 
-    def _emptied(self) -> None:
-        if self._kept:
-            self._server.keeper.forget(self.name)
-        self._server.forget(self)
+        def emptied() -> None:
+            if self._kept:
+                self._server.keeper.forget(self.name)
+            self._server.forget(self)
+
+        packets.close(self._socket, self._loop, emptied)
 
     def _readable(self) -> None:
         if not self._server.rotation.offer(self.peer.account, self._read):

@@ -138,7 +138,13 @@ class Server:
     def forget(self, connection: HookConnection) -> None:
         """Removes a connection that has ended."""
         self._connections.discard(connection)
-        self._release(connection.peer.account, admitted=connection.admitted)
+        self._release(connection.peer.account, connection.admitted)
+
+    def _release(self, account: str, admitted: bool) -> None:
+        if admitted:
+            self._places.give(account)
+        else:
+            self._refused -= 1
 
     def _acceptable(self) -> None:
         """Empties the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
@@ -185,7 +191,7 @@ class Server:
         self._unserved[user] += 1
         self._room -= 1
         if process.who is not None:
-            self._offer(process, process.who)
+            self._offer(process)
 
     def _add_process(
         self, credentials: Credentials, user: Hashable, connected: socket.socket
@@ -225,7 +231,7 @@ class Server:
             self._decline_all(process)
             return
         for path in who.strange:
-            self._puzzles(path, who)
+            self._log_strange(path, who)
         called = partial(self._called, process, who)
         if len(who.name) < peer.COMM_LONGEST:
             called(who.name)
@@ -237,10 +243,11 @@ class Server:
         """Serves the process's connections. `called`: its full name; None: it could not be read."""
         process.who = replace(who, name=called or who.name)
         for _ in range(len(process.unserved)):
-            self._offer(process, process.who)
+            self._offer(process)
 
-    def _offer(self, process: _Process, who: Peer) -> None:
-        self.rotation.offer(who.account, partial(self._serve, process, who))
+    def _offer(self, process: _Process) -> None:
+        assert process.who is not None
+        self.rotation.offer(process.who.account, partial(self._serve, process, process.who))
 
     def _serve(self, process: _Process, who: Peer) -> None:
         """Serves the next connection of a process, in its user's turn."""
@@ -259,12 +266,11 @@ class Server:
             connection = HookConnection(self, connected, who, refusal, name)
         except ProcessLookupError:
             logger.debug("%s: died before it was served", who)
-            self._decline(
-                connected, name, partial(self._release, who.account, admitted=admitted))
+            self._decline(connected, name, partial(self._release, who.account, admitted))
             return
         self._connections.add(connection)
 
-    def _puzzles(self, path: str, who: Peer) -> None:
+    def _log_strange(self, path: str, who: Peer) -> None:
         """Logs an unknown cgroup path once per kind; paths that differ in numbers are one kind."""
         kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
         if kind in self._strange or len(self._strange) >= STRANGE_MOST:
@@ -273,12 +279,6 @@ class Server:
         logger.warning(
             "%s is in the control group %s, which tells no pod, job, container or unit: it counts "
             "as its user's, %s", who, peer.printable(path), who.user)
-
-    def _release(self, account: str, *, admitted: bool) -> None:
-        if admitted:
-            self._places.give(account)
-        else:
-            self._refused -= 1
 
     def _decline_all(self, process: _Process) -> None:
         for connected, name in self._take_unserved(process, len(process.unserved)):

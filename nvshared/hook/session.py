@@ -400,13 +400,13 @@ def _wait(client: Client) -> OrderRecord:
 
 
 def _check_stop(client: Client, record: ReportRecord) -> None:
-    if not client.stopping:
+    if not client.gpu.lost and not client.gpu.scheduler.stopping(client.id):
         raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
 
 
 def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> events.Event:
     """Returns the event for a MOVED, the reply to an order that moves memory."""
-    order = client.unanswered(record.number)
+    order = client.gpu.scheduler.unanswered(client.id, record.number)
     if order is None and client.gpu.lost:       # a lost GPU forgets its open orders
         return events.MemoryChanged(client.id, memory)
     if order is None:

@@ -107,7 +107,7 @@ CARD_GAUGES: Table[GPU] = [
     ("gpu_lent_bytes", "Memory that programs of other GPUs have for what is swapped, or may have",
      lambda gpu: gpu.neighbour.lent),
     ("swap_budget_bytes", "Host memory that programs on the GPU may take for what is swapped",
-     lambda gpu: gpu.host_budget),
+     lambda gpu: gpu.snapshot().host_budget),
     ("swap_used_bytes", "Host memory of this that is taken, or promised",
      lambda gpu: gpu.snapshot().host_budget - gpu.snapshot().host_free),
     ("disk_budget_bytes", "Bytes of the disk that programs on the GPU may have for what is swapped",

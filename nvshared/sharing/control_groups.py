@@ -80,8 +80,12 @@ class _Figures:
 class ControlGroups:
     """The control groups of clients, and the memory that their limits leave."""
 
-    def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
-        """`run`: Lanes.run; its threads read the files of the kernel."""
+    def __init__(self, manager: Manager, clock: Clock, timer: Timer, run: Run) -> None:
+        """Bounds all clients of the cards that the manager adds from now on.
+
+        `run`: Lanes.run; its threads read the files of the kernel.
+        """
+        self._manager = manager
         self._clock = clock
         self._timer = timer
         self._run = run
@@ -100,15 +104,12 @@ class ControlGroups:
         self._looks = False             # a read of all groups is in progress
         self._next = 0                  # earliest time of the next read of all groups
         self._due = False
+        manager.look = self._look_at
+        manager.gpu_new.connect(self._add)
 
-    def follow(self, manager: Manager) -> None:
-        """Bounds all clients of all cards that the manager adds from now on."""
-        manager.look = partial(self._look_at, manager)
-        manager.gpu_new.connect(partial(self._add, manager))
-
-    def _add(self, manager: Manager, gpu: GPU) -> None:
+    def _add(self, gpu: GPU) -> None:
         gpu.client_joins.connect(self._joins)
-        gpu.happens.connect(partial(self._happens, manager))
+        gpu.happens.connect(self._happens)
 
     def _joins(self, client: Client, _memory: Memory) -> None:
         process = self._processes.get(client.peer.pid)
@@ -117,11 +118,11 @@ class ControlGroups:
             client.private = process.private
             self._place(client, process)
 
-    def _happens(self, manager: Manager, now: int, event: Event) -> None:
+    def _happens(self, now: int, event: Event) -> None:
         if now >= self._next and self._processes and not isinstance(event, Joined):
-            self._look(manager)
+            self._look()
 
-    def _look_at(self, manager: Manager, who: Peer, more: int, then: Callable[[], None]) -> bool:
+    def _look_at(self, who: Peer, more: int, then: Callable[[], None]) -> bool:
         """Manager.look: reads the groups of one process, which may have changed, then calls `then`.
 
         False: the figures are fresh, and `then` is not called.
@@ -131,58 +132,57 @@ class ControlGroups:
             return False
         self._run(
             who.account, partial(_read, {who.pid: ()}, self._clock),
-            partial(self._looked_at, manager, who.pid, more, then), PATIENCE)
+            partial(self._looked_at, who.pid, more, then), PATIENCE)
         return True
 
     def _looked_at(
-        self, manager: Manager, pid: int, more: int, then: Callable[[], None],
-        found: _Figures | None,
+        self, pid: int, more: int, then: Callable[[], None], found: _Figures | None
     ) -> None:
         if found is None:               # the next read of all groups includes this process
             self._processes.setdefault(pid, _Process((), 0, self._clock()))
         else:
             self._coming[pid] += more
-            self._take(manager, found)
-            for client in manager.clients_by_pid(pid):
+            self._take(found)
+            for client in self._manager.clients_by_pid(pid):
                 self._place(client, self._processes[pid])
         then()
 
-    def _look(self, manager: Manager) -> None:
+    def _look(self) -> None:
         """Starts a read of the groups of all known processes, unless one is in progress."""
         if self._looks:
             return
         self._looks = True
-        pids = {client.peer.pid for client in manager.clients}
+        pids = {client.peer.pid for client in self._manager.clients}
         lately = self._clock() - SECOND     # a process read since then may not have sent HELLO yet
         self._processes = {
             pid: one for pid, one in self._processes.items() if pid in pids or one.until > lately}
         for pid in self._coming.keys() - self._processes.keys():
             del self._coming[pid]
         groups = {pid: one.groups for pid, one in self._processes.items()}
-        self._run(EVERYTHING, partial(_read, groups, self._clock), partial(self._looked, manager))
+        self._run(EVERYTHING, partial(_read, groups, self._clock), self._looked)
 
-    def _looked(self, manager: Manager, found: _Figures | None) -> None:
+    def _looked(self, found: _Figures | None) -> None:
         self._looks = False
         if found is None:               # the read raised an exception, which has been logged
             return
-        changed = self._take(manager, found)
+        changed = self._take(found)
         if self._limited != self._placed:
             self._placed = self._limited
-            for client in manager.clients:
+            for client in self._manager.clients:
                 if (process := self._processes.get(client.peer.pid)) is not None:
                     self._place(client, process)
-            manager.domains.forget({_name(group) for group in self._limited})
+            self._manager.domains.forget({_name(group) for group in self._limited})
         self._next = self._clock() + max(RECENT, SELDOM * found.took)
         if changed:
-            for gpu in manager.gpus:
+            for gpu in self._manager.gpus:
                 gpu.tell(Tick())
 
-    def _take(self, manager: Manager, found: _Figures) -> bool:
+    def _take(self, found: _Figures) -> bool:
         """Resizes the domains of these groups. True: the capacity of a domain has changed."""
         self._processes.update(found.processes)
         self._limited = (self._limited - found.groups) | found.limits.keys()
         said = Counter(self._coming)
-        for client in manager.clients if found.limits else ():
+        for client in self._manager.clients if found.limits else ():
             said[client.peer.pid] += client.memory.host + client.memory.beyond
         held: Counter[Group] = Counter()    # host bytes of clients, by group with a limit
         for pid, size in (+said).items():
@@ -192,14 +192,16 @@ class ControlGroups:
                 held[group] += min(size, process.private)
         if held and not self._due:
             self._due = True
-            self._timer(max(self._next, self._clock() + EVERY), partial(self._again, manager))
+            self._timer(max(self._next, self._clock() + EVERY), self._again)
         changed = False
         for group, limit in found.limits.items():
             ours = min(limit.used, held[group])
             reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
             capacity = max(0, limit.free + ours - reserve)
-            changed |= manager.domains.resize(
-                _name(group), capacity, _words(limit), whole=group in self._ours)
+            words = ("what leaves the card must fit into host memory, and "
+                     f"{printable(str(limit.file))} is {sized(limit.size)}")
+            changed |= self._manager.domains.resize(
+                _name(group), capacity, words, whole=group in self._ours)
         return changed
 
     def _place(self, client: Client, process: _Process) -> None:
@@ -208,9 +210,9 @@ class ControlGroups:
             client.domains = names
             client.gpu.scheduler.belongs(client.id, names)
 
-    def _again(self, manager: Manager) -> None:
+    def _again(self) -> None:
         self._due = False
-        self._look(manager)
+        self._look()
 
 
 def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
@@ -233,8 +235,3 @@ def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
 
 def _name(group: Group) -> str:
     return str(group.folder)
-
-
-def _words(limit: Limit) -> str:
-    return ("what leaves the card must fit into host memory, and "
-            f"{printable(str(limit.file))} is {sized(limit.size)}")

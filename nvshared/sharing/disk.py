@@ -62,31 +62,22 @@ class Disk:
         """`run`: Lanes.run, because system calls on the disk may hang."""
         self.fault = ""                 # why the configured directory is unusable; "": no fault
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
+        self.shared = DiskBudget(0)     # used by the schedulers of all cards
         self.budget = Budget(
-            DiskBudget(0), clock, timer, events.DiskChanged,
+            self.shared, clock, timer, events.DiskChanged,
             lambda gpu: gpu.scheduler.disk_promisable)
+        # The directory and its budget in bytes; None: the disk is not used.
+        self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run
-        self._setting: tuple[Path, int] | None = None
         self._files: set[File] = set()
         self._looks = False             # a test of the directory runs or is scheduled
         self._watches = False           # a check of the files runs or is scheduled
 
-    @property
-    def shared(self) -> DiskBudget:
-        """The budget that the schedulers of all cards share."""
-        assert isinstance(self.budget.shared, DiskBudget)
-        return self.budget.shared
-
-    @property
-    def setting(self) -> tuple[Path, int] | None:
-        """The directory and its budget in bytes; None: the disk is not used."""
-        return self._setting
-
     def use(self, setting: tuple[Path, int] | None) -> None:
         """Applies a new value of the setting `disk`. Existing files stay."""
-        if setting == self._setting:
+        if setting == self.setting:
             return
-        self._setting, self.fault = setting, ""
+        self.setting, self.fault = setting, ""
         # At once, so that bytes in the files of reconnecting clients count from the daemon's start.
         self.budget.resize(0 if setting is None else setting[1])
         self._look()
@@ -102,7 +93,7 @@ class Disk:
              ) -> None:
         """Makes a file for a client and passes it to `answer`; None if it cannot be made."""
         left = Counter(file.peer.account for file in self._files if not file.connected)
-        if self._setting is None or left[who.account] >= LEFT_MOST:
+        if self.setting is None or left[who.account] >= LEFT_MOST:
             answer(None)
             return
 
@@ -117,7 +108,7 @@ class Disk:
                 self._timer(self._clock() + APART, self._watch)
             answer(file)
 
-        self._run(self, partial(_opened, self._setting[0]), opened, PATIENCE)
+        self._run(self, partial(_opened, self.setting[0]), opened, PATIENCE)
 
     def leave(self, file: File) -> None:
         """Notes that the client has disconnected; its process may still use the file."""
@@ -129,7 +120,9 @@ class Disk:
 
     def _watch(self) -> None:
         # One lane, and the next check only after this one: a disk that hangs blocks one thread.
-        self._run((self, "files"), partial(_measured, [*self._files]), self._measured, None)
+        files = [*self._files]
+        self._run((self, "files"), lambda: [(file, _measure(file)) for file in files],
+                  self._measured, None)
 
     def _measured(self, sizes: list[tuple[File, int | None]] | None) -> None:
         for file, size in sizes or ():
@@ -142,16 +135,16 @@ class Disk:
             self._timer(self._clock() + APART, self._watch)
 
     def _look(self) -> None:
-        if self._setting is None:
+        if self.setting is None:
             self._looks = False
             return
         self._looks = True
-        self._run(self, partial(disk.fault, *self._setting),
-                  partial(self._found, self._setting), PATIENCE)
+        self._run(self, partial(disk.fault, *self.setting),
+                  partial(self._found, self.setting), PATIENCE)
 
     def _found(self, looked_at: tuple[Path, int], fault: str | None) -> None:
         self._looks = False
-        if looked_at != self._setting:
+        if looked_at != self.setting:
             return
         before = self.fault
         self.fault = f"{looked_at[0]} does not answer" if fault is None else fault
@@ -173,15 +166,11 @@ def _opened(directory: Path) -> int | None:
         return None
 
 
-def _measured(files: list[File]) -> list[tuple[File, int | None]]:
-    """Returns the size of each file in bytes; None: its process has ended, the file is closed.
-
-    Truncates files beyond `largest` to 0. May block while the file system frees disk blocks.
-    """
-    return [(file, _measure(file)) for file in files]
-
-
 def _measure(file: File) -> int | None:
+    """Returns the size of a file in bytes; None: its process has ended, the file is closed.
+
+    Truncates a file beyond `largest` to 0. May block while the file system frees disk blocks.
+    """
     if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
         os.close(file.descriptor)
         return None

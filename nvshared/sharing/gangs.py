@@ -38,7 +38,7 @@ all its cards but is not resident on all within its `patience` gives up the card
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count, groupby
@@ -297,7 +297,7 @@ class Gangs:
             self._put(gang, members)
             return
         claiming = Standing.CLAIMS
-        for _, mine in _by_card(members):
+        for mine in _by_card(members):
             heavy = [one for one in mine if not members[one].light]
             self._put(gang, heavy, claiming)
             if not all(members[one].ready for one in heavy):
@@ -436,7 +436,7 @@ def _able(member: Member) -> bool:
 
 def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
     """Returns members that fit on their card only singly, the bytes needed, and those available."""
-    for _, mine in _by_card(members):
+    for mine in _by_card(members):
         needed = sum(members[one].takes for one in mine)
         room = members[mine[0]].alone
         if needed > room and not any(members[one].crowded for one in mine):
@@ -449,11 +449,10 @@ def _latest(members: Members) -> int:
     return max(member.stop_after for member in members.values())
 
 
-def _by_card(members: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
-    """Yields cards in the order in which they are claimed, with their members."""
+def _by_card(members: Iterable[Client]) -> list[list[Client]]:
+    """Returns the members of each card, in the order in which cards are claimed."""
     in_order = sorted(members, key=_place)
-    for index, mine in groupby(in_order, key=lambda one: one.gpu.facts.index):
-        yield index, [*mine]
+    return [[*mine] for _, mine in groupby(in_order, key=lambda one: one.gpu.facts.index)]
 
 
 def _place(client: Client) -> tuple[int, int]:

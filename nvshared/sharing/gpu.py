@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
@@ -192,15 +193,6 @@ class Client:
     def memory(self) -> events.Memory:
         """The memory that the hook reported last."""
         return self.gpu.scheduler.memory(self.id)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the hook has not answered a STOP yet."""
-        return bool(self.gpu.lost) or self.gpu.scheduler.stopping(self.id)
-
-    def unanswered(self, number: int) -> actions.MoveOrder | None:
-        """The order with this number if the hook has not answered it yet, else None."""
-        return self.gpu.scheduler.unanswered(self.id, number)
 
     @property
     def view(self) -> ClientView:
@@ -542,10 +534,6 @@ class GPU:
         if settings != self.settings:
             self.tell(events.SettingsChanged(settings))
 
-    def rests(self, client: Client) -> bool:
-        """Whether a client has no turn and no unanswered order."""
-        return self.scheduler.rests(client.id)
-
     def expect_context(self, client: Client) -> None:
         """Reserves memory for a client's context, which is created or restored on the card."""
         self.capacity.joined(client.id, client.peer.account)
@@ -555,11 +543,6 @@ class GPU:
         """Passes the capacity to the scheduler if it has changed."""
         if self.capacity.bytes != self.settings.capacity:
             self.tell(events.CapacityChanged(self.capacity.bytes))
-
-    @property
-    def host_budget(self) -> int:
-        """Bytes of host memory that the clients of this card may use."""
-        return self.snapshot().host_budget
 
     def preempt(self) -> None:
         """Ends the current turns now if other clients wait. Raises GPULost."""
@@ -631,24 +614,16 @@ class GPU:
         self.decisions.add(self._clock() - now)
         self._news = self._news or bool(decided)
         for action in decided:
-            if isinstance(action, actions.Order):
-                self._send(action)
+            if isinstance(action, actions.Order) and action.client in self.clients:
+                self.clients[action.client].link.order(action)
         self.happened.emit(now, event)
         for action in decided:
             self.decided.emit(now, action)
             if isinstance(action, actions.Report):
                 self._report(action)
-            elif isinstance(action, actions.Limits) and action.why:
-                self._refuse(action)
-
-    def _send(self, order: actions.Order) -> None:
-        client = self.clients.get(order.client)
-        if client is not None:
-            client.link.order(order)
-
-    def _refuse(self, answer: actions.Limits) -> None:
-        if (client := self.clients.get(answer.client)) is not None:
-            self.client_refused.emit(client, answer.why)
+            elif (isinstance(action, actions.Limits) and action.why
+                    and action.client in self.clients):
+                self.client_refused.emit(self.clients[action.client], action.why)
 
     def _report(self, report: actions.Report) -> None:
         client = self.clients.get(report.client)
@@ -674,11 +649,7 @@ class GPU:
             self._disarm = None
         deadline = self.scheduler.deadline()
         if deadline is not None:
-            self._disarm = self._timer(deadline, self._tick)
-
-    def _tick(self) -> None:
-        self._disarm = None
-        self.tell(events.Tick())
+            self._disarm = self._timer(deadline, partial(self.tell, events.Tick()))
 
     def _properties(self) -> dict[str, object]:
         return {

@@ -427,7 +427,7 @@ async def _leaves(client: Client, *, ahead: bool) -> None:
                 if ahead and client.view.waiting is not None:
                     raise NvshareError("it wants to use the GPU")
                 memory = client.memory
-                if not memory.resident + memory.borrowed and client.gpu.rests(client):
+                if not memory.resident + memory.borrowed and client.gpu.scheduler.rests(client.id):
                     return
                 await asyncio.sleep(LOOK)
     except TimeoutError:

@@ -133,8 +133,14 @@ class Tenancy:
         Raises InvalidArgs. The terms apply at once. The future is done when they are on the disk,
         and raises NotKept if they were not written.
         """
-        source = _source(name, terms)
-        new = _checked(name, {term: value for term, value in terms.items() if term != "source"})
+        asked = dict(terms)
+        source = str(asked.pop("source", ""))
+        if source not in ("", *TERM_SOURCES):
+            raise InvalidArgs(
+                f"the source of the terms of {name} cannot be {source!r}",
+                f"there are {', '.join(TERM_SOURCES)}",
+            )
+        new = _checked(name, asked)
         name = self._named(name)
         if name.startswith(f"{Kind.POD}:") and "/" in name:
             raise InvalidArgs(
@@ -209,11 +215,8 @@ class Tenancy:
         """Returns the terms in force for all programs of a tenant together."""
         settings: dict[str, Any] = {}
         for one in self._found(name):
-            settings.setdefault(one.term.replace("-", "_"), one.value)
-        if "priority" in settings:
-            settings["priority"] = Priority(settings["priority"])
-        if "suspended" in settings:
-            settings["suspended"] = bool(settings["suspended"])
+            read = {"priority": Priority, "suspended": bool}.get(one.term, int)
+            settings.setdefault(one.term.replace("-", "_"), read(one.value))
         if settings and self._pods.get(name) is not None:
             settings["shown"] = self._shown(name)
         return TenantTerms(**settings)
@@ -305,17 +308,6 @@ class Tenancy:
     def _shown(self, name: str) -> str:
         """Returns the displayed name: pod:NAMESPACE/NAME for a known pod, else the tenant."""
         return f"{Kind.POD}:{self._pods[name]}" if name in self._pods else name
-
-
-def _source(name: str, terms: Mapping[str, object]) -> str:
-    """Returns the source of the terms; "": by hand. Raises InvalidArgs."""
-    source = terms.get("source", "")
-    if source not in ("", *TERM_SOURCES):
-        raise InvalidArgs(
-            f"the source of the terms of {name} cannot be {source!r}",
-            f"there are {', '.join(TERM_SOURCES)}",
-        )
-    return str(source)
 
 
 def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:

@@ -168,7 +168,7 @@ class Unshared:
         if (await self.call(pid, partial(room, pid)) or 0) < size:
             return "the host has too little free memory for its memory on the GPU"
         taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
-        if taken + size > gpu.host_budget:
+        if taken + size > gpu.snapshot().host_budget:
             return "the host budget has too little left for its memory on the GPU"
         answer = await self.ask(one.peer, pid, "state")
         if answer.state != "running":

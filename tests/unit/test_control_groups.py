@@ -35,7 +35,7 @@ class Machine:
         (folder / "cgroup").write_text("0::/all/daemon\n")
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
-        ControlGroups(self.time.clock, self.time.timer, here).follow(self.manager)
+        ControlGroups(self.manager, self.time.clock, self.time.timer, here)
         limited = Limited(logging.getLogger("nvshared.test"), self.time.clock, self.time.timer)
         for facts in (OTHER, FACTS):
             gpu = self.manager.add(facts, Sample(memory_used=0), gather=False)

@@ -387,8 +387,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens() -> No
         machine.freeze(rank)            # what they answer is said here
     machine.advance(2 * SECOND)
     first, second = map(machine.client, one.ranks)
-    assert first.stopping
-    assert second.stopping
+    assert all(one.gpu.scheduler.stopping(one.id) for one in (first, second))
     first.gpu.tell(Reopened(first.id, first.memory))
     second.gpu.tell(Stopped(second.id, second.memory, True, 0, 0))
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2

@@ -61,7 +61,7 @@ class Site:
     @property
     def whole(self) -> int:
         """What all cards may take."""
-        return sum(gpu.host_budget for gpu in self.manager.gpus)
+        return sum(gpu.snapshot().host_budget for gpu in self.manager.gpus)
 
 
 @pytest.fixture(params=[1, 2])
