@@ -65,9 +65,9 @@ WEAK bool inflight_clear(struct client *client) { return false; }
 
 WEAK bool capture_forbid(bool whatever) { return true; }
 WEAK void capture_allow(void) {}
-WEAK bool capture_alone(void) { return false; }
+WEAK bool capture_without_work(void) { return false; }
 WEAK bool capture_going_on(void) { return false; }
 WEAK uint64_t capture_oldest(void) { return 0; }
 WEAK void captures_end_abandoned(void) {}
 WEAK uint64_t streams_moment(void) { return 0; }
-WEAK CUresult streams_look(CUcontext context, uint64_t moment) { return CUDA_SUCCESS; }
+WEAK CUresult streams_query(CUcontext context, uint64_t moment) { return CUDA_SUCCESS; }

@@ -83,19 +83,19 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
 
 /* Removed before the driver's call: right after it another thread may have created a new stream
  * with the same handle. */
-#define DESTROY(name)                                                              \
-    EXPORT CUresult name(CUstream stream)                                          \
-    {                                                                              \
-        struct capture *capture = stream == NULL ? NULL : capture_take(stream, NULL);      \
-        struct listed_stream *listed = streams_leave(stream);                      \
-        stream_ends();                                                             \
-        CUresult result = REAL(name)(stream);                                      \
-        streams_left(listed);                                                      \
-        if (capture != NULL && result != CUDA_SUCCESS)                             \
-            capture_add(capture);                                                          \
-        else                                                                       \
-            capture_over(capture);                                                          \
-        return result;                                                             \
+#define DESTROY(name)                                                                 \
+    EXPORT CUresult name(CUstream stream)                                             \
+    {                                                                                 \
+        struct capture *capture = stream == NULL ? NULL : capture_take(stream, NULL); \
+        struct listed_stream *listed = streams_destroying(stream);                    \
+        stream_ends();                                                                \
+        CUresult result = REAL(name)(stream);                                         \
+        streams_destroyed(listed);                                                    \
+        if (capture != NULL && result != CUDA_SUCCESS)                                \
+            capture_add(capture);                                                     \
+        else                                                                          \
+            capture_over(capture);                                                    \
+        return result;                                                                \
     }
 
 DESTROY(cuStreamDestroy)

@@ -50,7 +50,7 @@ static struct reference *references;               /* protected by contexts_lock
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
-static void refer(const void *context, CUdevice device)
+static void add_reference(const void *context, CUdevice device)
 {
     struct reference *reference = malloc(sizeof *reference);
     if (reference == NULL)
@@ -61,7 +61,7 @@ static void refer(const void *context, CUdevice device)
 }
 
 /* Returns the device, or -1 if there is no such reference. */
-static CUdevice drop(const void *context)
+static CUdevice remove_reference(const void *context)
 {
     CUdevice device = -1;
     LOCKED(contexts_lock);
@@ -112,40 +112,40 @@ static void retained(CUdevice device, CUcontext context)
 }
 
 /* A release of a primary context, or a reset, which releases all references. */
-struct parting {
+struct release {
     struct primary *primary;
     CUcontext last;                  /* ends with this release; no retain until then */
     bool counted;
 };
 
-static struct parting parting_begins(CUdevice device, bool all)
+static struct release release_begins(CUdevice device, bool all)
 {
     struct primary *one = primary_of(device);
-    struct parting parting = { one, NULL, false };
+    struct release release = { one, NULL, false };
     if (one == NULL)
-        return parting;
+        return release;
     UNCANCELLED;
     LOCKED(contexts_lock);
     while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
         pthread_cond_wait(&contexts_changed, &contexts_lock);
     if (all || one->retained == 1)
-        parting.last = one->context;
-    one->ending = parting.last != NULL;
-    parting.counted = !all && one->retained > 0;
-    one->retained -= parting.counted;
-    return parting;
+        release.last = one->context;
+    one->ending = release.last != NULL;
+    release.counted = !all && one->retained > 0;
+    one->retained -= release.counted;
+    return release;
 }
 
 /* Called after the driver's call, with its result. `kept`: the call drops no references. */
-static void parting_over(const struct parting *parting, CUresult result, bool kept)
+static void release_ends(const struct release *release, CUresult result, bool kept)
 {
-    struct primary *one = parting->primary;
+    struct primary *one = release->primary;
     if (one == NULL)
         return;
     LOCKED(contexts_lock);
-    if (parting->counted && result != CUDA_SUCCESS)
+    if (release->counted && result != CUDA_SUCCESS)
         one->retained++;
-    if (parting->last != NULL) {
+    if (release->last != NULL) {
         one->ending = false;
         if (result == CUDA_SUCCESS && !kept)
             *one = (struct primary){ .retaining = one->retaining };
@@ -153,7 +153,7 @@ static void parting_over(const struct parting *parting, CUresult result, bool ke
     }
 }
 
-static void ends(CUcontext context)
+static void end_context(CUcontext context)
 {
     if (context == NULL)
         return;
@@ -164,13 +164,13 @@ static void ends(CUcontext context)
 
 /* If other clients fill the card, a context finds no memory: the call is repeated while the daemon
  * makes room, which takes as long as a hand-over. */
-#define WITH_PATIENCE(result, device, call)                                        \
-    CUresult result = call;                                                        \
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                      \
-        BLOCKED;                                                                   \
-        unsigned tries = 0;                                                        \
+#define WITH_PATIENCE(result, device, call)                                                 \
+    CUresult result = call;                                                                 \
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                               \
+        BLOCKED;                                                                            \
+        unsigned tries = 0;                                                                 \
         while (result == CUDA_ERROR_OUT_OF_MEMORY && client_awaits_context(device, &tries)) \
-            result = call;                                                         \
+            result = call;                                                                  \
     }
 
 #define CREATE(name, parameters, arguments)                                        \
@@ -236,7 +236,7 @@ static bool is_primary(CUcontext context)
     EXPORT CUresult name(CUcontext context)                                        \
     {                                                                              \
         if (!is_primary(context))                                                  \
-            ends(context);                                                         \
+            end_context(context);                                                  \
         return REAL(name)(context);                                                \
     }
 
@@ -247,14 +247,14 @@ EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
 {
     CUresult result = REAL(cuCtxAttach)(context, flags);
     if (result == CUDA_SUCCESS)
-        refer(*context, 0);
+        add_reference(*context, 0);
     return result;
 }
 
 EXPORT CUresult cuCtxDetach(CUcontext context)
 {
-    if (drop(context) < 0 && !is_primary(context))
-        ends(context);
+    if (remove_reference(context) < 0 && !is_primary(context))
+        end_context(context);
     return REAL(cuCtxDetach)(context);
 }
 
@@ -306,21 +306,21 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return result;
 }
 
-#define LET_GO(name, all, kept)                                                    \
+#define RELEASE(name, all, kept)                                                   \
     EXPORT CUresult name(CUdevice device)                                          \
     {                                                                              \
-        struct parting parting = parting_begins(device, all);                      \
-        ends(parting.last);                                                        \
+        struct release release = release_begins(device, all);                      \
+        end_context(release.last);                                                 \
         CUresult result = REAL(name)(device);                                      \
-        parting_over(&parting, result, kept);                                      \
+        release_ends(&release, result, kept);                                      \
         return result;                                                             \
     }
 
-LET_GO(cuDevicePrimaryCtxRelease, false, false)
-LET_GO(cuDevicePrimaryCtxRelease_v2, false, false)
+RELEASE(cuDevicePrimaryCtxRelease, false, false)
+RELEASE(cuDevicePrimaryCtxRelease_v2, false, false)
 /* The first version drops all references; with the second they remain, to an empty context. */
-LET_GO(cuDevicePrimaryCtxReset, true, false)
-LET_GO(cuDevicePrimaryCtxReset_v2, true, true)
+RELEASE(cuDevicePrimaryCtxReset, true, false)
+RELEASE(cuDevicePrimaryCtxReset_v2, true, true)
 
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned int flags)
@@ -329,7 +329,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
     retaining(device);
     CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
     if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL) {
-        refer(*green, device);
+        add_reference(*green, device);
         if (REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
             contexts_add(context, device, primary);
     }
@@ -343,15 +343,15 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
 
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    CUdevice device = drop(green);
+    CUdevice device = remove_reference(green);
     CUcontext context;
     if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
-        ends(context);               /* its work cannot be queried any more */
-    struct parting parting = parting_begins(device, false);
-    ends(parting.last);
+        end_context(context);               /* its work cannot be queried any more */
+    struct release release = release_begins(device, false);
+    end_context(release.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result != CUDA_SUCCESS && device >= 0)
-        refer(green, device);
-    parting_over(&parting, result, false);
+        add_reference(green, device);
+    release_ends(&release, result, false);
     return result;
 }

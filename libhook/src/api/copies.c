@@ -101,13 +101,13 @@ static bool has_stream(CUstream stream)
     return stream != NULL && stream != CU_STREAM_LEGACY;
 }
 
-/* Whether a batch contains such a copy. If so, apart_copy_lines() or apart_copy_operations() submits
- * its copies one after the other, which the driver's rules allow. */
+/* Whether a batch contains such a copy. If so, apart_copy_lines() or apart_copy_operations()
+ * submits its copies one after the other, which the driver's rules allow. */
 static bool apart_lines(const struct apart_batch *batch)
 {
     bool apart = false;
-    if (!memory_never_apart() && has_stream(batch->stream) && batch->to != NULL && batch->from != NULL
-        && batch->sizes != NULL && batch->attributes != NULL && batch->indices != NULL
+    if (!memory_never_apart() && has_stream(batch->stream) && batch->to != NULL
+        && batch->from != NULL && batch->sizes != NULL && batch->attributes != NULL && batch->indices != NULL
         && batch->attribute_count > 0 && batch->attribute_count <= batch->count
         && batch->indices[0] == 0)
         for (size_t i = 0; i < batch->count; i++) {
@@ -206,60 +206,60 @@ static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *oper
 /* Passes the gate and records the load on the bus and its direction (bus_sharing.h). `waits`: the
  * call returns when all bytes have been copied. Between memory of two cards without peer access
  * (`apart`: peers.c) another call copies `instead`. */
-#define COPYING_APART(name, way, loads, waits, parameters, arguments, apart, instead) \
-    EXPORT CUresult name parameters                                                  \
-    {                                                                                \
-        CUcontext to_context, from_context;                                          \
-        CUDA_MEMCPY3D_PEER shape;                                                    \
-        (void)to_context, (void)from_context, (void)shape;                           \
-        gate_enter(GATE_NO_STREAM);                                                  \
-        BUS_COPY_BEGINS(copied, way, loads, waits);                                  \
-        CUresult result = (apart) ? (instead) : REAL(name) arguments;                \
-        BUS_COPY_ENDS(copied);                                                       \
-        gate_leave();                                                                \
-        return result;                                                               \
+#define COPYING_APART(name, direction, loads, waits, parameters, arguments, apart, instead) \
+    EXPORT CUresult name parameters                                                         \
+    {                                                                                       \
+        CUcontext to_context, from_context;                                                 \
+        CUDA_MEMCPY3D_PEER shape;                                                           \
+        (void)to_context, (void)from_context, (void)shape;                                  \
+        gate_enter(GATE_NO_STREAM);                                                         \
+        BUS_COPY_BEGINS(copied, direction, loads, waits);                                   \
+        CUresult result = (apart) ? (instead) : REAL(name) arguments;                       \
+        BUS_COPY_ENDS(copied);                                                              \
+        gate_leave();                                                                       \
+        return result;                                                                      \
     }
-#define COPYING(name, way, loads, waits, parameters, arguments)                      \
-    COPYING_APART(name, way, loads, waits, parameters, arguments, false, CUDA_SUCCESS)
-#define COPYING_PTSZ(name, way, loads, parameters, arguments)                        \
-    COPYING(name, way, loads, false, parameters, arguments)                          \
-    COPYING(name##_ptsz, way, loads, false, parameters, arguments)
-#define COPYING_PTDS(name, way, loads, parameters, arguments)                        \
-    COPYING(name, way, loads, true, parameters, arguments)                           \
-    COPYING(name##_ptds, way, loads, true, parameters, arguments)
+#define COPYING(name, direction, loads, waits, parameters, arguments)              \
+    COPYING_APART(name, direction, loads, waits, parameters, arguments, false, CUDA_SUCCESS)
+#define COPYING_PTSZ(name, direction, loads, parameters, arguments)                \
+    COPYING(name, direction, loads, false, parameters, arguments)                  \
+    COPYING(name##_ptsz, direction, loads, false, parameters, arguments)
+#define COPYING_PTDS(name, direction, loads, parameters, arguments)                \
+    COPYING(name, direction, loads, true, parameters, arguments)                   \
+    COPYING(name##_ptds, direction, loads, true, parameters, arguments)
 #define LINE_APART memory_apart(to, from, &to_context, &from_context)
-#define BETWEEN(name, peer, way, loads)                                              \
-    COPYING_APART(name, way, loads, true,                                            \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),         \
+#define BETWEEN(name, peer, direction, loads)                                      \
+    COPYING_APART(name, direction, loads, true,                                    \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),       \
         LINE_APART, REAL(peer)(to, to_context, from, from_context, bytes))
-#define BETWEEN_ASYNC(name, peer, way, loads)                                        \
-    COPYING_APART(name, way, loads, false,                                           \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),           \
-        (to, from, bytes, stream),                                                   \
+#define BETWEEN_ASYNC(name, peer, direction, loads)                                \
+    COPYING_APART(name, direction, loads, false,                                   \
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),         \
+        (to, from, bytes, stream),                                                 \
         LINE_APART, REAL(peer)(to, to_context, from, from_context, bytes, stream))
-#define BETWEEN_PTDS(name, way, loads)                                               \
-    BETWEEN(name, cuMemcpyPeer, way, loads)                                          \
-    BETWEEN(name##_ptds, cuMemcpyPeer_ptds, way, loads)
-#define BETWEEN_PTSZ(name, way, loads)                                               \
-    BETWEEN_ASYNC(name, cuMemcpyPeerAsync, way, loads)                               \
-    BETWEEN_ASYNC(name##_ptsz, cuMemcpyPeerAsync_ptsz, way, loads)
+#define BETWEEN_PTDS(name, direction, loads)                                       \
+    BETWEEN(name, cuMemcpyPeer, direction, loads)                                  \
+    BETWEEN(name##_ptds, cuMemcpyPeer_ptds, direction, loads)
+#define BETWEEN_PTSZ(name, direction, loads)                                       \
+    BETWEEN_ASYNC(name, cuMemcpyPeerAsync, direction, loads)                       \
+    BETWEEN_ASYNC(name##_ptsz, cuMemcpyPeerAsync_ptsz, direction, loads)
 
-#define SHAPE_PTDS(name, kind, way, loads, parameters, arguments)                    \
-    COPYING_APART(name, way, loads, true, parameters, arguments,                     \
-        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer)(&shape))                    \
-    COPYING_APART(name##_ptds, way, loads, true, parameters, arguments,              \
+#define SHAPE_PTDS(name, kind, direction, loads, parameters, arguments)            \
+    COPYING_APART(name, direction, loads, true, parameters, arguments,             \
+        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer)(&shape))                  \
+    COPYING_APART(name##_ptds, direction, loads, true, parameters, arguments,      \
         apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer_ptds)(&shape))
-#define SHAPE_PTSZ(name, kind, way, loads, parameters, arguments)                    \
-    COPYING_APART(name, way, loads, false, parameters, arguments,                    \
-        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync)(&shape, stream))       \
-    COPYING_APART(name##_ptsz, way, loads, false, parameters, arguments,             \
+#define SHAPE_PTSZ(name, kind, direction, loads, parameters, arguments)            \
+    COPYING_APART(name, direction, loads, false, parameters, arguments,            \
+        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync)(&shape, stream))     \
+    COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
         apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, stream))
 
 /* The names of batch functions do not say which stream NULL means. */
-#define MANY_PTSZ(name, way, loads, parameters, arguments, apart, instead)           \
-    COPYING_APART(name, way, loads, false, parameters, arguments,                    \
-        apart(stream), instead(stream))                                              \
-    COPYING_APART(name##_ptsz, way, loads, false, parameters, arguments,             \
+#define MANY_PTSZ(name, direction, loads, parameters, arguments, apart, instead)   \
+    COPYING_APART(name, direction, loads, false, parameters, arguments,            \
+        apart(stream), instead(stream))                                            \
+    COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
         apart(PER_THREAD(stream)), instead(PER_THREAD(stream)))
 
 /* Memory that the driver does not know is host memory. */
@@ -275,32 +275,33 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
 
 /* The direction of a copy. If a memory type does not determine it, the driver is queried about the
  * address. */
-static enum bus_way copies_way(CUmemorytype from_type, CUdeviceptr from, CUmemorytype to_type,
-                               CUdeviceptr to)
+static enum bus_direction direction_between(CUmemorytype from_type, CUdeviceptr from,
+                                            CUmemorytype to_type, CUdeviceptr to)
 {
     bool from_host = on_host(from_type, from), to_host = on_host(to_type, to);
     return from_host == to_host ? BUS_NONE : from_host ? BUS_IN : BUS_OUT;
 }
 
-static enum bus_way way_of(CUdeviceptr to, CUdeviceptr from)
+static enum bus_direction direction_of(CUdeviceptr to, CUdeviceptr from)
 {
-    return copies_way(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
+    return direction_between(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
 }
 
-#define WAY_OF(copy)                                                        \
-    copies_way((copy)->srcMemoryType, (copy)->srcDevice, (copy)->dstMemoryType, (copy)->dstDevice)
+#define DIRECTION_OF(copy)                                                             \
+    direction_between((copy)->srcMemoryType, (copy)->srcDevice, (copy)->dstMemoryType, \
+                      (copy)->dstDevice)
 #define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
 #define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
 
 /* All copies are assumed to go in the direction of the first. */
-static enum bus_way way_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
+static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 {
-    return to == NULL || from == NULL ? BUS_NONE : way_of(to[0], from[0]);
+    return to == NULL || from == NULL ? BUS_NONE : direction_of(to[0], from[0]);
 }
 
 /* Synchronous copies. */
 
-BETWEEN_PTDS(cuMemcpy, way_of(to, from), bytes)
+BETWEEN_PTDS(cuMemcpy, direction_of(to, from), bytes)
 COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes),
     (to, from, bytes))
@@ -314,14 +315,16 @@ COPYING_PTDS(cuMemcpyHtoA_v2, BUS_IN, bytes,
 COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes),
     (to, from, from_offset, bytes))
-SHAPE_PTDS(cuMemcpy2D_v2, 2d, WAY_OF(copy), BYTES_2D(copy), (const CUDA_MEMCPY2D *copy), (copy))
-SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
+SHAPE_PTDS(cuMemcpy2D_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
     (const CUDA_MEMCPY2D *copy), (copy))
-SHAPE_PTDS(cuMemcpy3D_v2, 3d, WAY_OF(copy), BYTES_3D(copy), (const CUDA_MEMCPY3D *copy), (copy))
+SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
+    (const CUDA_MEMCPY2D *copy), (copy))
+SHAPE_PTDS(cuMemcpy3D_v2, 3d, DIRECTION_OF(copy), BYTES_3D(copy),
+    (const CUDA_MEMCPY3D *copy), (copy))
 
 /* Copies in a stream. */
 
-BETWEEN_PTSZ(cuMemcpyAsync, way_of(to, from), bytes)
+BETWEEN_PTSZ(cuMemcpyAsync, direction_of(to, from), bytes)
 COPYING_PTSZ(cuMemcpyHtoDAsync_v2, BUS_IN, bytes,
     (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
     (to, from, bytes, stream))
@@ -335,18 +338,18 @@ COPYING_PTSZ(cuMemcpyHtoAAsync_v2, BUS_IN, bytes,
 COPYING_PTSZ(cuMemcpyAtoHAsync_v2, BUS_OUT, bytes,
     (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
     (to, from, from_offset, bytes, stream))
-SHAPE_PTSZ(cuMemcpy2DAsync_v2, 2d, WAY_OF(copy), BYTES_2D(copy),
+SHAPE_PTSZ(cuMemcpy2DAsync_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
     (const CUDA_MEMCPY2D *copy, CUstream stream),
     (copy, stream))
-SHAPE_PTSZ(cuMemcpy3DAsync_v2, 3d, WAY_OF(copy), BYTES_3D(copy),
+SHAPE_PTSZ(cuMemcpy3DAsync_v2, 3d, DIRECTION_OF(copy), BYTES_3D(copy),
     (const CUDA_MEMCPY3D *copy, CUstream stream),
     (copy, stream))
 
-#define LINE(stream)                                                                  \
+#define LINE(stream)                                                               \
     (&(struct apart_batch){ &to, &from, &bytes, 1, attributes, &(size_t){ 0 }, 1, stream })
 #define LINE_IS_APART(stream) apart_lines(LINE(stream))
 #define COPY_LINE(stream) apart_copy_lines(LINE(stream), NULL)
-MANY_PTSZ(cuMemcpyWithAttributesAsync, way_of(to, from), bytes,
+MANY_PTSZ(cuMemcpyWithAttributesAsync, direction_of(to, from), bytes,
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
      CUstream stream),
     (to, from, bytes, attributes, stream), LINE_IS_APART, COPY_LINE)
@@ -358,8 +361,8 @@ MANY_PTSZ(cuMemcpy3DWithAttributesAsync, BUS_NONE, 0,
 
 /* Batches of copies. */
 
-#define LINES(stream)                                                                 \
-    (&(struct apart_batch){ to, from, sizes, count, attributes, attribute_indices,    \
+#define LINES(stream)                                                              \
+    (&(struct apart_batch){ to, from, sizes, count, attributes, attribute_indices, \
                             attribute_count, stream })
 #define LINES_ARE_APART(stream) apart_lines(LINES(stream))
 #define COPY_LINES(stream) apart_copy_lines(LINES(stream), failed)
@@ -368,13 +371,13 @@ MANY_PTSZ(cuMemcpy3DWithAttributesAsync, BUS_NONE, 0,
 #define COPY_OPERATIONS(stream) apart_copy_operations(count, operations, failed, stream)
 #define COPY_OPERATIONS_V2(stream) apart_copy_operations(count, operations, NULL, stream)
 
-MANY_PTSZ(cuMemcpyBatchAsync, way_of_first(to, from), bus_sharing_sum(sizes, count),
+MANY_PTSZ(cuMemcpyBatchAsync, direction_of_first(to, from), bus_sharing_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      size_t *failed, CUstream stream),
     (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream),
     LINES_ARE_APART, COPY_LINES)
-MANY_PTSZ(cuMemcpyBatchAsync_v2, way_of_first(to, from), bus_sharing_sum(sizes, count),
+MANY_PTSZ(cuMemcpyBatchAsync_v2, direction_of_first(to, from), bus_sharing_sum(sizes, count),
     (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
      CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
      CUstream stream),

@@ -211,9 +211,9 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAcce
 }
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment,
-                                    CUdeviceptr wish, unsigned long long flags)
+                                    CUdeviceptr hint, unsigned long long flags)
 {
-    CUresult result = REAL(cuMemAddressReserve)(address, size, alignment, wish, flags);
+    CUresult result = REAL(cuMemAddressReserve)(address, size, alignment, hint, flags);
     if (result == CUDA_SUCCESS)
         reservation_add(*address, size);
     return result;
@@ -232,8 +232,8 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* The wrapper of a function after which an NVLink switch, or other cards over a fabric, may write to
- * the memory: it must not move any more. */
+/* The wrapper of a function after which an NVLink switch, or other cards over a fabric, may write
+ * to the memory: it must not move any more. */
 #define PINNING(name, pinned, parameters, arguments)                               \
     EXPORT CUresult name parameters                                                \
     {                                                                              \

@@ -48,7 +48,7 @@ static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool 
         if (result != CUDA_SUCCESS)                                                \
             return result;                                                         \
         result = REAL(name) arguments;                                             \
-        driver_pool_ends(handle, counted);                                             \
+        driver_pool_ends(handle, counted);                                         \
         return result;                                                             \
     }
 

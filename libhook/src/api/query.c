@@ -201,12 +201,12 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
                ? result : REAL(cuIpcGetMemHandle)(handle, address);
 }
 
-#define OPEN(name)                                                                          \
-    EXPORT CUresult name(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)   \
-    {                                                                                       \
-        CUresult result;                                                                    \
-        return address != NULL && ipc_import_open(&handle, address, &result)                    \
-                   ? result : REAL(name)(address, handle, flags);                           \
+#define OPEN(name)                                                                        \
+    EXPORT CUresult name(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) \
+    {                                                                                     \
+        CUresult result;                                                                  \
+        return address != NULL && ipc_import_open(&handle, address, &result)              \
+                   ? result : REAL(name)(address, handle, flags);                         \
     }
 
 OPEN(cuIpcOpenMemHandle)

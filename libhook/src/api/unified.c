@@ -16,7 +16,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned i
     COUNTED_CREATE(cuMemAllocManaged, bytes, COUNTED_ADDRESS, *address, (address, bytes, flags));
 }
 
-static CUmemLocation place_of(CUdevice device)
+static CUmemLocation location_of(CUdevice device)
 {
     return device == CU_DEVICE_CPU
                ? (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST }
@@ -26,47 +26,48 @@ static CUmemLocation place_of(CUdevice device)
 /* Notes a batch of prefetches. As in the driver, each location applies to the ranges from its index
  * on. */
 static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
-                     const CUmemLocation *places, const size_t *indices, size_t place_count)
+                     const CUmemLocation *locations, const size_t *indices, size_t location_count)
 {
-    for (size_t i = 0, place = 0; i < count; i++) {
-        while (place + 1 < place_count && indices[place + 1] <= i)
-            place++;
-        managed_prefetched(addresses[i], sizes[i], places[place]);
+    for (size_t i = 0, index = 0; i < count; i++) {
+        while (index + 1 < location_count && indices[index + 1] <= i)
+            index++;
+        managed_prefetched(addresses[i], sizes[i], locations[index]);
     }
 }
 
-static enum bus_way way_to(CUmemLocation place)
+static enum bus_direction direction_to(CUmemLocation location)
 {
-    return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? BUS_IN : BUS_OUT;
+    return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? BUS_IN : BUS_OUT;
 }
 
 /* Gated, counted as bus load, and recorded by `note` if the driver has accepted. */
-#define PREFETCH(name, way, bytes, parameters, arguments, note) \
-    EXPORT CUresult name parameters                             \
-    {                                                           \
-        gate_enter(GATE_NO_STREAM);                             \
-        BUS_COPY_BEGINS(copied, way, bytes, false);              \
-        CUresult result = REAL(name) arguments;                 \
-        BUS_COPY_ENDS(copied);                                   \
-        if (result == CUDA_SUCCESS)                             \
-            note;                                               \
-        gate_leave();                                           \
-        return result;                                          \
+#define PREFETCH(name, direction, bytes, parameters, arguments, note)              \
+    EXPORT CUresult name parameters                                                \
+    {                                                                              \
+        gate_enter(GATE_NO_STREAM);                                                \
+        BUS_COPY_BEGINS(copied, direction, bytes, false);                          \
+        CUresult result = REAL(name) arguments;                                    \
+        BUS_COPY_ENDS(copied);                                                     \
+        if (result == CUDA_SUCCESS)                                                \
+            note;                                                                  \
+        gate_leave();                                                              \
+        return result;                                                             \
     }
-#define PREFETCH_PTSZ(name, way, bytes, parameters, arguments, note) \
-    PREFETCH(name, way, bytes, parameters, arguments, note)          \
-    PREFETCH(name##_ptsz, way, bytes, parameters, arguments, note)
+#define PREFETCH_PTSZ(name, direction, bytes, parameters, arguments, note)         \
+    PREFETCH(name, direction, bytes, parameters, arguments, note)                  \
+    PREFETCH(name##_ptsz, direction, bytes, parameters, arguments, note)
 
-PREFETCH_PTSZ(cuMemPrefetchAsync, way_to(place_of(to)), count,
+PREFETCH_PTSZ(cuMemPrefetchAsync, direction_to(location_of(to)), count,
     (CUdeviceptr address, size_t count, CUdevice to, CUstream stream),
-    (address, count, to, stream), managed_prefetched(address, count, place_of(to)))
-PREFETCH_PTSZ(cuMemPrefetchAsync_v2, way_to(location), count,
+    (address, count, to, stream), managed_prefetched(address, count, location_of(to)))
+PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(location), count,
     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
      CUstream stream),
     (address, count, location, flags, stream), managed_prefetched(address, count, location))
 /* All ranges are assumed to go where the first one goes. */
-#define BATCH_WAY (locations == NULL || location_count == 0 ? BUS_NONE : way_to(locations[0]))
-PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_WAY, bus_sharing_sum(sizes, count),
+#define BATCH_DIRECTION                                                            \
+    (locations == NULL || location_count == 0 ? BUS_NONE : direction_to(locations[0]))
+PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(sizes, count),
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
@@ -80,19 +81,19 @@ PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
 
 static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr address, size_t size)
 {
-    CUmemLocation place;
+    CUmemLocation location;
     int *answer = data;
     bool old = attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION;
     bool type = attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE;
     bool id = attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID;
-    if (!(old || type || id) || !managed_last_prefetch(address, size, &place))
+    if (!(old || type || id) || !managed_last_prefetch(address, size, &location))
         return;
     if (type)
-        *answer = (int)place.type;
-    else if (id || place.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        *answer = place.id;
+        *answer = (int)location.type;
+    else if (id || location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        *answer = location.id;
     else
-        *answer = place.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
+        *answer = location.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
 }
 
 EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t room, CUmem_range_attribute attribute,

@@ -17,6 +17,6 @@ bool client_awaits_context(CUdevice device, unsigned *tries);
  * it. Before the driver's call, with no lock held. */
 void context_ends(CUcontext context);
 
-/* Records that the driver returned an entry point for `name` that this library does not know, though
- * it hooks other versions of the function. No client is attached from then on. */
+/* Records that the driver returned an entry point for `name` that this library does not know,
+ * though it hooks other versions of the function. No client is attached from then on. */
 void unknown_entry(const char *name);

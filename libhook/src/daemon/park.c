@@ -38,7 +38,7 @@
 #include "tier/host_memory.h"
 
 #define REST_PATIENCE_US 1000000
-#define LOOK_NS 1000000
+#define POLL_NS 1000000
 #define RECONNECT_MS 100
 
 /* The client being parked; at most one, as a process with several clients is not parked. */
@@ -49,11 +49,11 @@ static void called(void)
     client_wake(atomic_load(&parked));
 }
 
-enum rest { RESTS, RUNS, GONE, UNSEEN };
+enum thread_state { RESTS, RUNS, GONE, UNSEEN };
 
 /* Reads the state of a thread, and adds /proc/PID/task/TID/syscall to a hash: the system call, its
  * arguments and the stack pointer. */
-static enum rest look_at(long thread, uint64_t *hash)
+static enum thread_state read_thread_state(long thread, uint64_t *hash)
 {
     char path[64], text[256];
     snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", thread);
@@ -83,11 +83,11 @@ struct entry {                       /* of getdents64(2); readdir() allocates me
 };
 
 /* The state of all threads but the calling one, and the hash over them. */
-static enum rest look_at_all(uint64_t *hash)
+static enum thread_state read_thread_states(uint64_t *hash)
 {
     _Alignas(struct entry) char entries[4096];
     long self = syscall(SYS_gettid), size;
-    enum rest worst = RESTS;
+    enum thread_state worst = RESTS;
     int tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (tasks < 0)
         return UNSEEN;
@@ -97,9 +97,10 @@ static enum rest look_at_all(uint64_t *hash)
             const struct entry *entry = (const struct entry *)(entries + at);
             long thread = strtol(entry->name, NULL, 10);
             at += entry->size;
-            enum rest rest = thread == 0 || thread == self ? GONE : look_at(thread, hash);
-            if (rest != GONE)
-                worst = rest;
+            enum thread_state state = thread == 0 || thread == self
+                ? GONE : read_thread_state(thread, hash);
+            if (state != GONE)
+                worst = state;
         }
     close(tasks);
     return worst;
@@ -111,20 +112,20 @@ static bool wanted(void)
 }
 
 /* After the stubs are closed: waits until no thread is within the driver. */
-static enum nvshare_park await_rest(bool ahead)
+static enum nvshare_park await_threads_asleep(bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;
     do {
         uint64_t hash = 0;
-        enum rest rest = look_at_all(&hash);
+        enum thread_state state = read_thread_states(&hash);
         if (ahead && wanted())
             return NVSHARE_PARK_CALLED;
-        if (rest == UNSEEN)
+        if (state == UNSEEN)
             return NVSHARE_PARK_UNSEEN;
-        if (rest == RESTS && hash == before)
+        if (state == RESTS && hash == before)
             return NVSHARE_PARK_DONE;
-        before = rest == RESTS ? hash : 0;
-        nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+        before = state == RESTS ? hash : 0;
+        nanosleep(&(struct timespec){ .tv_nsec = POLL_NS }, NULL);
     } while (now_microseconds() < until);
     return NVSHARE_PARK_BUSY;
 }
@@ -135,7 +136,7 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     if (clients_count() != 1)
         return NVSHARE_PARK_SEVERAL;
     if (client->granted
-        || (ahead && (gate_has_waiters() || client->answered < client->question)))
+        || (ahead && (gate_has_waiters() || client->answered_commit < client->last_commit)))
         return NVSHARE_PARK_CALLED;
     bool holds = client->pin_reason != NVSHARE_PIN_NONE || client->memory.resident != 0
                  || client->managed_away != 0 || client->borrowed != 0 || !client->drained;
@@ -179,7 +180,7 @@ static bool reconnect(const struct client *client, const struct nvshare_report *
     return introduce(client, hello, 0);
 }
 
-static bool say(const struct client *client, struct nvshare_report report, uint16_t type)
+static bool send_as(const struct client *client, struct nvshare_report report, uint16_t type)
 {
     report.type = type;
     return connection_send(client->socket, &report);
@@ -205,14 +206,14 @@ static void wait_for(const struct client *client)
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *figures, struct nvshare_order *order)
 {
-    bool told = false;
+    bool wake_sent = false;
     for (;;) {
         if (own_file_descriptor(client->socket) < 0) {
-            told = reconnect(client, hello);
+            wake_sent = reconnect(client, hello);
             if (own_file_descriptor(client->socket) >= 0)
                 continue;            /* a thread may have called the driver meanwhile */
-        } else if (!told && wanted()) {
-            told = say(client, *figures, NVSHARE_WAKE);
+        } else if (!wake_sent && wanted()) {
+            wake_sent = send_as(client, *figures, NVSHARE_WAKE);
         }
         wait_for(client);
         int got = own_file_descriptor(client->socket) < 0
@@ -220,7 +221,7 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
         if (got == 1 && order->type == NVSHARE_UNPARK)
             return;
         if (got == 1 && order->type == NVSHARE_INTRODUCE)
-            told = introduce(client, hello, order->number);
+            wake_sent = introduce(client, hello, order->number);
         else if (got == 1)
             complain("nvshared sent a record of type %u to a parked program; leaving it",
                      order->type);
@@ -246,9 +247,9 @@ void park(struct client *client, const struct nvshare_order *order)
     memcpy(end.gpu, client->uuid, sizeof end.gpu);
     if (report.park == NVSHARE_PARK_DONE) {
         atomic_store(&parked, client);
-        report.park = stubs_close(called) ? await_rest(ahead) : NVSHARE_PARK_UNSEEN;
+        report.park = stubs_close(called) ? await_threads_asleep(ahead) : NVSHARE_PARK_UNSEEN;
         report.flags = wanted() ? NVSHARE_WANTS : 0;
-        if (report.park == NVSHARE_PARK_DONE && say(client, report, NVSHARE_PARKED))
+        if (report.park == NVSHARE_PARK_DONE && send_as(client, report, NVSHARE_PARKED))
             stay_parked(client, hello, &report, &end);
         stubs_open();
     }

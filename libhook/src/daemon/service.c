@@ -67,7 +67,7 @@ static void disconnect(struct client *client)
     client->postponed_count = 0;
     host_preallocated(client, client->host_most);
     bus_sharing_watch(client, false);
-    bell_ring(&client->heard);
+    bell_ring(&client->commit_bell);
 }
 
 /* Sends HELLO to a daemon that does not know the client, in answer to INTRODUCE `number` (0: none).
@@ -76,7 +76,7 @@ static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
     client->lack_reported = false;
-    client_hears(client, client->question, NULL);
+    client_commit_answered(client, client->last_commit, NULL);
     host_preallocated(client, client->host_most);
     client->introduced++;
     if (client->borrowed_reported > 0)
@@ -89,7 +89,7 @@ static void introduce(struct client *client, uint64_t number)
         .flags = (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
     });
     client_update(client);
-    bell_ring(&client->heard);
+    bell_ring(&client->commit_bell);
 }
 
 int nvshare_release(void)
@@ -286,7 +286,7 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    gate_look_again();               /* threads of exclusive.c stop waiting for a turn now */
+    gate_recheck();                  /* threads of exclusive.c stop waiting for a turn now */
     /* If no memory is evicted, a drain is useless. */
     bool drained = !stays && drain(client);
     uint64_t took = now_microseconds() - began;
@@ -357,9 +357,9 @@ static void new_limits(struct client *client, const struct nvshare_order *order)
     if (!client_may_keep_freed(client))
         reclaim(client, RECLAIM_ALL, 0);
     /* LIMITS that answers no open COMMIT must not count as the answer to a later one. */
-    if (order->number > client->answered && order->number <= client->question)
-        client_hears(client, order->number, &order->limits);
-    bell_ring(&client->heard);
+    if (order->number > client->answered_commit && order->number <= client->last_commit)
+        client_commit_answered(client, order->number, &order->limits);
+    bell_ring(&client->commit_bell);
 }
 
 /* Carries out one order, on the service thread with service_lock held, which a drain releases
@@ -382,7 +382,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
         break;
     case NVSHARE_REASON:
         pthread_mutex_lock(&memory_lock);
-        client_hears_reason(client, order->text, sizeof order->text);
+        client_append_refusal(client, order->text, sizeof order->text);
         pthread_mutex_unlock(&memory_lock);
         break;
     case NVSHARE_RUN:
@@ -454,7 +454,8 @@ static int64_t keep_connection(struct service *service)
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    bool asks = client->answered < client->question;    /* a COMMIT is open; the gate may be open */
+    /* The gate may be open. */
+    bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
         service->heard = false;
@@ -478,7 +479,7 @@ static int64_t keep_connection(struct service *service)
         service->heard_at = now;
         service->complained = false;
     } else if (!service->complained && now - service->heard_at >= COMPLAIN_AFTER_US
-               && (asks || gate_has_waiters())) {
+               && (commit_is_open || gate_has_waiters())) {
         service->complained = true;
         complain("nvshared is not running, and this program waits for it: its work on the GPU "
                  "goes on when nvshared is started again");
@@ -524,7 +525,7 @@ static int64_t show_waiting(struct service *service)
 static int64_t give_up_memory(struct service *service)
 {
     LOCKED(memory_lock);
-    int64_t spares = spares_expire(service->client), grants = client_give_up(service->client);
+    int64_t spares = spares_expire(service->client), grants = client_expire_grants(service->client);
     return spares < grants ? spares : grants;
 }
 

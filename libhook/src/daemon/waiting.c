@@ -17,14 +17,14 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 
-#define TELL_AFTER_US 2000000
+#define PRINT_AFTER_US 2000000
 #define RETRY_MS 250
 #define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 
 /* Indexed by client; used by its service thread only. */
 static struct {
     uint64_t since;                  /* us: begin of the wait; 0: no thread waits */
-    bool asked, told;
+    bool requested, printed;
     uint64_t answered;               /* number of the last answered COMMIT */
 } waits[CLIENTS_MAX];
 
@@ -51,7 +51,7 @@ void waiting_begins(void)
 }
 
 /* Requests the reason from the daemon. False: no daemon is connected. */
-static bool ask(struct client *client)
+static bool request_reason(struct client *client)
 {
     LOCKED(memory_lock);
     if (client->socket < 0)
@@ -61,18 +61,18 @@ static bool ask(struct client *client)
     return true;
 }
 
-static bool stands(const struct client *client)
+static bool waits_at_gate(const struct client *client)
 {
     return (!client->granted || client->starved) && gate_has_waiters();
 }
 
 /* Whether the same COMMIT has been open at this step and at the last one. */
-static bool lacks_answer(const struct client *client)
+static bool waits_for_commit(const struct client *client)
 {
     uint64_t before = waits[client->index].answered;
-    waits[client->index].answered = client->answered;
-    return client->socket >= 0 && client->answered == before
-        && client->answered < client->question;
+    waits[client->index].answered = client->answered_commit;
+    return client->socket >= 0 && client->answered_commit == before
+        && client->answered_commit < client->last_commit;
 }
 
 int64_t waiting_step(struct client *client)
@@ -81,36 +81,36 @@ int64_t waiting_step(struct client *client)
     if (!verbose())
         return NEVER;
     pthread_mutex_lock(&memory_lock);
-    bool for_memory = lacks_answer(client), at_gate = stands(client);
+    bool for_memory = waits_for_commit(client), at_gate = waits_at_gate(client);
     pthread_mutex_unlock(&memory_lock);
     uint64_t now = now_microseconds();
     if (!for_memory && !at_gate) {
-        if (waits[i].told)
+        if (waits[i].printed)
             complain("goes on, after %llu s of waiting for GPU %u",
                      (unsigned long long)(now - waits[i].since) / 1000000, i);
         waits[i].since = 0;
-        waits[i].asked = waits[i].told = false;
+        waits[i].requested = waits[i].printed = false;
         return NEVER;
     }
     if (waits[i].since == 0)
         waits[i].since = now;
     uint64_t waited = now - waits[i].since;
-    if (waited < TELL_AFTER_US)
-        return (int64_t)(TELL_AFTER_US - waited);
-    if (for_memory && !waits[i].told) {
+    if (waited < PRINT_AFTER_US)
+        return (int64_t)(PRINT_AFTER_US - waited);
+    if (for_memory && !waits[i].printed) {
         complain("waits for GPU %u: nvshared has not yet granted the memory that it asked for", i);
-        waits[i].told = true;
+        waits[i].printed = true;
     }
-    waits[i].asked = waits[i].asked || for_memory || ask(client);
+    waits[i].requested = waits[i].requested || for_memory || request_reason(client);
     return NEVER;
 }
 
 void waiting_for(const struct client *client, const struct nvshare_order *order)
 {
     unsigned i = client->index;
-    if (!waits[i].asked || waits[i].told)
+    if (!waits[i].requested || waits[i].printed)
         return;
-    waits[i].told = true;
+    waits[i].printed = true;
     switch (order->waits_for) {
     case NVSHARE_WAITS_TURN:
         complain("waits for its turn on GPU %u: its place in the queue is %llu", i,
@@ -133,18 +133,18 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
     }
 }
 
-static bool daemon_told;                 /* only one thread attaches at a time */
+static bool daemon_printed;                 /* only one thread attaches at a time */
 
-static void tell(const char *trouble, const char *otherwise)
+static void print_once(const char *trouble, const char *otherwise)
 {
-    if (!daemon_told)
+    if (!daemon_printed)
         complain("waits for nvshared, which %s. %s", trouble, otherwise);
-    daemon_told = true;
+    daemon_printed = true;
 }
 
 void waiting_for_answer(void)
 {
-    tell("does not answer", is_set("NVSHARE_REQUIRED")
+    print_once("does not answer", is_set("NVSHARE_REQUIRED")
          ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
 }
 
@@ -152,14 +152,14 @@ bool waiting_for_daemon(const char *trouble)
 {
     if (!is_set("NVSHARE_REQUIRED"))
         return false;
-    tell(trouble, UNSHARED_INSTEAD);
+    print_once(trouble, UNSHARED_INSTEAD);
     nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
     return true;
 }
 
 void waiting_for_daemon_ends(void)
 {
-    if (daemon_told)
+    if (daemon_printed)
         complain("goes on, as nvshared is there");
-    daemon_told = false;
+    daemon_printed = false;
 }

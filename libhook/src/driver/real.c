@@ -129,7 +129,7 @@ static bool takes_stream(const char *name)
 }
 
 /* Two threads may take an entry each for the same function, which is harmless. */
-static enum real_index take_place(const char *name, void *entry)
+static enum real_index claim_entry(const char *name, void *entry)
 {
     const char *kept = strdup(name);
     for (int i = 0; i < NEWER_MAX && kept != NULL; i++) {
@@ -146,7 +146,7 @@ enum real_index hook_for(const char *name, void *entry)
 {
     enum real_index hook = hook_of_real(entry);
     return hook != HOOK_COUNT || newer_kind(name, takes_stream(name)) == NEWER_OTHER
-               ? hook : take_place(name, entry);
+               ? hook : claim_entry(name, entry);
 }
 
 enum real_index hook_named(const char *name)

@@ -91,20 +91,20 @@ static void rename_one(const struct link_map *object, const char *name, ElfW(Sym
     __atomic_store_n(&symbol->st_value, (uintptr_t)ours - object->l_addr, __ATOMIC_RELEASE);
 }
 
-static void bind_one(const char *name, void **place)
+static void bind_one(const char *name, void **slot)
 {
     if (!is_entry_point(name))
         return;
-    enum real_index hook = hook_of_real(*place);
-    void *ours = hook != HOOK_COUNT ? hook_wrapper(hook) : stub_of(*place);
+    enum real_index hook = hook_of_real(*slot);
+    void *ours = hook != HOOK_COUNT ? hook_wrapper(hook) : stub_of(*slot);
     struct pages pages;
-    if (ours == *place)
+    if (ours == *slot)
         return;
-    if (!pages_open(&pages, place, place)) {
+    if (!pages_open(&pages, slot, slot)) {
         stubs_miss();
         return;
     }
-    __atomic_store_n(place, ours, __ATOMIC_RELEASE);
+    __atomic_store_n(slot, ours, __ATOMIC_RELEASE);
     pages_close(&pages);
 }
 

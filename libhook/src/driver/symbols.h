@@ -34,7 +34,7 @@ void symbols_functions(const struct link_map *object, symbols_visitor *visit);
 
 /* Calls `visit` for each location in `object` where the loader puts the address of a symbol that
  * another object defines. */
-typedef void symbols_referred(const char *name, void **place);
+typedef void symbols_referred(const char *name, void **slot);
 void symbols_references(const struct link_map *object, symbols_referred *visit);
 
 /* Whether `object` lists `library` as needed. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Samples whether a client has work in flight. One marker, an event recorded after all work
- * submitted so far, answers three questions. While the marker is pending, work is in flight, and a
+ * submitted so far, serves three purposes. While the marker is pending, work is in flight, and a
  * sample costs one driver call. Once the marker is done and no thread has passed the gate since its
  * recording, nothing is in flight, and a sample costs no call.
  *
@@ -11,7 +11,7 @@
  * passed the gate since the release.
  *
  * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/turns.py.
- * For this question a marker is recorded at each sample at which the previous one is done, whether
+ * For this purpose a marker is recorded at each sample at which the previous one is done, whether
  * or not threads have passed. If the new marker is done within SOON_US, nothing was in flight.
  * Short gaps are therefore found by chance, in proportion to their length. A gap counts as the time
  * since the last sample, or as the usual time between samples if that is less: on a busy machine
@@ -93,17 +93,17 @@ static void sample(struct activity *activity, bool between, uint64_t now)
     activity->empty = activity->state == MARKER_DONE && activity->marker_passes == passes;
 }
 
-static void look_for_pause(struct client *client, struct activity *activity, uint64_t now)
+static void update_idle(struct client *client, struct activity *activity, uint64_t now)
 {
     bool waits = gate_has_waiters();
-    bool pause = activity->idle.asked && activity->quiet && activity->empty && !waits;
+    bool pause = activity->idle.active && activity->quiet && activity->empty && !waits;
     if (pause && activity->idle.counts) {
         LOCKED(memory_lock);
         client->idled += now - activity->idle.counted;
     }
     if (!pause)
         activity->idle.since = now;
-    activity->idle.asked = true;
+    activity->idle.active = true;
     activity->idle.counts = pause;   /* from now on: the work may have ended just now */
     activity->idle.counted = now;
 }
@@ -152,11 +152,11 @@ static void report_gaps(struct client *client, struct activity *activity, bool g
     });
 }
 
-static void look_for_gaps(struct client *client, struct activity *activity, uint64_t now)
+static void update_gaps(struct client *client, struct activity *activity, uint64_t now)
 {
-    if (!activity->gaps.asked)
+    if (!activity->gaps.active)
         activity->gaps.sampled = activity->empty_since = now;
-    activity->gaps.asked = true;
+    activity->gaps.active = true;
     bool gap = is_gap(client, activity, now);
     uint64_t passed = now - activity->gaps.sampled;
     activity->gaps.sampled = now;
@@ -166,7 +166,7 @@ static void look_for_gaps(struct client *client, struct activity *activity, uint
     if ((gap && now - activity->empty_since >= GAP_LONGEST_US)
         || activity->gaps.gaps_us > WINDOW_US / GAPS_PART) {
         report_gaps(client, activity, true);
-        activity->gaps.asked = false;
+        activity->gaps.active = false;
         activity->gaps.rests_until = now + REST_US;
     } else if (activity->gaps.open_us >= WINDOW_US) {
         report_gaps(client, activity, false);
@@ -198,11 +198,11 @@ static bool burst_is_over(struct client *client, struct activity *activity, uint
     return inflight_clear(client);
 }
 
-static int64_t look_for_end(struct client *client, struct activity *activity, uint64_t now)
+static int64_t update_burst(struct client *client, struct activity *activity, uint64_t now)
 {
-    bool began = !activity->burst.asked;
-    activity->burst.asked = inflight_busy(client);
-    if (!activity->burst.asked)
+    bool began = !activity->burst.active;
+    activity->burst.active = inflight_busy(client);
+    if (!activity->burst.active)
         return NEVER;
     if (began)
         activity->burst.began = now;
@@ -211,7 +211,7 @@ static int64_t look_for_end(struct client *client, struct activity *activity, ui
         activity->burst.armed = false;
         activity->burst.since = now;
     } else if (burst_is_over(client, activity, now)) {
-        activity->burst.asked = false;
+        activity->burst.active = false;
         return NEVER;
     }
     int64_t next = (int64_t)(now - activity->burst.began) / BURST_SAMPLES;
@@ -219,33 +219,33 @@ static int64_t look_for_end(struct client *client, struct activity *activity, ui
         : next > BURST_SAMPLE_MOST_US ? BURST_SAMPLE_MOST_US : next;
 }
 
-int64_t activity_sample(struct client *client, struct activity *activity, unsigned questions)
+int64_t activity_sample(struct client *client, struct activity *activity, unsigned purposes)
 {
     uint64_t now = now_microseconds();
-    bool gaps = (questions & ACTIVITY_GAPS) != 0;
+    bool gaps = (purposes & ACTIVITY_GAPS) != 0;
     if (activity->gaps.turn != client->turns || !gaps) {
-        activity->gaps.asked = false;
+        activity->gaps.active = false;
         activity->gaps.rests_until = 0;
     }
     if (activity->gaps.turn != client->turns)
         activity->gaps.reported = BUSY_UNKNOWN;
     activity->gaps.turn = client->turns;
-    bool looks = gaps && now >= activity->gaps.rests_until;
-    bool burst = (questions & ACTIVITY_BURST) != 0 && inflight_busy(client);
-    if (looks || burst || (questions & ACTIVITY_IDLE) != 0) {
-        sample(activity, looks && gaps_are_known(client), now);
+    bool samples_gaps = gaps && now >= activity->gaps.rests_until;
+    bool burst = (purposes & ACTIVITY_BURST) != 0 && inflight_busy(client);
+    if (samples_gaps || burst || (purposes & ACTIVITY_IDLE) != 0) {
+        sample(activity, samples_gaps && gaps_are_known(client), now);
     } else {
         drain_abandon(&activity->marker);
         activity->state = NO_MARKER;
     }
-    if ((questions & ACTIVITY_IDLE) != 0)
-        look_for_pause(client, activity, now);
+    if ((purposes & ACTIVITY_IDLE) != 0)
+        update_idle(client, activity, now);
     else
-        activity->idle.asked = activity->idle.counts = false;
-    if (looks)
-        look_for_gaps(client, activity, now);
-    int64_t next = burst ? look_for_end(client, activity, now) : NEVER;
-    activity->burst.asked &= burst;
+        activity->idle.active = activity->idle.counts = false;
+    if (samples_gaps)
+        update_gaps(client, activity, now);
+    int64_t next = burst ? update_burst(client, activity, now) : NEVER;
+    activity->burst.active &= burst;
     if (!gaps)
         return next;
     int64_t rest = activity->gaps.rests_until > now ? (int64_t)(activity->gaps.rests_until - now) : 0;

@@ -6,7 +6,7 @@
 
 #include "flight/drain.h"
 
-enum activity_question {
+enum activity_purpose {
     ACTIVITY_IDLE = 1,               /* the time since which no work has been in flight */
     ACTIVITY_GAPS = 2,               /* the part of a second without work in flight, for BUSY */
     ACTIVITY_BURST = 4,              /* the end of the work that inflight.c publishes */
@@ -23,25 +23,25 @@ struct activity {
     bool prompt;                     /* and a marker was done too soon to have waited for work */
 
     struct {
-        bool asked, counts;
+        bool active, counts;
         uint64_t since, counted;     /* client->idled contains the pause up to `counted` */
     } idle;
     struct {
         uint64_t turn;               /* client->turns for the figures below */
         enum { BUSY_UNKNOWN, BUSY_ALWAYS, BUSY_GAPS } reported;
-        bool asked;
+        bool active;
         uint64_t sampled, rests_until;
         uint64_t open_us, gaps_us;   /* us of the current window: gate open; of these, no work */
     } gaps;
     struct {
-        bool asked;
+        bool active;
         bool armed;                  /* passing threads count since the marker was recorded */
         uint64_t began, since;
     } burst;
 };
 
-/* Takes a sample for a set of activity_question. Returns the us until the next is due. */
-int64_t activity_sample(struct client *client, struct activity *activity, unsigned questions);
+/* Takes a sample for a set of activity_purpose. Returns the us until the next is due. */
+int64_t activity_sample(struct client *client, struct activity *activity, unsigned purposes);
 /* us for which no work has been in flight, as far as known; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);
 /* Whether activity_release() was called and no thread had passed the gate since, at the last

@@ -57,9 +57,9 @@ struct flow {
 /* Protects the following variables; while it is held, no other lock is taken and nothing is
  * called. */
 static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct flow flows[CLIENTS_MAX][BUS_WAYS];
+static struct flow flows[CLIENTS_MAX][BUS_DIRECTIONS];
 static unsigned periods[CLIENTS_MAX]; /* counts calls of bus_sharing_watch() */
-static uint64_t speeds[BUS_WAYS] = { SPEED_FIRST, SPEED_FIRST };
+static uint64_t speeds[BUS_DIRECTIONS] = { SPEED_FIRST, SPEED_FIRST };
 
 _Atomic uint32_t bus_sharing_watched;
 
@@ -68,17 +68,18 @@ static bool is_watched(const struct client *client)
     return (atomic_load(&bus_sharing_watched) >> client->index & 1) != 0;
 }
 
-void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits)
+void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64_t bytes,
+                     bool waits)
 {
     copy->client = NULL;
-    struct client *client = way == BUS_NONE ? NULL : client_current();
+    struct client *client = direction == BUS_NONE ? NULL : client_current();
     if (client == NULL || !is_watched(client) || (!waits && capture_going_on()))
         return;
     uint64_t now = now_microseconds();
     UNCANCELLED;
     pthread_mutex_lock(&sharing_lock);
-    struct flow *flow = &flows[client->index][way];
-    *copy = (struct bus_copy){ client, way, periods[client->index] };
+    struct flow *flow = &flows[client->index][direction];
+    *copy = (struct bus_copy){ client, direction, periods[client->index] };
     if (now - flow->window > WINDOW_US) {
         flow->window = now;
         flow->bytes = 0;
@@ -86,11 +87,11 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bo
     flow->bytes += bytes;
     flow->inside++;
     if (!waits)
-        flow->until = (flow->until > now ? flow->until : now) + bytes / speeds[way];
-    bool news = flow->bytes >= HEAVY && !flow->heavy;
-    flow->heavy |= news;
+        flow->until = (flow->until > now ? flow->until : now) + bytes / speeds[direction];
+    bool begins = flow->bytes >= HEAVY && !flow->heavy;
+    flow->heavy |= begins;
     pthread_mutex_unlock(&sharing_lock);
-    if (news)
+    if (begins)
         client_wake(client);
 }
 
@@ -100,7 +101,7 @@ void bus_copy_ends(const struct bus_copy *copy)
         return;
     uint64_t now = now_microseconds();
     LOCKED(sharing_lock);
-    struct flow *flow = &flows[copy->client->index][copy->way];
+    struct flow *flow = &flows[copy->client->index][copy->direction];
     if (copy->period == periods[copy->client->index]) {
         flow->inside--;
         if (flow->until < now)
@@ -114,8 +115,8 @@ void bus_sharing_watch(const struct client *client, bool watched)
         return;
     pthread_mutex_lock(&sharing_lock);
     periods[client->index]++;
-    for (int way = 0; way < BUS_WAYS; way++)
-        flows[client->index][way] = (struct flow){ .inside = 0 };
+    for (int direction = 0; direction < BUS_DIRECTIONS; direction++)
+        flows[client->index][direction] = (struct flow){ .inside = 0 };
     pthread_mutex_unlock(&sharing_lock);
     if (watched)
         atomic_fetch_or(&bus_sharing_watched, (uint32_t)1 << client->index);
@@ -124,7 +125,7 @@ void bus_sharing_watch(const struct client *client, bool watched)
 }
 
 /* True: the load has changed and is to be reported. */
-static bool look(struct flow *flow, uint64_t now)
+static bool update_flow(struct flow *flow, uint64_t now)
 {
     if (!flow->heavy)
         return false;
@@ -149,7 +150,7 @@ bool bus_sharing_step(struct client *client)
     uint64_t now = now_microseconds();
     struct flow *flow = flows[client->index];
     pthread_mutex_lock(&sharing_lock);
-    bool in = look(&flow[BUS_IN], now), out = look(&flow[BUS_OUT], now);
+    bool in = update_flow(&flow[BUS_IN], now), out = update_flow(&flow[BUS_OUT], now);
     unsigned flags = (flow[BUS_IN].reported ? NVSHARE_INWARD : 0)
                      | (flow[BUS_OUT].reported ? NVSHARE_OUTWARD : 0);
     pthread_mutex_unlock(&sharing_lock);
@@ -160,12 +161,12 @@ bool bus_sharing_step(struct client *client)
     return true;
 }
 
-void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
+void bus_sharing_measured(enum bus_direction direction, uint64_t bytes, uint64_t microseconds)
 {
     if (bytes < MEASURED_LEAST || microseconds == 0)
         return;
     uint64_t speed = bytes / microseconds;
     LOCKED(sharing_lock);
-    if (speed > speeds[way] && speed <= SPEED_MOST)
-        speeds[way] = speed;
+    if (speed > speeds[direction] && speed <= SPEED_MOST)
+        speeds[direction] = speed;
 }

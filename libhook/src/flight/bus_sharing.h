@@ -11,14 +11,14 @@
 
 #define BUS_COPY_LEAST ((uint64_t)1 << 20) /* bytes; smaller copies are ignored */
 
-enum bus_way { BUS_NONE = -1, BUS_IN, BUS_OUT, BUS_WAYS };
+enum bus_direction { BUS_NONE = -1, BUS_IN, BUS_OUT, BUS_DIRECTIONS };
 
 struct client;
 
 /* A call of the program that copies. */
 struct bus_copy {
     struct client *client;           /* NULL: the copy does not count */
-    enum bus_way way;
+    enum bus_direction direction;
     unsigned period;
 };
 
@@ -32,18 +32,19 @@ static inline bool bus_sharing_is_watched(void)
 
 /* Enclose the driver's call, inside the gate. `waits`: the call returns when the bytes have been
  * copied. Any thread, no lock held. */
-void bus_copy_begins(struct bus_copy *copy, enum bus_way way, uint64_t bytes, bool waits);
+void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64_t bytes,
+                     bool waits);
 void bus_copy_ends(const struct bus_copy *copy);
 
-/* bus_copy_begins() and bus_copy_ends() for wrappers. `bytes` and `way` are evaluated only while
- * the daemon requests COPIES. */
-#define BUS_COPY_BEGINS(copy, way, bytes, waits)                                          \
-    struct bus_copy copy = { .client = NULL };                                            \
-    uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                          \
-    if (__builtin_expect(copy##_bytes >= BUS_COPY_LEAST, 0))                              \
-        bus_copy_begins(&copy, (way), copy##_bytes, (waits))
-#define BUS_COPY_ENDS(copy)                                                               \
-    if (__builtin_expect((copy).client != NULL, 0))                                      \
+/* bus_copy_begins() and bus_copy_ends() for wrappers. `bytes` and `direction` are evaluated only
+ * while the daemon requests COPIES. */
+#define BUS_COPY_BEGINS(copy, direction, bytes, waits)                             \
+    struct bus_copy copy = { .client = NULL };                                     \
+    uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                \
+    if (__builtin_expect(copy##_bytes >= BUS_COPY_LEAST, 0))                       \
+        bus_copy_begins(&copy, (direction), copy##_bytes, (waits))
+#define BUS_COPY_ENDS(copy)                                                        \
+    if (__builtin_expect((copy).client != NULL, 0))                                \
         bus_copy_ends(&(copy))
 
 /* How many copies of a batch are summed. Their number is not validated yet; the first ones suffice
@@ -63,4 +64,4 @@ void bus_sharing_watch(const struct client *client, bool watched);
  * Only service_lock may be held. */
 bool bus_sharing_step(struct client *client);
 /* Records the speed at which the library's own blocks crossed the bus. */
-void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds);
+void bus_sharing_measured(enum bus_direction direction, uint64_t bytes, uint64_t microseconds);

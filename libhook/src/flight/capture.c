@@ -44,8 +44,8 @@ struct recorded {
     struct recorded *next;
 };
 
-static struct recorded *all;         /* events that are not known to be done */
-static bool known;
+static struct recorded *recorded;    /* events that are not known to be done */
+static bool all_recorded;
 static uint64_t submissions;         /* the gate's count at the recording */
 
 static bool record(CUcontext context)
@@ -66,8 +66,8 @@ static bool record(CUcontext context)
         return false;
     }
     one->context = context;
-    one->next = all;
-    all = one;
+    one->next = recorded;
+    recorded = one;
     return true;
 }
 
@@ -87,9 +87,9 @@ static void before_capture_record(void)
         return;
     gate_close(GATE_CAPTURING);
     submissions = gate_submissions();
-    known = gate_gets_empty();
-    for (unsigned i = 0; known && (context = contexts_of(ANY_DEVICE, i)) != NULL; i++)
-        known = record(context);
+    all_recorded = gate_gets_empty();
+    for (unsigned i = 0; all_recorded && (context = contexts_of(ANY_DEVICE, i)) != NULL; i++)
+        all_recorded = record(context);
 }
 
 /* Removes the first entry at `link`. */
@@ -108,9 +108,9 @@ static void destroy(struct recorded **link)
 /* The last capture has ended. */
 static void before_capture_drop(void)
 {
-    while (all != NULL)
-        destroy(&all);
-    known = false;
+    while (recorded != NULL)
+        destroy(&recorded);
+    all_recorded = false;
     if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
         gate_open(GATE_CAPTURING);
 }
@@ -119,11 +119,11 @@ static void before_capture_drop(void)
  * work is in flight, or it is not known. */
 static bool before_capture_is_over(void)
 {
-    if (!known || gate_submissions() != submissions)
+    if (!all_recorded || gate_submissions() != submissions)
         return false;
-    while (all != NULL && REAL(cuEventQuery)(all->event) == CUDA_SUCCESS)
-        destroy(&all);
-    return all == NULL;
+    while (recorded != NULL && REAL(cuEventQuery)(recorded->event) == CUDA_SUCCESS)
+        destroy(&recorded);
+    return recorded == NULL;
 }
 
 /* Protects `going_on`, which may be read without it, and everything above. Held across driver calls
@@ -155,12 +155,12 @@ bool capture_going_on(void)
     return going_on > 0;
 }
 
-bool capture_forbid(bool whatever)
+bool capture_forbid(bool despite_captures)
 {
     if (locked_here(&capture_lock))
         return false;                /* the driver has called back: see client_is_called_back() */
     pthread_mutex_lock(&capture_lock);
-    if (going_on == 0 || whatever)
+    if (going_on == 0 || despite_captures)
         return true;
     pthread_mutex_unlock(&capture_lock);
     return false;
@@ -174,7 +174,7 @@ void capture_allow(void)
 void capture_leave_context(CUcontext context)
 {
     LOCKED(capture_lock);
-    for (struct recorded **link = &all; *link != NULL;) {
+    for (struct recorded **link = &recorded; *link != NULL;) {
         if ((*link)->context == context)
             destroy(link);
         else
@@ -182,7 +182,7 @@ void capture_leave_context(CUcontext context)
     }
 }
 
-bool capture_alone(void)
+bool capture_without_work(void)
 {
     if (going_on == 0 || locked_here(&capture_lock))
         return false;
@@ -217,7 +217,7 @@ struct capture {
     CUstream stream;
     CUcontext context;
     pthread_t thread;                /* began it; owner of CU_STREAM_PER_THREAD */
-    bool gone;                       /* that thread has ended */
+    bool thread_ended;                       /* that thread has ended */
     bool endable;                    /* by the library, once the thread has ended */
     uint64_t began;
     struct capture *next;
@@ -227,7 +227,7 @@ struct capture {
  * capture the driver is asked to end must not be destroyed meanwhile. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
-static _Atomic bool any_gone;
+static _Atomic bool any_thread_ended;
 
 /* Its destructor reports a thread's end; without a key no end is reported. */
 static pthread_key_t key;
@@ -244,7 +244,7 @@ void capture_add(struct capture *capture)
 /* An ended thread may have had the id that this thread has now. */
 static bool is_own(const struct capture *capture)
 {
-    return !capture->gone && pthread_equal(capture->thread, pthread_self());
+    return !capture->thread_ended && pthread_equal(capture->thread, pthread_self());
 }
 
 static bool is_in(const struct capture *capture, CUstream stream)
@@ -304,7 +304,7 @@ static void thread_ends(void *marked)
     LOCKED(captures_lock);
     for (struct capture *capture = captures; capture != NULL; capture = capture->next)
         if (is_own(capture))
-            any_gone = capture->gone = true;
+            any_thread_ended = capture->thread_ended = true;
 }
 
 static void make_key(void)
@@ -320,9 +320,9 @@ static struct capture *end_abandoned(void)
         CUgraph none;
         CUcontext same, owner = capture->context; /* a green one may be another thread's */
         CUdevice device;
-        if (capture->gone)
+        if (capture->thread_ended)
             contexts_find(capture->context, &owner, &device);
-        if (!capture->gone || !capture->endable
+        if (!capture->thread_ended || !capture->endable
             || REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS) {
             link = &capture->next;
             continue;
@@ -338,7 +338,7 @@ static struct capture *end_abandoned(void)
 
 void captures_end_abandoned(void)
 {
-    if (atomic_exchange(&any_gone, false))
+    if (atomic_exchange(&any_thread_ended, false))
         capture_over(end_abandoned());
 }
 

@@ -13,13 +13,13 @@
 bool capture_going_on(void);
 
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise a context on
- * their own. False: a capture is in progress, unless that does not matter (`whatever`). */
-bool capture_forbid(bool whatever);
+ * their own. False: a capture is in progress, unless that does not matter (`despite_captures`). */
+bool capture_forbid(bool despite_captures);
 void capture_allow(void);
 /* Stops querying a context that ends. */
 void capture_leave_context(CUcontext context);
 /* Whether a capture is in progress and it is known that no work is in flight; see capture.c. */
-bool capture_alone(void);
+bool capture_without_work(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no
  * call because of one. capture_relax(): permanently; returns the previous mode. */

@@ -39,9 +39,9 @@
 #define PARTS 16
 
 /* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
- * capture forbids recording (not if `whatever`), or streams are busy with work submitted before
- * `moment`. */
-static CUresult record(CUcontext context, bool whatever, unsigned flags, uint64_t moment,
+ * capture forbids recording (not if `despite_captures`), or streams are busy with work submitted
+ * before `moment`. */
+static CUresult record(CUcontext context, bool despite_captures, unsigned flags, uint64_t moment,
                        CUevent *event)
 {
     *event = NULL;
@@ -50,11 +50,11 @@ static CUresult record(CUcontext context, bool whatever, unsigned flags, uint64_
         return result;
     if (streams_need_no_list())
         result = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING | flags);
-    if (result == CUDA_SUCCESS && !capture_forbid(whatever)) {
+    if (result == CUDA_SUCCESS && !capture_forbid(despite_captures)) {
         result = CUDA_ERROR_NOT_READY;
     } else if (result == CUDA_SUCCESS) {
         result = *event != NULL ? REAL(cuCtxRecordEvent)(context, *event)
-                                : streams_look(context, moment);
+                                : streams_query(context, moment);
         capture_allow();
     }
     if (result != CUDA_SUCCESS && *event != NULL) {
@@ -154,17 +154,17 @@ static CUresult await(CUevent event, uint64_t most)
     return result;
 }
 
-static bool drain_one(CUcontext context, bool whatever, uint64_t most, CUresult *result)
+static bool drain_one(CUcontext context, bool despite_captures, uint64_t most, CUresult *result)
 {
     /* Another thread's capture may begin during the wait: a relaxed thread does not disturb it. */
     RELAXED;
     CUevent event;
     uint64_t moment = streams_moment(), began = now_microseconds(), waited = 0;
-    while ((*result = record(context, whatever, CU_EVENT_BLOCKING_SYNC, moment, &event))
+    while ((*result = record(context, despite_captures, CU_EVENT_BLOCKING_SYNC, moment, &event))
                == CUDA_ERROR_NOT_READY
            && !streams_need_no_list()
            && waited < most
-           && (whatever || (!capture_going_on() && waited < STREAMS_PATIENCE_US))) {
+           && (despite_captures || (!capture_going_on() && waited < STREAMS_PATIENCE_US))) {
         nap(waited);
         waited = now_microseconds() - began;
     }
@@ -244,7 +244,7 @@ static CUresult part_step(struct drain_part *part)
     CUresult result = CUDA_SUCCESS;
     if (!part->started)
         result = record(part->context, false, 0, part->moment, &part->event);
-    if (result == CUDA_ERROR_NOT_READY && part->event == NULL && capture_alone())
+    if (result == CUDA_ERROR_NOT_READY && part->event == NULL && capture_without_work())
         result = CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && part->event != NULL)
         result = REAL(cuEventQuery)(part->event);

@@ -65,8 +65,8 @@
 #define TARGET_MOST_MS 60000
 #define BACKGROUND_TARGET_US 300
 #define SPIN_US BACKGROUND_TARGET_US /* by a background thread, before it sleeps */
-#define SPIN_LOOK_US 4
-#define OF_LATE_US 100000            /* us of the window of recent passes, and of the one before */
+#define SPIN_COLLECT_US 4
+#define COST_WINDOW_US 100000        /* us of the window of recent passes, and of the one before */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 #define MARKS_PER_LIMIT 2
@@ -97,11 +97,11 @@ static uint64_t extra;               /* passes let through since the last comple
 static uint64_t latency;             /* us that the last marker took */
 static uint64_t marked_at, progress; /* us: last recording; last completion */
 /* In the background: the most expensive passes, in ns for a pass; times in us. */
-static uint64_t dearest, dearest_before, dearest_since, contested;
+static uint64_t highest_cost, highest_cost_before, highest_cost_since, contested;
 
 /* The number of the pass whose thread records the next marker. */
 static _Atomic uint64_t next_mark;
-static _Atomic uint64_t looked;      /* us: last poll by a thread that spins */
+static _Atomic uint64_t last_collected;      /* us: last poll by a thread that spins */
 
 static struct marker *oldest(void)
 {
@@ -119,25 +119,25 @@ static uint64_t least(void)
 }
 
 /* Adapts the limit in the background. */
-static void adapt_to_dearest(const struct marker *marker, uint64_t now)
+static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
     if (marker->at <= contested || few)
         return;
-    if (now - dearest_since >= OF_LATE_US) {
-        dearest_before = now - dearest_since < 2 * OF_LATE_US ? dearest : 0;
-        dearest = 0;
-        dearest_since = now;
+    if (now - highest_cost_since >= COST_WINDOW_US) {
+        highest_cost_before = now - highest_cost_since < 2 * COST_WINDOW_US ? highest_cost : 0;
+        highest_cost = 0;
+        highest_cost_since = now;
     }
     uint64_t cost = latency * 1000 / marker->ahead;
-    if (cost > dearest)
-        dearest = cost;
-    uint64_t most = dearest > dearest_before ? dearest : dearest_before;
+    if (cost > highest_cost)
+        highest_cost = cost;
+    uint64_t most = highest_cost > highest_cost_before ? highest_cost : highest_cost_before;
     uint64_t fitting = target * 1000 / (most > 0 ? most : 1);
     limit = fitting < least() ? least() : fitting < MOST ? fitting : MOST;
 }
 
-static void came_to_pass(const struct marker *marker, uint64_t now)
+static void marker_completed(const struct marker *marker, uint64_t now)
 {
     latency = now - marker->at;
     progress = now;
@@ -146,7 +146,7 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
     if (marker->ahead == 0)
         return;                      /* it says nothing about passes */
     if (in_background()) {
-        adapt_to_dearest(marker, now);
+        adapt_to_cost(marker, now);
         return;
     }
     uint64_t fitting = marker->ahead * target / (latency > 0 ? latency : 1);
@@ -156,18 +156,18 @@ static void came_to_pass(const struct marker *marker, uint64_t now)
         limit = fitting < 2 * limit ? fitting : 2 * limit < MOST ? 2 * limit : MOST;
 }
 
-static void look(uint64_t now)
+static void collect_markers(uint64_t now)
 {
     if (in_background() && inflight_urgent())
         contested = now;
     while (count > 0 && drain_step(&oldest()->drain)) {
-        came_to_pass(oldest(), now);
+        marker_completed(oldest(), now);
         first = (first + 1) % MARKERS;
         count--;
     }
 }
 
-static void mark(uint64_t passes, uint64_t now)
+static void record_marker(uint64_t passes, uint64_t now)
 {
     if (count == MARKERS || capture_going_on())
         return;
@@ -177,11 +177,12 @@ static void mark(uint64_t passes, uint64_t now)
     marker->at = marked_at = now;
     drain_begin(&marker->drain);
     count++;
-    atomic_store(&next_mark, owner->steps ? UINT64_MAX : passes + (limit + MARKS_PER_LIMIT - 1) / MARKS_PER_LIMIT + 1);
-    look(now);
+    uint64_t apart = (limit + MARKS_PER_LIMIT - 1) / MARKS_PER_LIMIT;
+    atomic_store(&next_mark, owner->steps ? UINT64_MAX : passes + apart + 1);
+    collect_markers(now);
 }
 
-static void aim(uint64_t now)
+static void set_goal(uint64_t now)
 {
     uint64_t taken = atomic_load(&gate_taken), ahead = limit;
     if (count > 0 && now - oldest()->at > target)
@@ -226,9 +227,9 @@ static void mark_taken(uint64_t number, uint64_t now)
     if (number < atomic_load(&next_mark))
         return;
     bool rested = count == 0;
-    look(now);
-    mark(number - 1, now);
-    aim(now);
+    collect_markers(now);
+    record_marker(number - 1, now);
+    set_goal(now);
     if (rested && in_background())
         client_wake(owner);          /* it polls rarely while nothing is in flight */
 }
@@ -240,16 +241,16 @@ static void pass_taken(uint64_t number)
         step_locked(mark_taken, number);
 }
 
-static void look_again(uint64_t number, uint64_t now)
+static void collect_and_mark(uint64_t number, uint64_t now)
 {
     (void)number;
-    look(now);
+    collect_markers(now);
     uint64_t taken = atomic_load(&gate_taken);
     if (count == 0 && taken != done) {
-        mark(taken, now);
+        record_marker(taken, now);
         client_wake(owner);
     }
-    aim(now);
+    set_goal(now);
 }
 
 /* Called outside the gate. Between two polls the service thread can take the lock to carry out an
@@ -261,9 +262,9 @@ static bool pass_waits(uint64_t *since)
         *since = now;
     if (now - *since >= SPIN_US || !inflight_is_watching())
         return false;
-    if (now - atomic_load(&looked) >= SPIN_LOOK_US) {
-        atomic_store(&looked, now);
-        step_locked(look_again, 0);
+    if (now - atomic_load(&last_collected) >= SPIN_COLLECT_US) {
+        atomic_store(&last_collected, now);
+        step_locked(collect_and_mark, 0);
     }
     return true;
 }
@@ -292,8 +293,8 @@ static void begin(struct client *client, uint64_t now)
     done = atomic_load(&gate_taken);
     extra = 0;
     progress = now;
-    mark(done, now);                 /* for the work submitted before */
-    aim(now);
+    record_marker(done, now);                 /* for the work submitted before */
+    set_goal(now);
     gate_close(GATE_PACED);
 }
 
@@ -308,12 +309,13 @@ void pace_step(struct client *client)
         begin(client, now);
         return;
     }
-    look(now);
+    collect_markers(now);
     uint64_t taken = atomic_load(&gate_taken);
     uint64_t covered = count == 0 ? done : markers[(first + count - 1) % MARKERS].passes;
-    if (taken != covered && (count == 0 || owner->steps || now - marked_at >= target / MARKS_PER_TARGET))
-        mark(taken, now);
-    aim(now);
+    if (taken != covered
+        && (count == 0 || owner->steps || now - marked_at >= target / MARKS_PER_TARGET))
+        record_marker(taken, now);
+    set_goal(now);
 }
 
 void pace_let_through(struct client *client, uint64_t passes)

@@ -28,9 +28,9 @@
 struct listed_stream {
     CUstream stream;                 /* NULL: destroyed */
     CUevent end;                     /* recorded then; NULL: done, or its end is unknown */
-    bool over;
+    bool completed;
     CUcontext context;
-    bool leaving;
+    bool being_destroyed;
     uint64_t emptied;                /* the moment at which it was last seen empty */
     struct listed_stream *next;
 };
@@ -75,7 +75,7 @@ static CUevent mark_end(CUstream stream)
     return NULL;
 }
 
-struct listed_stream *streams_leave(CUstream stream)
+struct listed_stream *streams_destroying(CUstream stream)
 {
     struct listed_stream *listed;
     CUcontext same;
@@ -85,25 +85,25 @@ struct listed_stream *streams_leave(CUstream stream)
     for (listed = streams; listed != NULL && listed->stream != stream;)
         listed = listed->next;
     if (listed != NULL)
-        listed->leaving = true;
+        listed->being_destroyed = true;
     pthread_mutex_unlock(&streams_lock);
     RELAXED;
     if (listed != NULL && REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
         listed->end = mark_end(stream);
         /* The stream cannot be queried later. */
-        listed->over = listed->end == NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
+        listed->completed = listed->end == NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
         REAL(cuCtxPopCurrent_v2)(&same);
     }
     return listed;
 }
 
-void streams_left(struct listed_stream *listed)
+void streams_destroyed(struct listed_stream *listed)
 {
     if (listed == NULL)
         return;
     LOCKED(streams_lock);
     listed->stream = NULL;
-    listed->leaving = false;
+    listed->being_destroyed = false;
 }
 
 void streams_end_with(CUcontext context)
@@ -125,35 +125,35 @@ uint64_t streams_moment(void)
     return moments;
 }
 
-static CUresult look_at(const struct listed_stream *listed)
+static CUresult query_listed(const struct listed_stream *listed)
 {
-    if (listed->leaving)
+    if (listed->being_destroyed)
         return CUDA_ERROR_NOT_READY; /* another thread is recording its end */
     if (listed->stream != NULL)
         return REAL(cuStreamQuery)(listed->stream);
-    if (listed->over)
+    if (listed->completed)
         return CUDA_SUCCESS;
     /* Without an event the end is unknown: an error that waiting does not mend. */
     return listed->end == NULL ? CUDA_ERROR_NOT_SUPPORTED : REAL(cuEventQuery)(listed->end);
 }
 
-CUresult streams_look(CUcontext context, uint64_t moment)
+CUresult streams_query(CUcontext context, uint64_t moment)
 {
     CUresult result = REAL(cuStreamQuery)(CU_STREAM_LEGACY);
     LOCKED(streams_lock);
     for (struct listed_stream **link = &streams, *listed; (listed = *link) != NULL;) {
-        bool asked = listed->context == context && listed->emptied <= moment;
-        CUresult one = asked ? look_at(listed) : CUDA_SUCCESS;
+        bool queried = listed->context == context && listed->emptied <= moment;
+        CUresult one = queried ? query_listed(listed) : CUDA_SUCCESS;
         if (result == CUDA_SUCCESS || (result == CUDA_ERROR_NOT_READY && one != CUDA_SUCCESS))
             result = one;
-        if (asked && one == CUDA_SUCCESS && listed->stream == NULL) {
+        if (queried && one == CUDA_SUCCESS && listed->stream == NULL) {
             *link = listed->next;
             if (listed->end != NULL)
                 REAL(cuEventDestroy_v2)(listed->end);
             free(listed);
             continue;
         }
-        if (asked && one == CUDA_SUCCESS)
+        if (queried && one == CUDA_SUCCESS)
             listed->emptied = ++moments;
         link = &listed->next;
     }

@@ -15,16 +15,16 @@ static inline bool streams_need_no_list(void)
 
 /* Lists a stream that the program has created in the current context. False: out of memory. */
 bool streams_add(CUstream stream);
-/* streams_leave() is called before a stream is destroyed, streams_left() with its result
+/* streams_destroying() is called before a stream is destroyed, streams_destroyed() with its result
  * afterwards. */
-struct listed_stream *streams_leave(CUstream stream);
-void streams_left(struct listed_stream *listed);
+struct listed_stream *streams_destroying(CUstream stream);
+void streams_destroyed(struct listed_stream *listed);
 /* Removes all streams of a context that is about to end. */
 void streams_end_with(CUcontext context);
 
 
-/* For streams_look(), to tell which work was submitted before. */
+/* For streams_query(), to tell which work was submitted before. */
 uint64_t streams_moment(void);
 /* Success: all work submitted before `moment` in this context, which is current, is done; or the
  * driver's error. Must not be called during a capture in it. */
-CUresult streams_look(CUcontext context, uint64_t moment);
+CUresult streams_query(CUcontext context, uint64_t moment);

@@ -58,7 +58,7 @@ static void abandon(void)
 {
     EACH_CLIENT(client) {
         client->socket = -1;
-        bell_ring(&client->heard);   /* wakes a thread whose signal handler has forked */
+        bell_ring(&client->commit_bell);   /* wakes a thread whose signal handler has forked */
     }
 }
 
@@ -153,7 +153,8 @@ bool client_introduce(const struct client *client, int socket, const struct nvsh
                       const struct nvshare_report *hello)
 {
     return send_names(client, socket)
-        && (stored->moved == 0 || connection_send(socket, stored)) && connection_send(socket, hello);
+        && (stored->moved == 0 || connection_send(socket, stored))
+        && connection_send(socket, hello);
 }
 
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report)
@@ -179,7 +180,7 @@ struct nvshare_report client_report(const struct client *client, struct nvshare_
         report.moved = client->borrowed;
         report.dirty = client->dirty;
     } else {
-        report.answered = client->answered;
+        report.answered = client->answered_commit;
         report.to_pin = client_to_pin(client);
     }
     return report;
@@ -217,7 +218,8 @@ void client_send(struct client *client, struct nvshare_report report)
     UNCANCELLED;
     /* Only the service thread closes the connection; it may be waiting on it now. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
-        || !send_borrowed(client) || !send_stored(client) || !connection_send(client->socket, &report))
+        || !send_borrowed(client) || !send_stored(client)
+        || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }
 
@@ -229,8 +231,8 @@ void client_changed(struct client *client)
     client_wake(client);
 }
 
-static reclaimer *const nobody = NULL;
-static reclaimer *const *reclaimers = &nobody;
+static reclaimer *const no_reclaimer = NULL;
+static reclaimer *const *reclaimers = &no_reclaimer;
 
 void reclaim_from(reclaimer *const *all)
 {
@@ -252,16 +254,16 @@ bool client_is_whole(const struct client *client)
         && memory->resident + memory->pinned + memory->pending <= memory->room;
 }
 
-static bool lacks(const struct client *client)
+static bool must_wait(const struct client *client)
 {
     return client->remapping || !client_is_whole(client);
 }
 
 void client_update(struct client *client)
 {
-    bool starved = lacks(client);
+    bool starved = must_wait(client);
     if ((starved || !client_may_keep_freed(client)) && reclaim(client, RECLAIM_ALL, 0))
-        starved = lacks(client);
+        starved = must_wait(client);
     if (starved != client->starved) {
         client->starved = starved;
         client->lack_reported = false;
@@ -311,7 +313,7 @@ void clients_want(void)
  * This is permanent, because the end of the reason cannot be detected.
  */
 
-static const char *text(enum nvshare_pin_reason reason)
+static const char *pin_reason_text(enum nvshare_pin_reason reason)
 {
     switch (reason) {
     case NVSHARE_PIN_UNSEEN:
@@ -334,22 +336,22 @@ void client_pin(struct client *client, enum nvshare_pin_reason reason)
     pthread_mutex_unlock(&memory_lock);
     if (first)
         complain("this program stays on GPU %d from now on: %s. Other programs get what is left.",
-                 (int)client->device, text(reason));
+                 (int)client->device, pin_reason_text(reason));
 }
 
-static _Atomic enum nvshare_pin_reason all;
+static _Atomic enum nvshare_pin_reason process_pin_reason;
 
 void clients_pin(enum nvshare_pin_reason reason)
 {
     enum nvshare_pin_reason none = NVSHARE_PIN_NONE;
-    atomic_compare_exchange_strong(&all, &none, reason);
+    atomic_compare_exchange_strong(&process_pin_reason, &none, reason);
     EACH_CLIENT(client)
         client_pin(client, reason);
 }
 
 enum nvshare_pin_reason clients_pin_reason(void)
 {
-    return atomic_load(&all);
+    return atomic_load(&process_pin_reason);
 }
 
 /*
@@ -371,7 +373,7 @@ enum nvshare_pin_reason clients_pin_reason(void)
  * lock. */
 #define PATIENCE_US 5000000
 
-static void await(pthread_mutex_t *lock, uint64_t until)
+static void await_lock(pthread_mutex_t *lock, uint64_t until)
 {
     while (pthread_mutex_trylock(lock) != 0) {
         if (now_microseconds() > until) {
@@ -387,8 +389,8 @@ static void at_exit(void)
 {
     stubs_await();                   /* the driver cannot be taken apart while it is checkpointed */
     uint64_t until = now_microseconds() + PATIENCE_US;
-    await(&service_lock, until);
-    await(&memory_lock, until);
+    await_lock(&service_lock, until);
+    await_lock(&memory_lock, until);
 }
 
 void process_end_watch(void)

@@ -12,7 +12,7 @@
 #include "nvshare/protocol.h"
 
 #define CLIENTS_MAX 30                /* each uses two bits of gate_closed, beside GATE_AJAR */
-#define QUESTIONS_OPEN 16
+#define OPEN_COMMITS_MAX 16
 #define REASON_LONGEST 448
 #define POSTPONED_MOST 16
 
@@ -89,26 +89,26 @@ struct client {
     bool preallocates;               /* and begin slabs up to it */
 
     int socket;                      /* a handle of connection.h; -1: no daemon is connected */
-    uint64_t question;               /* number of the last COMMIT */
+    uint64_t last_commit;            /* number of the last COMMIT sent */
     /* commit.c. COMMITs of threads that want to pin memory, until the memory is counted as pinned;
      * and whether a thread waits for a free entry. */
-    struct open_question {
+    struct open_commit {
         uint64_t number;             /* 0: the entry is free */
         uint64_t wanted;             /* bytes requested in all, */
         uint64_t pins;               /* and to be pinned */
         uint64_t granted;            /* us: when the grant was read; 0: not yet */
-    } open[QUESTIONS_OPEN];
-    bool crowded;
-    uint64_t answered;               /* number of the last answered COMMIT */
-    struct nvshare_limits answer;    /* the last answer */
+    } open_commits[OPEN_COMMITS_MAX];
+    bool waits_for_entry;
+    uint64_t answered_commit;        /* number of the last answered COMMIT */
+    struct nvshare_limits commit_answer;     /* the last answer */
     char reason[REASON_LONGEST];     /* reason of the refusal, for people; "": unknown */
     bool reason_begun;               /* a part of `reason` has arrived, the LIMITS has not */
-    char explained[REASON_LONGEST];  /* last reason printed on stderr */
+    char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
-    /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each free entry of `open`
+    /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each free entry of
      * and each change of the socket. Threads wait on it for an answer, and not on memory_changed:
      * the wait may be long, and the thread may be cancelled. */
-    _Atomic uint32_t heard;
+    _Atomic uint32_t commit_bell;
 
     /* Below: for the service thread alone, except as context_ends() says. */
 

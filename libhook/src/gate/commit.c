@@ -22,60 +22,61 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 
-#define TAKEN_WITHIN_US 60000000
-#define LATE_US 100000               /* us to wait for an answer that depends on no other client */
+#define GRANT_UNUSED_MOST_US 60000000
+#define ANSWER_EXPECTED_US 100000    /* if it depends on no other client */
 #define RECLAIM_US 2000000           /* us for work that uses freed memory, and may wait for us */
 
 /* The last pin request of this thread, and its entry. */
 static __thread struct {
     struct client *client;
-    struct open_question *place;
+    struct open_commit *entry;
     uint64_t number;
-} asked;
+} latest;
 
 /* This thread's entry, if its COMMIT is still open: the entry of a COMMIT that was refused, voided
  * or given up is free or reused. */
-static struct open_question *own_question(void)
+static struct open_commit *own_entry(void)
 {
-    return asked.place != NULL && asked.place->number == asked.number ? asked.place : NULL;
+    return latest.entry != NULL && latest.entry->number == latest.number ? latest.entry : NULL;
 }
 
-static void close_question(struct client *client, struct open_question *question)
+static void close_entry(struct client *client, struct open_commit *entry)
 {
-    *question = (struct open_question){ .number = 0 };
-    if (client->crowded)
-        bell_ring(&client->heard);
-    client->crowded = false;
+    *entry = (struct open_commit){ .number = 0 };
+    if (client->waits_for_entry)
+        bell_ring(&client->commit_bell);
+    client->waits_for_entry = false;
     client_changed(client);
 }
 
 void client_settle(void)
 {
-    struct open_question *question = own_question();
-    if (question != NULL)
-        close_question(asked.client, question);
+    struct open_commit *entry = own_entry();
+    if (entry != NULL)
+        close_entry(latest.client, entry);
 }
 
-void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer)
+void client_commit_answered(struct client *client, uint64_t number,
+                            const struct nvshare_limits *answer)
 {
-    client->answered = number;
+    client->answered_commit = number;
     if (!client->reason_begun)
         client->reason[0] = '\0';
     client->reason_begun = false;
     if (answer != NULL)
-        client->answer = *answer;
-    for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
-        struct open_question *question = &client->open[i];
-        if (question->number == 0 || question->number > number || question->granted != 0)
+        client->commit_answer = *answer;
+    for (size_t i = 0; i < OPEN_COMMITS_MAX; i++) {
+        struct open_commit *entry = &client->open_commits[i];
+        if (entry->number == 0 || entry->number > number || entry->granted != 0)
             continue;
-        if (answer != NULL && question->number == number && answer->commit >= question->wanted)
-            question->granted = now_microseconds();
+        if (answer != NULL && entry->number == number && answer->commit >= entry->wanted)
+            entry->granted = now_microseconds();
         else
-            close_question(client, question);
+            close_entry(client, entry);
     }
 }
 
-void client_hears_reason(struct client *client, const char *text, size_t size)
+void client_append_refusal(struct client *client, const char *text, size_t size)
 {
     if (!client->reason_begun)
         client->reason[0] = '\0';
@@ -88,9 +89,9 @@ void client_hears_reason(struct client *client, const char *text, size_t size)
  * and released meanwhile, because stderr may be slow. */
 static void explain(struct client *client)
 {
-    if (client->reason[0] == '\0' || strcmp(client->reason, client->explained) == 0)
+    if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
         return;
-    memcpy(client->explained, client->reason, sizeof client->explained);
+    memcpy(client->printed_reason, client->reason, sizeof client->printed_reason);
     char reason[REASON_LONGEST];
     memcpy(reason, client->reason, sizeof reason);
     pthread_mutex_unlock(&memory_lock);
@@ -101,58 +102,58 @@ static void explain(struct client *client)
 uint64_t client_to_pin(const struct client *client)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < QUESTIONS_OPEN; i++)
-        if (client->open[i].granted != 0)
-            bytes += client->open[i].pins;
+    for (size_t i = 0; i < OPEN_COMMITS_MAX; i++)
+        if (client->open_commits[i].granted != 0)
+            bytes += client->open_commits[i].pins;
     return bytes;
 }
 
-int64_t client_give_up(struct client *client)
+int64_t client_expire_grants(struct client *client)
 {
     uint64_t now = now_microseconds();
     int64_t left = NEVER;
-    for (size_t i = 0; i < QUESTIONS_OPEN; i++) {
-        struct open_question *question = &client->open[i];
-        if (question->granted == 0)
+    for (size_t i = 0; i < OPEN_COMMITS_MAX; i++) {
+        struct open_commit *entry = &client->open_commits[i];
+        if (entry->granted == 0)
             continue;
-        uint64_t end = question->granted + TAKEN_WITHIN_US;
+        uint64_t end = entry->granted + GRANT_UNUSED_MOST_US;
         if (end <= now)
-            close_question(client, question);
+            close_entry(client, entry);
         else if ((int64_t)(end - now) < left)
             left = (int64_t)(end - now);
     }
     return left;
 }
 
-/* Waits until client->heard changes, or until `until` if not NULL. memory_lock is held, and
+/* Waits until client->commit_bell changes, or until `until` if not NULL. memory_lock is held, and
  * released meanwhile. */
-static void listen_on(struct client *client, const struct timespec *until)
+static void wait_for_answer(struct client *client, const struct timespec *until)
 {
     BLOCKED;
-    uint32_t heard = atomic_load(&client->heard);
+    uint32_t heard = atomic_load(&client->commit_bell);
     pthread_mutex_unlock(&memory_lock);
-    bell_sleep(&client->heard, heard, until);
+    bell_sleep(&client->commit_bell, heard, until);
     pthread_mutex_lock(&memory_lock);
 }
 
 /* Takes an entry for this thread's next COMMIT, or reuses its former entry. False: no entry was
  * free, and the thread has waited for one. A thread that has an entry never waits here, so entries
  * become free. */
-static bool open_question(struct client *client, uint64_t wanted, uint64_t pins)
+static bool take_entry(struct client *client, uint64_t wanted, uint64_t pins)
 {
-    struct open_question *place = own_question();
-    for (size_t i = 0; i < QUESTIONS_OPEN && place == NULL; i++)
-        if (client->open[i].number == 0)
-            place = &client->open[i];
-    if (place == NULL) {
-        client->crowded = true;
-        listen_on(client, NULL);
+    struct open_commit *entry = own_entry();
+    for (size_t i = 0; i < OPEN_COMMITS_MAX && entry == NULL; i++)
+        if (client->open_commits[i].number == 0)
+            entry = &client->open_commits[i];
+    if (entry == NULL) {
+        client->waits_for_entry = true;
+        wait_for_answer(client, NULL);
         return false;
     }
-    asked.client = client;
-    asked.place = place;
-    asked.number = client->question + 1;
-    *place = (struct open_question){ asked.number, wanted, pins, 0 };
+    latest.client = client;
+    latest.entry = entry;
+    latest.number = client->last_commit + 1;
+    *entry = (struct open_commit){ latest.number, wanted, pins, 0 };
     return true;
 }
 
@@ -166,26 +167,26 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* Sends a COMMIT and waits. True: client->answer is its answer. memory_lock is held, and released
- * during the wait. */
+/* Sends a COMMIT and waits. True: client->commit_answer is its answer. memory_lock is held, and
+ * released during the wait. */
 static bool ask(struct client *client, uint64_t commit, uint64_t pins)
 {
-    uint64_t question = ++client->question;
+    uint64_t number = ++client->last_commit;
     unsigned introduced = client->introduced;
-    client_send(client, (struct nvshare_report){ .type = NVSHARE_COMMIT, .number = question,
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_COMMIT, .number = number,
                                                  .commit = commit, .pins = pins });
-    uint64_t end = now_microseconds() + LATE_US;
+    uint64_t end = now_microseconds() + ANSWER_EXPECTED_US;
     const struct timespec until = { (time_t)(end / 1000000), (long)(end % 1000000 * 1000) };
     bool late = false;
     while (client->socket >= 0 && client->introduced == introduced
-           && client->answered < question) {
+           && client->answered_commit < number) {
         if (late)
             client_wake(client);     /* it may report the wait to the user: waiting.c */
-        listen_on(client, late ? NULL : &until);
+        wait_for_answer(client, late ? NULL : &until);
         late = true;
     }
     return client->socket >= 0 && client->introduced == introduced
-           && client->answered == question;
+           && client->answered_commit == number;
 }
 
 bool client_go_beyond(struct client *client, uint64_t bytes)
@@ -199,7 +200,7 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
         /* Without a daemon, its last limits apply. */
         bool alone = client->socket < 0, answered = !alone && ask(client, 0, 0);
         settled = alone || answered;
-        granted = alone || (answered && client->answer.beyond >= wanted);
+        granted = alone || (answered && client->commit_answer.beyond >= wanted);
         if (!granted)
             client->memory.beyond -= bytes;
         if (answered && !granted)
@@ -236,18 +237,18 @@ bool client_commit_pinned(struct client *client, uint64_t bytes, uint64_t pins, 
                 continue;
             break;
         }
-        if (pins > 0 && !open_question(client, wanted, pins))
+        if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = ask(client, wanted, pins);
         /* The answer to this COMMIT refuses. If less than that grant applies by now (the
          * answer to another thread's later COMMIT), or memory has been freed since, ask again. */
-        if (ours && client->answer.commit < wanted && with_more(client, bytes) >= wanted
+        if (ours && client->commit_answer.commit < wanted && with_more(client, bytes) >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             explain(client);
             break;
         }
         /* The grant stays valid even if later answers differ. */
-        const struct open_question *own = own_question();
+        const struct open_commit *own = own_entry();
         allowed = pins == 0 || (own != NULL && own->granted != 0);
     }
     if (pins > 0 && !granted)

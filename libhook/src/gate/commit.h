@@ -22,13 +22,14 @@ uint64_t client_patience_ends(void);               /* `until`, for a call that b
 void client_settle(void);
 /* Records the answer to COMMIT `number`; NULL: it will not arrive. Earlier COMMITs without a grant
  * are void. */
-void client_hears(struct client *client, uint64_t number, const struct nvshare_limits *answer);
+void client_commit_answered(struct client *client, uint64_t number,
+                            const struct nvshare_limits *answer);
 /* Appends the text of a REASON to the reason for the next refusal. */
-void client_hears_reason(struct client *client, const char *text, size_t size);
+void client_append_refusal(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* `to_pin` of a report */
 /* Gives up grants of threads that have ended or left the call. Returns the us until the next can be
  * given up; NEVER: no grant is unused. */
-int64_t client_give_up(struct client *client);
+int64_t client_expire_grants(struct client *client);
 /* Waits until the daemon grants or refuses that memory.beyond grows by `bytes`. True: granted, and
  * added to memory.beyond. */
 bool client_go_beyond(struct client *client, uint64_t bytes);

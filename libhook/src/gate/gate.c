@@ -55,7 +55,7 @@ static struct {
 } gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
 /* This thread's entry; it may exist before the thread's first pass. */
-static __thread struct gate_thread *own_place __attribute__((tls_model("initial-exec")));
+static __thread struct gate_thread *own_entry __attribute__((tls_model("initial-exec")));
 
 static void thread_ends(void *argument)
 {
@@ -65,7 +65,7 @@ static void thread_ends(void *argument)
     atomic_store(&thread->blocked, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
     /* A destructor that runs later may pass again, and then registers a new entry. */
-    gate_self = own_place = NULL;
+    gate_self = own_entry = NULL;
 }
 
 static void initialise(void)
@@ -90,7 +90,7 @@ static struct gate_thread *new_thread(void)
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
-        fatal("no memory for a thread's place at the gate");
+        fatal("no memory for a thread's entry at the gate");
     size_t count = 4096 / sizeof *page;
     atomic_init(&page[0].in_use, true);
     for (size_t i = 0; i < count; i++) {
@@ -102,23 +102,23 @@ static struct gate_thread *new_thread(void)
     return &page[0];
 }
 
-static struct gate_thread *place_of_thread(void)
+static struct gate_thread *own_thread_entry(void)
 {
-    if (own_place != NULL)
-        return own_place;
+    if (own_entry != NULL)
+        return own_entry;
     if (pthread_once != NULL)           /* in another library before glibc 2.34; glibc.h */
         pthread_once(&gate.once, initialise);
-    own_place = reuse_thread();
-    if (own_place == NULL)
-        own_place = new_thread();
+    own_entry = reuse_thread();
+    if (own_entry == NULL)
+        own_entry = new_thread();
     if (gate.has_key)
-        pthread_setspecific(gate.key, own_place);
-    return own_place;
+        pthread_setspecific(gate.key, own_entry);
+    return own_entry;
 }
 
 struct gate_thread *gate_register_thread(void)
 {
-    struct gate_thread *thread = place_of_thread();
+    struct gate_thread *thread = own_thread_entry();
     /* The current context may have been created unseen. */
     CUcontext context;
     contexts_current(&context);
@@ -133,7 +133,7 @@ static bool is_capturing(CUstream stream)
         && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static bool take(void)
+static bool take_paced_pass(void)
 {
     uint64_t number = atomic_load(&gate_taken);
     while (number < atomic_load(&gate_goal))
@@ -149,11 +149,11 @@ static bool may_pass(uint64_t closed)
 {
     return (closed & ~GATE_AJAR) == 0
            && ((closed & GATE_PUBLISHING) == 0 || gate_publishing->may_pass())
-           && ((closed & GATE_PACED) == 0 || take());
+           && ((closed & GATE_PACED) == 0 || take_paced_pass());
 }
 
 /* Called inside, by a thread that is about to check whether it may pass. */
-static uint64_t look(void)
+static uint64_t read_closed(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
     if ((closed & GATE_PUBLISHING) != 0)
@@ -162,9 +162,9 @@ static uint64_t look(void)
 }
 
 /* Whether a thread at the gate, which is inside, may pass. Counts its pass. */
-static bool passes(CUstream stream)
+static bool try_pass(CUstream stream)
 {
-    uint64_t closed = look();
+    uint64_t closed = read_closed();
     if (!may_pass(closed))
         return false;
     if ((closed & GATE_CAPTURING) != 0 && !is_capturing(stream))
@@ -172,7 +172,7 @@ static bool passes(CUstream stream)
     return true;
 }
 
-static bool worth_another_look(void)
+static bool may_pass_now(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
     return (closed & ~GATE_AJAR) == 0
@@ -180,7 +180,7 @@ static bool worth_another_look(void)
            && ((closed & GATE_PACED) == 0 || atomic_load(&gate_taken) < atomic_load(&gate_goal));
 }
 
-static bool waits_for_pace_alone(void)
+static bool is_held_by_pace_alone(void)
 {
     return (atomic_load(&gate_closed) & ~GATE_CAPTURING) == (GATE_PACED | GATE_PUBLISHING)
            && !gate_publishing->holds();
@@ -188,15 +188,15 @@ static bool waits_for_pace_alone(void)
 
 /* Sleeps until the thread should check the gate again. A signal handler may run here, leave by
  * siglongjmp(), or submit work itself and clear the mark. */
-static void stand(const struct gate_thread *self, bool (*is_vain)(void))
+static void sleep_at_gate(const struct gate_thread *self, bool (*is_vain)(void))
 {
     uint64_t since = 0;
     for (;;) {
         uint32_t opened = atomic_load(&gate.opened);
-        if (worth_another_look() || atomic_load(&self->waits) != atomic_load(&gate.openings)
+        if (may_pass_now() || atomic_load(&self->waits) != atomic_load(&gate.openings)
             || (is_vain != NULL && is_vain()))
             return;
-        if (waits_for_pace_alone() && gate_on_paced(&since))
+        if (is_held_by_pace_alone() && gate_on_paced(&since))
             continue;
         bell_sleep(&gate.opened, opened, NULL);
     }
@@ -204,7 +204,7 @@ static void stand(const struct gate_thread *self, bool (*is_vain)(void))
 
 bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
 {
-    if (passes(stream))
+    if (try_pass(stream))
         return true;
     /* A capture submits nothing. Staying inside meanwhile is harmless: the driver call is short. */
     if (is_capturing(stream) || client_is_called_back())
@@ -224,11 +224,11 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
         if (gate_on_waiter != NULL)
             gate_on_waiter();
         pthread_sigmask(SIG_SETMASK, &before, NULL);
-        stand(self, is_vain);
+        sleep_at_gate(self, is_vain);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = is_vain == NULL || !is_vain();
         atomic_store(&self->inside, inside);
-    } while (inside && !passes(stream)); /* counts again: the count may be cleared */
+    } while (inside && !try_pass(stream)); /* counts again: the count may be cleared */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;
@@ -254,7 +254,7 @@ void gate_open(uint64_t reason)
     bell_ring(&gate.opened);
 }
 
-void gate_look_again(void)
+void gate_recheck(void)
 {
     bell_ring(&gate.opened);
 }
@@ -262,7 +262,7 @@ void gate_look_again(void)
 void gate_allow(uint64_t goal)
 {
     if (atomic_exchange(&gate_goal, goal) != goal)
-        gate_look_again();
+        gate_recheck();
 }
 
 bool gate_empty(void)
@@ -293,13 +293,13 @@ bool gate_has_blocked(void)
 
 uint32_t gate_block(void)
 {
-    struct gate_thread *self = place_of_thread();
+    struct gate_thread *self = own_thread_entry();
     return atomic_exchange(&self->blocked, atomic_load(&self->passes) + 1);
 }
 
 void gate_unblock(const uint32_t *before)
 {
-    atomic_store(&own_place->blocked, *before);
+    atomic_store(&own_entry->blocked, *before);
 }
 
 uint64_t gate_passes(void)

@@ -87,7 +87,7 @@ static inline void gate_leave(void)
 void gate_prepare(void);                           /* before it is closed for the first time */
 void gate_close(uint64_t reason);                  /* returns while threads may be inside */
 void gate_open(uint64_t reason);
-void gate_look_again(void);                        /* wakes waiting threads to check again */
+void gate_recheck(void);                        /* wakes waiting threads to check again */
 bool gate_empty(void);                             /* no thread (but the caller) is inside */
 bool gate_has_waiters(void);
 bool gate_has_blocked(void);                       /* a thread waits at the gate, or is BLOCKED */

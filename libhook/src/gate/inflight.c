@@ -53,11 +53,11 @@
 
 #define WATCHED_MAX 64               /* the daemon sends at most so many */
 #define PAGE 4096
-#define BOUND_US 2000000             /* without a change of the counters */
-#define SLOWLY_US 50000              /* between two passes after that */
-#define LOOK_LEAST_US 50
-#define LOOK_MOST_US 1000
-#define LOOKS 32
+#define STALLED_AFTER_US 2000000     /* without a change of the counters */
+#define BETWEEN_PASSES_US 50000      /* between two passes after that */
+#define POLL_LEAST_US 50
+#define POLL_MOST_US 1000
+#define POLLS 32
 
 /* Indexed by client. `counters` is NULL while the client publishes nothing. */
 static struct published {
@@ -74,12 +74,12 @@ static struct watched {
     uint64_t number;
     uint64_t begun, done, since;     /* last values; us when they last changed */
 } watched[WATCHED_MAX];
-static _Atomic unsigned places;      /* number of entries ever used */
+static _Atomic unsigned entries_used;        /* number of entries ever used */
 static _Atomic unsigned watching;     /* entries in use */
 
-static _Atomic bool held;            /* at the last check, a thread waited for an urgent program */
-static uint64_t held_since, let_on;
-static _Atomic unsigned allowed;     /* passes allowed in spite of busy counters */
+static _Atomic bool holding;         /* at the last check, a thread waited for an urgent program */
+static uint64_t holding_since, last_allowed;
+static _Atomic unsigned allowed_passes;     /* passes allowed in spite of busy counters */
 
 static bool is_busy(const struct nvshare_inflight *counters)
 {
@@ -108,7 +108,7 @@ static void count(void)
 
 static struct watched *first_busy(void)
 {
-    unsigned all = atomic_load(&places);
+    unsigned all = atomic_load(&entries_used);
     for (unsigned i = 0; i < all; i++) {
         const struct nvshare_inflight *counters = atomic_load(&watched[i].counters);
         if (counters != NULL && is_busy(counters))
@@ -117,23 +117,23 @@ static struct watched *first_busy(void)
     return NULL;
 }
 
-static bool holds(void)
+static bool is_held_back(void)
 {
-    struct watched *who = first_busy();
-    if (who == NULL || atomic_load(&allowed) > 0)
+    struct watched *busy = first_busy();
+    if (busy == NULL || atomic_load(&allowed_passes) > 0)
         return false;
-    if (!atomic_exchange(&held, true))
-        wake(atomic_load(&who->client));
+    if (!atomic_exchange(&holding, true))
+        wake(atomic_load(&busy->client));
     return true;
 }
 
 static bool may_pass(void)
 {
-    while (!holds()) {
-        unsigned left = atomic_load(&allowed);
+    while (!is_held_back()) {
+        unsigned left = atomic_load(&allowed_passes);
         if (left == 0 || first_busy() == NULL)
             return true;
-        if (atomic_compare_exchange_strong(&allowed, &left, left - 1))
+        if (atomic_compare_exchange_strong(&allowed_passes, &left, left - 1))
             return true;
     }
     return false;
@@ -142,7 +142,7 @@ static bool may_pass(void)
 static void set_publishing(void)
 {
     static const struct gate_publishing ours = {
-        .count = count, .may_pass = may_pass, .holds = holds,
+        .count = count, .may_pass = may_pass, .holds = is_held_back,
     };
     gate_publishing = &ours;
     gate_close(GATE_PUBLISHING);
@@ -230,7 +230,7 @@ static struct watched *find(const struct client *client, uint64_t number)
     return NULL;
 }
 
-static struct watched *free_place(void)
+static struct watched *free_entry(void)
 {
     for (unsigned i = 0; i < WATCHED_MAX; i++)
         if (atomic_load(&watched[i].counters) == NULL)
@@ -239,20 +239,20 @@ static struct watched *free_place(void)
 }
 
 /* Watches a page no longer; waiting threads check the gate again. */
-static void drop(struct watched *one)
+static void stop_watching(struct watched *one)
 {
     atomic_store(&one->counters, NULL);
     watching--;
     clear_publishing();
-    gate_look_again();
+    gate_recheck();
 }
 
 void inflight_watch(struct client *client, uint64_t number, int descriptor)
 {
     struct watched *one = find(client, number);
     if (one != NULL)
-        drop(one);
-    if (descriptor < 0 || (one = free_place()) == NULL)
+        stop_watching(one);
+    if (descriptor < 0 || (one = free_entry()) == NULL)
         return;
     void *at = map(one->at, descriptor, PROT_READ);
     if (at == NULL)
@@ -263,9 +263,9 @@ void inflight_watch(struct client *client, uint64_t number, int descriptor)
     atomic_store(&one->client, client);
     atomic_store(&one->counters, at);
     watching++;
-    unsigned place = (unsigned)(one - watched);
-    if (place >= atomic_load(&places))
-        atomic_store(&places, place + 1);
+    unsigned index = (unsigned)(one - watched);
+    if (index >= atomic_load(&entries_used))
+        atomic_store(&entries_used, index + 1);
     set_publishing();
 }
 
@@ -273,7 +273,7 @@ void inflight_forget(struct client *client)
 {
     for (unsigned i = 0; i < WATCHED_MAX; i++)
         if (atomic_load(&watched[i].counters) != NULL && atomic_load(&watched[i].client) == client)
-            drop(&watched[i]);
+            stop_watching(&watched[i]);
     if (atomic_load(&published[client->index].counters) != NULL)
         inflight_publish(client, -1);
 }
@@ -289,9 +289,9 @@ bool inflight_urgent(void)
 }
 
 /* Whether any counters that hold this program back have changed recently. */
-static bool any_moves(uint64_t now)
+static bool any_counter_changes(uint64_t now)
 {
-    bool moves = false;
+    bool changes = false;
     for (unsigned i = 0; i < WATCHED_MAX; i++) {
         struct watched *one = &watched[i];
         const struct nvshare_inflight *counters = atomic_load(&one->counters);
@@ -301,31 +301,31 @@ static bool any_moves(uint64_t now)
         uint64_t done = __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST);
         if (one->since == 0 || begun != one->begun || done != one->done)
             one->begun = begun, one->done = done, one->since = now;
-        moves = moves || now - one->since < BOUND_US;
+        changes = changes || now - one->since < STALLED_AFTER_US;
     }
-    return moves;
+    return changes;
 }
 
 uint64_t inflight_poll(uint64_t now, bool stalled)
 {
-    if (!atomic_load(&held)) {
-        held_since = 0;
+    if (!atomic_load(&holding)) {
+        holding_since = 0;
         return 0;
     }
     if (first_busy() == NULL) {
-        held_since = 0;
-        atomic_store(&allowed, 0);
-        atomic_store(&held, false);
-        gate_look_again();
+        holding_since = 0;
+        atomic_store(&allowed_passes, 0);
+        atomic_store(&holding, false);
+        gate_recheck();
         return 0;
     }
-    if (held_since == 0)
-        held_since = now;
-    if ((!any_moves(now) || stalled) && now - let_on >= SLOWLY_US) {
-        let_on = now;
-        atomic_store(&allowed, 1);
-        gate_look_again();
+    if (holding_since == 0)
+        holding_since = now;
+    if ((!any_counter_changes(now) || stalled) && now - last_allowed >= BETWEEN_PASSES_US) {
+        last_allowed = now;
+        atomic_store(&allowed_passes, 1);
+        gate_recheck();
     }
-    uint64_t next = (now - held_since) / LOOKS;
-    return next < LOOK_LEAST_US ? LOOK_LEAST_US : next > LOOK_MOST_US ? LOOK_MOST_US : next;
+    uint64_t next = (now - holding_since) / POLLS;
+    return next < POLL_LEAST_US ? POLL_LEAST_US : next > POLL_MOST_US ? POLL_MOST_US : next;
 }

@@ -217,7 +217,7 @@ bool host_memory_register(char *memory, size_t size)
     return false;
 }
 void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
-void bus_sharing_measured(enum bus_way way, uint64_t bytes, uint64_t microseconds)
+void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds)
 {
     (void)way, (void)bytes, (void)microseconds;
 }

@@ -60,7 +60,7 @@ SEEN bool is_watched(void)
 
 SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
 {
-    bus_sharing_measured((enum bus_way)way, bytes, microseconds);
+    bus_sharing_measured((enum bus_direction)way, bytes, microseconds);
 }
 
 /* Calls of the program under way; by number. */
@@ -68,7 +68,7 @@ static struct bus_copy calls[8];
 
 SEEN void begin(unsigned call, int way, uint64_t bytes, bool waits)
 {
-    bus_copy_begins(&calls[call], (enum bus_way)way, bytes, waits);
+    bus_copy_begins(&calls[call], (enum bus_direction)way, bytes, waits);
 }
 
 SEEN void end(unsigned call)
@@ -81,7 +81,7 @@ static void *copies(void *argument)
 {
     for (unsigned i = 0; i < 20000; i++) {
         struct bus_copy copy;
-        bus_copy_begins(&copy, (enum bus_way)(i % 2), 4 * BUS_COPY_LEAST, i % 3 == 0);
+        bus_copy_begins(&copy, (enum bus_direction)(i % 2), 4 * BUS_COPY_LEAST, i % 3 == 0);
         atomic_fetch_add(&clock_us, 100);
         bus_copy_ends(&copy);
     }

@@ -67,15 +67,15 @@ SEEN void answer(uint64_t number, uint64_t commit)
 {
     pthread_mutex_lock(&memory_lock);
     one.limits = (struct nvshare_limits){ .commit = commit };
-    client_hears(&one, number, &one.limits);
-    bell_ring(&one.heard);
+    client_commit_answered(&one, number, &one.limits);
+    bell_ring(&one.commit_bell);
     pthread_mutex_unlock(&memory_lock);
 }
 
 SEEN void reason(const char *text)
 {
     pthread_mutex_lock(&memory_lock);
-    client_hears_reason(&one, text, strlen(text));
+    client_append_refusal(&one, text, strlen(text));
     pthread_mutex_unlock(&memory_lock);
 }
 
@@ -83,18 +83,18 @@ SEEN void reason(const char *text)
 SEEN void introduce(void)
 {
     pthread_mutex_lock(&memory_lock);
-    client_hears(&one, one.question, NULL);
+    client_commit_answered(&one, one.last_commit, NULL);
     one.introduced++;
-    bell_ring(&one.heard);
+    bell_ring(&one.commit_bell);
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* So much time passes. Returns in how many ms client_give_up() is due; -1: never. */
+/* So much time passes. Returns in how many ms client_expire_grants() is due; -1: never. */
 SEEN int pass(uint64_t microseconds)
 {
     pthread_mutex_lock(&memory_lock);
     clock_us += microseconds;
-    int64_t left = client_give_up(&one);
+    int64_t left = client_expire_grants(&one);
     pthread_mutex_unlock(&memory_lock);
     return left == NEVER ? -1 : (int)((left + 999) / 1000);
 }
@@ -102,7 +102,7 @@ SEEN int pass(uint64_t microseconds)
 SEEN uint64_t asked_so_far(void)
 {
     pthread_mutex_lock(&memory_lock);
-    uint64_t number = one.question;
+    uint64_t number = one.last_commit;
     pthread_mutex_unlock(&memory_lock);
     return number;
 }

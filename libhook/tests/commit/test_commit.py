@@ -14,7 +14,7 @@ from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 from nvshared.units import SECOND
 
 PATIENCE = 600                          # seconds; only a test that fails waits so long
-PLACES = 16                             # QUESTIONS_OPEN
+PLACES = 16                             # OPEN_COMMITS_MAX
 MUCH = 1 << 40
 
 
