@@ -336,16 +336,10 @@ static const struct kernel kernels[] = {
     {"nvshare_meet", 2, run_meet, reach_flag},
 };
 
-const struct kernel *kernel_at(size_t index)
-{
-    return index < sizeof kernels / sizeof *kernels ? &kernels[index] : NULL;
-}
-
 const struct kernel *kernel_named(const char *name, size_t length)
 {
-    const struct kernel *kernel;
-    for (size_t i = 0; (kernel = kernel_at(i)) != NULL; i++)
-        if (strlen(kernel->name) == length && memcmp(kernel->name, name, length) == 0)
-            return kernel;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (strlen(kernels[i].name) == length && memcmp(kernels[i].name, name, length) == 0)
+            return &kernels[i];
     return NULL;
 }

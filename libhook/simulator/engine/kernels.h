@@ -43,4 +43,3 @@ struct kernel {
 };
 
 const struct kernel *kernel_named(const char *name, size_t length);
-const struct kernel *kernel_at(size_t index);        /* NULL behind the last */

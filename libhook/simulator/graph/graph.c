@@ -110,7 +110,8 @@ bool node_depends_on(const struct node *node, const struct node *other)
     return false;
 }
 
-struct node *graph_counterpart(const struct graph *clone, const struct node *origin)
+/* NULL: none. */
+static struct node *graph_counterpart(const struct graph *clone, const struct node *origin)
 {
     for (size_t i = 0; i < clone->count; i++)
         if (clone->nodes[i]->origin == origin)

@@ -26,7 +26,6 @@ void graph_free(struct graph *graph);
 struct graph *graph_from(CUgraph handle);
 struct node *node_from(CUgraphNode handle);
 struct graph *graph_clone(const struct graph *graph);
-struct node *graph_counterpart(const struct graph *clone, const struct node *origin);  /* NULL: none */
 
 /* Adds a node; holds what the work points to. A WORK_GRAPH's child becomes the node's. */
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct work *work,

@@ -108,27 +108,21 @@ FORWARD(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, voi
 FORWARD(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),
         ENTRY_INIT, attribute_locked(pool, name, value, false))
 
-API(cuDeviceGetDefaultMemPool, CUmemoryPool *pool, CUdevice device)
+static CUresult give_pool(CUmemoryPool *pool, struct device *device, CUresult none,
+                          struct pool *(*which)(struct device *))
 {
-    ENTER(ENTRY_INIT);
     if (pool == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *pool = (CUmemoryPool)pool_default(device_at(device));
+    if (device == NULL)
+        return none;
+    *pool = (CUmemoryPool)which(device);
     return CUDA_SUCCESS;
 }
 
-API(cuDeviceGetMemPool, CUmemoryPool *pool, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    if (pool == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *pool = (CUmemoryPool)pool_current(device_at(device));
-    return CUDA_SUCCESS;
-}
+FORWARD(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device), ENTRY_INIT,
+        give_pool(pool, device_at(device), CUDA_ERROR_INVALID_DEVICE, pool_default))
+FORWARD(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device), ENTRY_INIT,
+        give_pool(pool, device_at(device), CUDA_ERROR_INVALID_DEVICE, pool_current))
 
 API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
 {
@@ -203,24 +197,12 @@ static struct device *device_of(const CUmemLocation *location, CUmemAllocationTy
         && type == CU_MEM_ALLOCATION_TYPE_PINNED ? device_at(location->id) : NULL;
 }
 
-API(cuMemGetDefaultMemPool, CUmemoryPool *pool, CUmemLocation *location,
-    CUmemAllocationType type)
-{
-    ENTER(ENTRY_INIT);
-    if (pool == NULL || device_of(location, type) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pool = (CUmemoryPool)pool_default(device_of(location, type));
-    return CUDA_SUCCESS;
-}
-
-API(cuMemGetMemPool, CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
-{
-    ENTER(ENTRY_INIT);
-    if (pool == NULL || device_of(location, type) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pool = (CUmemoryPool)pool_current(device_of(location, type));
-    return CUDA_SUCCESS;
-}
+FORWARD(cuMemGetDefaultMemPool,
+        (CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type), ENTRY_INIT,
+        give_pool(pool, device_of(location, type), CUDA_ERROR_INVALID_VALUE, pool_default))
+FORWARD(cuMemGetMemPool,
+        (CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type), ENTRY_INIT,
+        give_pool(pool, device_of(location, type), CUDA_ERROR_INVALID_VALUE, pool_current))
 
 API(cuMemSetMemPool, CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
 {

@@ -107,15 +107,6 @@ API(cuLibraryGetModule, CUmodule *module, CUlibrary handle)
     return CUDA_SUCCESS;
 }
 
-const struct function *function_in_context(const struct function *function,
-                                           struct context *context)
-{
-    if (function == NULL || function->context != NULL)
-        return function;
-    struct module *instance = instance_in(function->module, context);
-    return &instance->functions[function - function->module->functions];
-}
-
 API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
 {
     ENTER(ENTRY_CONTEXT);
@@ -124,7 +115,10 @@ API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
     const struct function *own = function_from((CUfunction)kernel);
     if (own == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    *function = (CUfunction)function_in_context(own, context_current());
+    if (own->context == NULL)        /* a library's kernel */
+        own = &instance_in(own->module, context_current())
+                   ->functions[own - own->module->functions];
+    *function = (CUfunction)own;
     return CUDA_SUCCESS;
 }
 

@@ -32,9 +32,6 @@ struct module {
 
 /* What a CUfunction or CUkernel handle means; NULL: nothing. */
 const struct function *function_from(CUfunction handle);
-/* A library's kernel as a function of the context; others as they are. */
-const struct function *function_in_context(const struct function *function,
-                                           struct context *context);
 
 /* Without a context: a library. */
 CUresult module_load(const char *image, struct context *context, struct module **result);

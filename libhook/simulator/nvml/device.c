@@ -120,19 +120,17 @@ NVML_FORWARD(nvmlDeviceGetHandleByPciBusId, (const char *id, nvmlDevice_t *devic
 NVML_FORWARD(nvmlDeviceGetHandleByPciBusId_v2, (const char *id, nvmlDevice_t *device),
         by_bus(id, device))
 
-NVML(nvmlDeviceGetIndex, nvmlDevice_t device, unsigned *index)
-{
-    REQUIRE(index != NULL && number(device) >= 0);
-    *index = (unsigned)number(device);
-    return NVML_SUCCESS;
-}
+/* A figure of a device. */
+#define NVML_FIGURE(name, type, figure)                                                  \
+    NVML(name, nvmlDevice_t device, type *value)                                         \
+    {                                                                                    \
+        REQUIRE(value != NULL && number(device) >= 0);                                   \
+        *value = figure;                                                                 \
+        return NVML_SUCCESS;                                                             \
+    }
 
-NVML(nvmlDeviceGetMinorNumber, nvmlDevice_t device, unsigned *minor)
-{
-    REQUIRE(minor != NULL && number(device) >= 0);
-    *minor = (unsigned)number(device);
-    return NVML_SUCCESS;
-}
+NVML_FIGURE(nvmlDeviceGetIndex, unsigned, (unsigned)number(device))
+NVML_FIGURE(nvmlDeviceGetMinorNumber, unsigned, (unsigned)number(device))
 
 NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
 {
@@ -218,19 +216,8 @@ NVML(nvmlDeviceGetTemperatureV, nvmlDevice_t device, struct temperature_v1 *temp
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetPowerUsage, nvmlDevice_t device, unsigned *milliwatts)
-{
-    REQUIRE(milliwatts != NULL && number(device) >= 0);
-    *milliwatts = 75000 + 6000 * device->percent;
-    return NVML_SUCCESS;
-}
-
-NVML(nvmlDeviceGetEnforcedPowerLimit, nvmlDevice_t device, unsigned *milliwatts)
-{
-    REQUIRE(milliwatts != NULL && number(device) >= 0);
-    *milliwatts = 700000;
-    return NVML_SUCCESS;
-}
+NVML_FIGURE(nvmlDeviceGetPowerUsage, unsigned, 75000 + 6000 * device->percent)
+NVML_FIGURE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
 
 NVML(nvmlDeviceGetCudaComputeCapability, nvmlDevice_t device, int *major, int *minor)
 {
@@ -240,12 +227,7 @@ NVML(nvmlDeviceGetCudaComputeCapability, nvmlDevice_t device, int *major, int *m
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetComputeMode, nvmlDevice_t device, int *mode)
-{
-    REQUIRE(mode != NULL && number(device) >= 0);
-    *mode = 0;
-    return NVML_SUCCESS;
-}
+NVML_FIGURE(nvmlDeviceGetComputeMode, int, 0)
 
 NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pending)
 {

@@ -89,7 +89,7 @@ struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation
     return allocation;
 }
 
-void allocation_remove(struct allocation *allocation)
+static void allocation_remove(struct allocation *allocation)
 {
     size_t place = place_behind(allocation->base) - 1;
     state.count--;
@@ -285,15 +285,6 @@ bool host_map(void *memory, size_t size, struct residency *residency)
     return mapped;
 }
 
-void host_unmap(CUdeviceptr base)
-{
-    space_lock_to_write();
-    struct mapping *mapping = space_find(base);
-    if (mapping != NULL && mapping->base == base && mapping->physical == NULL)
-        space_unmap(mapping, 1);
-    space_unlock();
-}
-
 size_t whole_pages(size_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -302,7 +293,11 @@ size_t whole_pages(size_t size)
 
 void host_free(struct allocation *allocation)
 {
-    host_unmap(allocation->base);
+    space_lock_to_write();
+    struct mapping *mapping = space_find(allocation->base);
+    if (mapping != NULL && mapping->base == allocation->base && mapping->physical == NULL)
+        space_unmap(mapping, 1);
+    space_unlock();
     if (allocation->residency != NULL)
         residency_drop(allocation->residency);
     if (allocation->kind != REGISTERED_HOST)

@@ -48,7 +48,6 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
 struct allocation *allocation_find(CUdeviceptr address);     /* the one around it; NULL */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context);
-void allocation_remove(struct allocation *allocation);
 
 /* Device memory. Take the lock themselves. */
 CUresult device_allocate(struct context *context, size_t size, enum allocation_kind kind,
@@ -66,6 +65,5 @@ void allocations_each(const struct context *context, void (*act)(struct allocati
 /* Memory of the host that all devices know: managed (then with where its pages
  * lie), allocated, registered. With the lock held. */
 bool host_map(void *memory, size_t size, struct residency *residency);
-void host_unmap(CUdeviceptr base);
 size_t whole_pages(size_t size);     /* in bytes, as host_free() gives them back */
 void host_free(struct allocation *allocation);

@@ -105,6 +105,8 @@ API_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags)
 /* An event of a capture cannot be asked; asking breaks the capture. */
 static CUresult check_askable(struct event *event)
 {
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&engine_lock);
     CUresult result = event->capture_id == 0 ? CUDA_SUCCESS
         : capture_break(event->capture_id) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
@@ -116,12 +118,11 @@ API(cuEventQuery, CUevent handle)
 {
     ENTER(ENTRY_INIT | ENTRY_CALLBACK);
     struct event *event = event_from(handle);
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = check_askable(event);
+    if (result != CUDA_SUCCESS)
+        return result;
     LOCKED(engine_lock);
-    if (result == CUDA_SUCCESS)
-        result = context_check(event->context);
+    result = context_check(event->context);
     if (result == CUDA_SUCCESS && !event_reached(event))
         result = CUDA_ERROR_NOT_READY;
     return result;
@@ -131,12 +132,11 @@ API(cuEventSynchronize, CUevent handle)
 {
     ENTER(ENTRY_INIT);
     struct event *event = event_from(handle);
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = check_askable(event);
+    if (result != CUDA_SUCCESS)
+        return result;
     LOCKED(engine_lock);
-    if (result == CUDA_SUCCESS)
-        result = context_check(event->context);
+    result = context_check(event->context);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
         /* A driver has freed the event with its context: anything may happen there. */
         fputs("simulated GPU: an event is waited for that went with its context\n", stderr);
