@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may use one GPU, when, and how much of its memory: a state machine without I/O."""
 
-from nvshared.scheduler.card import Counters
 from nvshared.scheduler.scheduler import Scheduler
 from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot
+from nvshared.scheduler.tenants import Counters
 
 __all__ = ["CardState", "ClientView", "Counters", "Scheduler", "Snapshot"]

@@ -53,7 +53,7 @@ is never delayed: while a client drains or a holder lacks memory, no move waits.
 from collections.abc import Iterable
 
 from nvshared.scheduler import quantum
-from nvshared.scheduler.actions import Writeback
+from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Goal, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
@@ -75,7 +75,7 @@ def interrupt(decision: Decision) -> None:
     if not card.groups.size("speculating"):
         return
     calm, quiet, copying = _calm(card), _quiet(card), _copying(card)
-    for client in card.groups.group("speculating"):
+    for client in card.groups["speculating"]:
         rests = calm and client.is_idle
         for move in client.moves:
             match move.goal:
@@ -92,7 +92,8 @@ def interrupt(decision: Decision) -> None:
                 case None:
                     continue
             if not goes_on and not move.cut:
-                decision.cut(client, move)
+                move.cut = True
+                decision.add(Yield(client.id, move.order.number))
 
 
 def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
@@ -103,7 +104,7 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
     card = decision.card
     _share_bus(decision, head, lasts)
     interrupt(decision)
-    if head is not None and not any(c.lacks_room for c in card.groups.group("lacking")):
+    if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _bring_in(decision, head, head.lacks_room, others, goal):
@@ -125,13 +126,19 @@ def pauses_matter(card: Card) -> bool:
     This is the case if an idle client has swapped memory and not all clients fit together, or if
     idle clients may be parked to free their contexts.
     """
-    swapped, _ = card.groups.most_swapped()
+    swapped, _ = _most_swapped(card)
     return card.settings.deep_idle or (swapped > 0 and not _fit_together(card))
 
 
 def writeback_pays(card: Card) -> bool:
     """Whether a client with swapped memory would need room that idle clients occupy."""
     return card.settings.writeback and not _fit_together(card) and _short(card) > 0
+
+
+def _most_swapped(card: Card) -> tuple[int, int]:
+    """The idle client with most swapped memory: the bytes and its id; zeros if there is none."""
+    found = [(one.swapped, id) for id, one in card.groups.each() if one.swapped]
+    return max(found, default=(0, 0))
 
 
 def _calm(card: Card) -> bool:
@@ -153,7 +160,7 @@ def _copying(card: Card) -> frozenset[Way]:
     if card.groups.size("lacking") or card.groups.size(Phase.DRAINING):
         return frozenset()
     ways: frozenset[Way] = frozenset()
-    for client in card.in_phase(Phase.RUNNING):
+    for client in card.groups[Phase.RUNNING]:
         ways |= client.its_turn.copying
     return ways
 
@@ -187,7 +194,7 @@ def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
     started = min(
-        (c.its_turn.counted for c in card.in_phase(Phase.RUNNING)), default=decision.now)
+        (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=decision.now)
     return not decision.due(started + lasts - quantum.moving(card, head, ahead))
 
 
@@ -209,7 +216,7 @@ def _bring_in(
         evictions = Evictions(decision)
         # Leave each running client up to SLACK_MOST beyond its need: it may soon reuse that much
         # of what it has freed, rarely more.
-        evictions.plan(list(victims), short, card.in_phase(Phase.RUNNING), keep=SLACK_MOST)
+        evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
     waits = card.patience[Way.IN].waits or bool(client.moves)
     if not waits and decision.due(client.failures.load_after):
@@ -224,9 +231,9 @@ def _bring_in(
 def _prefetch(decision: Decision) -> None:
     """Loads one idle client at a time, at most `step` (a setting, bytes) for each order."""
     card = decision.card
-    if any(move.goal is not Goal.WRITEBACK for c in card.moving for move in c.moves):
+    if any(move.goal is not Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
         return
-    idle = [c for c in card.in_phase(Phase.IDLE) if not c.terms.suspended and not c.moves]
+    idle = [c for c in card.groups[Phase.IDLE] if not c.terms.suspended and not c.moves]
     idle = latest_first(idle, card.now)
     known = [c for c in reversed(idle) if c.pauses.spread.number]
     wanted = [c for c in known if c.lacks_room or c.need * c.cut]
@@ -249,7 +256,7 @@ def _short(card: Card) -> int:
     Counts the figures that hooks have reported, not unanswered orders: the result must not change
     with the orders of the same plan.
     """
-    lack, _ = card.groups.most_swapped()
+    lack, _ = _most_swapped(card)
     return lack - max(0, card.settings.capacity - card.groups.sums.filled) if lack else 0
 
 
@@ -258,12 +265,12 @@ def _write_back(decision: Decision) -> None:
     card = decision.card
     short = _short(card)
     if short <= card.groups.sums.written_back or any(
-        move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves
+        move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves
     ):
         return
-    _, comes = card.groups.most_swapped()
+    _, comes = _most_swapped(card)
     idle = [
-        c for c in card.groups.group("occupying")
+        c for c in card.groups["occupying"]
         if c.phase is Phase.IDLE and not c.terms.suspended and c.id != comes
     ]
     for client in latest_first(idle, card.now):
@@ -299,9 +306,9 @@ def _copy_borrowed(decision: Decision) -> None:
     At most a part of the free host memory is used for that.
     """
     card, block = decision.card, decision.card.settings.block
-    if any(move.goal is Goal.WRITEBACK for c in card.moving for move in c.moves):
+    if any(move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
         return
-    for client in card.groups.group("borrowing"):
+    for client in card.groups["borrowing"]:
         wanted = min(
             client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
         unfit = client.moves or client.holds or client.terms.suspended or wanted < block
@@ -319,13 +326,13 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
     room of clients without a turn. The running client with the oldest turn is evicted first.
     """
     card = decision.card
-    comes = head or card.clients.get(card.groups.most_swapped()[1])
+    comes = head or card.clients.get(_most_swapped(card)[1])
     if comes is None or comes.holds:
         return
     # All memory of other clients can be evicted but for the pinned part. The figures are those
     # that hooks have reported, as in `_short`.
     staying = [comes, *card.holders]
-    pinned = card.pinned - sum(client.pinned for client in staying)
+    pinned = card.groups.sums.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
     short = comes.need - comes.memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
@@ -340,5 +347,6 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
             left = (card.host_free_for(client) - spare) // HOST_PART
             more = min(wanted - spare, step, left)
             if more >= block:
-                decision.preallocate(client, client.host_charged + more)
+                client.preallocated = client.host_charged + more
+                decision.add(Preallocate(client.id, client.preallocated))
         short -= client.staying

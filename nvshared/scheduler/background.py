@@ -23,24 +23,24 @@ def plan(decision: Decision) -> None:
     card = decision.card
     if not card.watching and not card.groups.size("background"):
         return
-    background = [client.id for client in card.groups.group("background")]
-    urgent = card.groups.group("urgent") if background else []
+    background = [client.id for client in card.groups["background"]]
+    urgent = card.groups["urgent"] if background else []
     urgent.sort(key=lambda client: not client.holds)
     publishing = {client.id for client in urgent[:MOST]}
     for id in sorted(publishing - card.publishing):
-        decision.order(Publish(id, True))
+        decision.add(Publish(id, True))
     for id in background:
         before = card.watching.get(id, set())
         for whom in sorted(before - publishing):
-            decision.order(Watch(id, whom, False))
+            decision.add(Watch(id, whom, False))
         for whom in sorted(publishing - before):
-            decision.order(Watch(id, whom, True))
+            decision.add(Watch(id, whom, True))
     for id in card.watching:
         if id not in background and id in card.clients:
             for whom in sorted(card.watching[id]):
-                decision.order(Watch(id, whom, False))
+                decision.add(Watch(id, whom, False))
     for id in sorted(card.publishing - publishing):
         if id in card.clients:
-            decision.order(Publish(id, False))
+            decision.add(Publish(id, False))
     card.publishing = publishing
     card.watching = dict.fromkeys(background, publishing)

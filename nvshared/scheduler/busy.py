@@ -32,7 +32,7 @@ OTHERS_IDLE, their gates are shut.
 """
 
 from nvshared.scheduler import quantum
-from nvshared.scheduler.card import BusyTurns, Card
+from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import AntiThrash, Priority
@@ -50,7 +50,7 @@ WELL = 60 * SECOND                      # busy turns of this length reset the ex
 
 def reports_matter(card: Card) -> bool:
     """Whether holders are to report BUSY. A client that runs alone never has to."""
-    if card.busy.members:
+    if card.busy_members:
         return True
     several = 1 < card.groups.size(Phase.RUNNING) <= MOST
     return several and not card.contended and _may_begin(card)
@@ -58,9 +58,9 @@ def reports_matter(card: Card) -> bool:
 
 def awaits_idle(card: Card) -> bool:
     """Whether clients that are not busy are to report idleness, so that busy turns could begin."""
-    if card.busy.members or not reports_matter(card):
+    if card.busy_members or not reports_matter(card):
         return False
-    running = card.in_phase(Phase.RUNNING)
+    running = card.groups[Phase.RUNNING]
     busy = sum(client.its_turn.busy is not None for client in running)
     return 1 < busy < len(running)
 
@@ -69,19 +69,19 @@ def others_are_idle(card: Card) -> bool:
     """Whether all clients that are not busy are idle."""
     return awaits_idle(card) and all(
         client.its_turn.busy is not None or client.its_turn.idle
-        for client in card.in_phase(Phase.RUNNING)
+        for client in card.groups[Phase.RUNNING]
     )
 
 
 def review(decision: Decision) -> bool:
     """Begins or ends busy turns. True: the set of clients that may run has changed."""
     card = decision.card
-    if not card.busy.members:
+    if not card.busy_members:
         return _begin(decision)
-    members = [card.clients[id] for id in sorted(card.busy.members) if id in card.clients]
-    wanting = (*card.groups.group("holding"), *card.groups.group("queued"))
+    members = [card.clients[id] for id in sorted(card.busy_members) if id in card.clients]
+    wanting = (*card.groups["holding"], *card.groups["queued"])
     goes_on = (
-        all(client.id in card.busy.members for client in wanting)
+        all(client.id in card.busy_members for client in wanting)
         and _may_begin(card) and _suit(members) and card.fits(members)
     )
     gap = next((one for one in members if _has_gap(decision, one)), None) if goes_on else None
@@ -94,11 +94,11 @@ def review(decision: Decision) -> bool:
 def end(card: Card, why: ScheduledClient | None = None) -> None:
     """Ends busy turns. `why`: the member that had a gap and is excluded for a while."""
     if why is not None:
-        if card.now - card.busy.since >= WELL:
+        if card.now - card.busy_since >= WELL:
             why.busy_pause = 0
         why.busy_pause = min(max(REST_LEAST, 2 * why.busy_pause), REST_MOST)
         why.busy_after = card.now + why.busy_pause
-    card.busy = BusyTurns(since=card.now)
+    card.busy_members, card.busy_since = frozenset(), card.now
 
 
 def _may_begin(card: Card) -> bool:
@@ -119,13 +119,13 @@ def _suit(members: list[ScheduledClient]) -> bool:
 
 def _begin(decision: Decision) -> bool:
     card, groups = decision.card, decision.card.groups
-    members = card.in_phase(Phase.RUNNING)
+    members = card.groups[Phase.RUNNING]
     others = ("queued", "lacking", Phase.LIMITED)
     if len(members) < max(2, groups.size("holding")) or not _may_begin(card) or any(
         groups.size(name) for name in others
     ):
         return False
-    since = card.busy.since
+    since = card.busy_since
     for client in members:
         turn = client.its_turn
         if turn.busy is None or turn.idle:
@@ -133,7 +133,8 @@ def _begin(decision: Decision) -> bool:
         since = max(since, turn.busy, client.busy_after - PROOF, turn.stop_after - PROOF)
     if not _suit(members) or not card.fits(members) or not decision.due(since + PROOF):
         return False
-    card.busy = BusyTurns(frozenset(client.id for client in members), card.now)
+    card.busy_members = frozenset(client.id for client in members)
+    card.busy_since = card.now
     return True
 
 
@@ -145,7 +146,7 @@ def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
         case Phase.DRAINING:
             # Work submitted before busy turns began may take long, and runs beside the others'.
             turn = client.its_turn
-            return (turn.started or 0) >= decision.card.busy.since and decision.due(
+            return (turn.started or 0) >= decision.card.busy_since and decision.due(
                 turn.stop_sent + DRAINS)
         case Phase.RUNNING:
             return client.its_turn.idle or client.its_turn.stop_after > decision.now

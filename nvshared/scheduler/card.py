@@ -15,7 +15,7 @@ from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
 from nvshared.scheduler.events import PinReason, Standing
 from nvshared.scheduler.neighbours import Loan, Neighbour
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
-from nvshared.scheduler.tenants import Division, History, Node, Tenants
+from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 
 # Groups by name, with the condition of membership. Each phase names a group, too.
@@ -23,8 +23,10 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": lambda c: c.queued,                   # wants a turn and may have one
     "holding": lambda c: c.holds,
     "moving": lambda c: c.moves,                    # an order to move memory is on its way
+    "answering": lambda c: c.moves and not c.unresponsive,
+    "evicting": lambda c: c.moving(Way.OUT) and not c.unresponsive,
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
-    "asking": lambda c: c.promise.question,
+    "asking": lambda c: c.promise.request,
     "unused_commit": lambda c: c.committed > c.need,
     "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have heard of the grant
     "memory_limited": lambda c: c.terms.memory_limit,
@@ -41,7 +43,8 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
         c.standing is Standing.GRANTED and c.phase is Phase.WAITING and not c.terms.suspended),
     "rationed": lambda c: c.rationed,
     # Chosen or running, and short of room or of memory.
-    "lacking": lambda c: c.begins_or_runs and (c.lacks_room or not c.whole),
+    "lacking": lambda c: (
+        c.phase in (Phase.LOADING, Phase.RUNNING) and (c.lacks_room or not c.whole)),
     "occupying": lambda c: c.charged,
     # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
@@ -86,10 +89,8 @@ class Figures(NamedTuple):
     out_of_reach: int = 0
     written_back: int = 0
     disk: int = 0
-    # Read for single clients; the sums are unused.
-    takes: int = 0
-    unpinned_commit: int = 0
     swapped: int = 0                    # of idle clients
+    unpinned_commit: int = 0            # no sum of these is used
 
 
 class Counted(NamedTuple):
@@ -107,26 +108,25 @@ def counted(client: ScheduledClient) -> Counted:
     """A client's part in groups and sums. Computed at each change of a client, so it must be fast:
     figures that are used more than once are computed once."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
-    unshown, memory, takes, idle = client.unshown, client.memory, client.takes, client.is_idle
+    unshown = client.unshown
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
         used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=client.beyond,
-        unshown=unshown if client.account else 0, holders_take=takes if client.holds else 0,
+        unshown=unshown if client.account else 0, holders_take=client.takes if client.holds else 0,
         queued_want=client.lacks_room if client.queued else 0,
         cost=client.cost or 0 if "measured" in groups else 0,
-        need=client.need, filled=memory.filled - client.overclaims.filled,
+        need=client.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
-        written_back=min(client.writeback.bytes, client.staying) if idle else 0,
-        disk=client.disk_charged,
-        takes=takes, unpinned_commit=max(0, committed - expected),
-        swapped=max(0, memory.allocated - memory.resident) if idle else 0,
+        written_back=min(client.writeback.bytes, client.staying) if client.is_idle else 0,
+        disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
+        unpinned_commit=max(0, committed - expected),
     )
     return Counted(
         groups, figures,
         Account(unshown, expected - shown, int(bool(committed) or not client.account)),
         ((client.domains, client.stake if client.domains else NO_STAKE),
-         (client.tenancies, client.tenant_stake if client.tenancies else NO_STAKE),
+         (client.tenancies, Stake(committed, committed - client.used)),
          (client.disk_limits, Stake(taken=client.disk_charged))),
     )
 
@@ -160,7 +160,7 @@ class Groups:
         while self.touched:
             self._count(self.touched.pop())
 
-    def group(self, name: str) -> list[ScheduledClient]:
+    def __getitem__(self, name: str) -> list[ScheduledClient]:
         """The members of a group, in the order in which the clients joined the card."""
         if self.touched:
             self.settle()
@@ -181,6 +181,11 @@ class Groups:
         if self.touched:
             self.settle()
         return self._sums
+
+    def each(self) -> list[tuple[int, Figures]]:
+        """The figures of each client, with its id. Cheaper than the client's properties."""
+        self.settle()
+        return [(id, one.figures) for id, one in self._counted.items()]
 
     def accounts(self) -> Mapping[str, Account]:
         """The sums by account, of accounts with a figure that is not 0."""
@@ -203,26 +208,7 @@ class Groups:
 
     def queue(self) -> list[ScheduledClient]:
         """The queued clients, in the order of their `place`."""
-        return sorted(self.group("queued"), key=attrgetter("place"))
-
-    def least_take(self) -> int:
-        """The smallest `takes` of a queued client, in bytes; 0 if no client is queued."""
-        self.settle()
-        return min([self._counted[id].figures.takes for id in self._members["queued"]], default=0)
-
-    def most_swapped(self) -> tuple[int, int]:
-        """The idle client with most swapped memory: the bytes and its id; zeros if there is none.
-        """
-        self.settle()
-        swapped = [(one.figures.swapped, id) for id, one in self._counted.items()]
-        return max([one for one in swapped if one[0]], default=(0, 0))
-
-    def with_unpinned_commit(self, size: int) -> list[ScheduledClient]:
-        """Clients whose commit exceeds the memory that they pin by more than `size` bytes."""
-        self.settle()
-        least = max(0, size)
-        found = [id for id, one in self._counted.items() if one.figures.unpinned_commit > least]
-        return [self._clients[id] for id in sorted(found)]
+        return sorted(self["queued"], key=attrgetter("place"))
 
     def news(self, reader: str) -> list[ScheduledClient]:
         """Clients that have changed since the last call for this reader, in order of joining."""
@@ -250,20 +236,6 @@ class Groups:
                     domain.count(id, None)
                 for domain in new_stakes[0]:
                     domain.count(id, new_stakes[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Totals over all clients since the start, clients that left included."""
-
-    turns: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    reopened: int = 0
-    failures: int = 0
-    stuck: int = 0
-    gave_way: int = 0                   # chosen clients sent back to the queue, for want of room
-    handover: int = 0                   # us from the end of drains to the next turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,14 +271,6 @@ class BusPatience:
     def ends(self) -> int:
         """The time at which a wait must end."""
         return self.at + self.left
-
-
-@dataclass(frozen=True, slots=True)
-class BusyTurns:
-    """Clients that fit together, but take short turns because all are busy; see busy.py."""
-
-    members: frozenset[int] = frozenset()   # ids; empty: no busy turns
-    since: int = 0                      # when `members` changed last
 
 
 @dataclass(slots=True)
@@ -347,10 +311,11 @@ class Card:
     watched: bool = False               # running clients report idleness, see ahead.py
     publishing: set[int] = field(default_factory=set)  # ids of clients, see background.py
     watching: dict[int, set[int]] = field(default_factory=dict)  # background client: ids
-    busy: BusyTurns = BusyTurns()
+    busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see busy.py
+    busy_since: int = 0                 # when `busy_members` changed last
     patience: dict[Way, BusPatience] = field(
         default_factory=lambda: {way: BusPatience() for way in Way})
-    counters: Counters = Counters()
+    counters: Counters = field(default_factory=Counters)
     division: Division = field(default_factory=Division)        # of the card's time, tenants.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
@@ -373,7 +338,7 @@ class Card:
         path[2].children[client.id] = own
         client.limits = (own, *[
             self.tenants.accounts.setdefault(name, Node(name)) for name in client.tenants])
-        client.history = History(self.division, client.since)
+        client.history = History(division=self.division, since=client.since)
         self.clients[client.id] = client
 
     def remove(self, id: int) -> ScheduledClient | None:
@@ -403,7 +368,7 @@ class Card:
     @property
     def one_at_a_time(self) -> bool:
         """Whether clients take turns even if they fit together."""
-        return self.settings.anti_thrash is AntiThrash.ON or bool(self.busy.members)
+        return self.settings.anti_thrash is AntiThrash.ON or bool(self.busy_members)
 
     @property
     def capacity(self) -> int:
@@ -435,28 +400,14 @@ class Card:
         return min([self.host_free, *(domain.untaken for domain in client.domains)])
 
     @property
-    def pinned(self) -> int:
-        """Bytes of the card that all clients together have pinned."""
-        return self.groups.sums.pinned
-
-    @property
     def everyone(self) -> list[ScheduledClient]:
         """All clients, in the order in which they joined."""
         return [self.clients[id] for id in sorted(self.clients)]
 
-    def in_phase(self, phase: Phase) -> list[ScheduledClient]:
-        """Clients in this phase, in the order in which they joined."""
-        return self.groups.group(phase)
-
-    @property
-    def moving(self) -> list[ScheduledClient]:
-        """Clients with an unanswered EVICT or LOAD."""
-        return self.groups.group("moving")
-
     @property
     def holders(self) -> list[ScheduledClient]:
         """Chosen, running and draining clients, oldest turn first."""
-        return sorted(self.groups.group("holding"), key=lambda client: client.its_turn.serial)
+        return sorted(self.groups["holding"], key=lambda client: client.its_turn.serial)
 
     def total_for(self, client: ScheduledClient) -> int:
         """The size of the card, in bytes, that the hook reports to this client's program."""
@@ -472,7 +423,7 @@ class Card:
         """
         limits = {name: self.tenants.terms_for(name).neighbour_limit for name in client.tenants}
         return min([
-            limit - sum(one.loan.ordered for one in self.groups.group("borrowing")
+            limit - sum(one.loan.ordered for one in self.groups["borrowing"]
                         if name in one.tenants)
             for name, limit in limits.items() if limit], default=None)
 
@@ -483,18 +434,14 @@ class Card:
         lowers the capacity.
         """
         members = list(group)
-        left = self.settings.capacity - self.pinned - sum([client.takes for client in members])
+        pinned = self.groups.sums.pinned
+        left = self.settings.capacity - pinned - sum([client.takes for client in members])
         return left - self.stuck(members) if self.tight else left
 
     @property
     def alone(self) -> int:
         """Bytes that a client could fill beside pinned memory and that of unresponsive clients."""
-        return self.settings.capacity - self.pinned - self.out_of_reach
-
-    @property
-    def out_of_reach(self) -> int:
-        """Bytes that unresponsive clients hold, less the need of the clients that run."""
-        return self.groups.sums.out_of_reach
+        return self.settings.capacity - self.groups.sums.pinned - self.groups.sums.out_of_reach
 
     @property
     def tight(self) -> bool:
@@ -524,15 +471,11 @@ class Card:
         """Whether these clients can all be fully resident at once."""
         return self.beside(group) >= 0
 
-    def admits(self, group: Iterable[ScheduledClient]) -> bool:
-        """Whether these clients may hold the card together."""
-        members = [client for client in group if not client.is_permanent]
-        return (not self.one_at_a_time or crowd(members) <= 1) and self.fits(members)
-
-    def count(self, **more: int) -> None:
-        """Adds to the counters."""
-        old = self.counters
-        self.counters = replace(old, **{name: getattr(old, name) + n for name, n in more.items()})
+    def count(self, client: ScheduledClient, **more: int) -> None:
+        """Adds to the totals of a client and of the card."""
+        for totals in (self.counters, client.history):
+            for name, number in more.items():
+                setattr(totals, name, getattr(totals, name) + number)
 
 
 def crowd(members: Iterable[ScheduledClient]) -> int:

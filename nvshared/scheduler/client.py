@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
 from nvshared.scheduler.domains import Domain, Stake
-from nvshared.scheduler.events import Evidence, Ganged, Memory, Standing, Stopped
+from nvshared.scheduler.events import CommitAsked, Evidence, Ganged, Memory, Standing, Stopped
 from nvshared.scheduler.neighbours import Loan, Neighbour
 from nvshared.scheduler.settings import Priority, Terms
 from nvshared.scheduler.tenants import History, Node, Path
@@ -90,16 +90,6 @@ class Move:
     def way(self) -> Way:
         """The direction in which the move loads the bus."""
         return Way.IN if isinstance(self.order, Load) else Way.OUT
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A COMMIT request of a client: to grow, and to pin memory."""
-
-    number: int
-    bytes: int                          # of allocated and pinned memory, in all
-    pins: int                           # bytes to pin in addition
-    since: int                          # when the request arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +189,7 @@ class Pauses:
 # Fields whose change makes card.Groups count the client anew.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "question", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
+    "request", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
     "overclaims", "silenced", "path", "membership", "preallocated", "lender", "stores",
     "disk_limits",
 })
@@ -226,7 +216,8 @@ class Promise(Counting):
     withdrawn: int = 0                  # earlier commit, counted until the hook has acknowledged
                                         # the smaller one
     confirmed_by: int = 0               # number of the order whose reply acknowledges it; 0: none
-    question: Question | None = None    # unanswered COMMIT request
+    request: CommitAsked | None = None  # unanswered COMMIT request,
+    requested: int = 0                  # and when it arrived
     granted: int = 0                    # bytes of the last grant, until the client uses them
     granted_until: int = 0              # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
@@ -404,17 +395,21 @@ class ScheduledClient(Counting):
         return max([self.memory.disk, *(order.size for order in self.stores)])
 
     @property
+    def swapped(self) -> int:
+        """Bytes that are not resident, though they may be empty blocks, which occupy no memory."""
+        return max(0, self.memory.allocated - self.memory.resident)
+
+    @property
     def stored(self) -> int:
         """Swapped bytes on the disk. Copies of resident blocks may count as well."""
-        return min(self.memory.disk, max(0, self.memory.allocated - self.memory.resident))
+        return min(self.memory.disk, self.swapped)
 
     @property
     def storable(self) -> int:
         """Bytes in host memory that could be moved to the disk; 0 while the client runs.
 
         This is an upper bound: resident blocks may keep part of the host memory."""
-        memory = self.memory
-        size = min(memory.allocated - memory.resident, memory.host - memory.borrowed)
+        size = min(self.swapped, self.memory.host - self.memory.borrowed)
         return 0 if self.open else max(0, size)
 
     @property
@@ -471,11 +466,6 @@ class ScheduledClient(Counting):
         return self.pinned if self.evidence.hidden else min(self.pinned, self.evidence.card or 0)
 
     @property
-    def pinned_unshown(self) -> int:
-        """The rest of `pinned_expected`: pinned by the client's claim only, or yet to be pinned."""
-        return self.pinned_expected - self.pinned_shown
-
-    @property
     def pinned_expected(self) -> int:
         """Bytes pinned now and by grants; of an undrainable client, its whole commit."""
         pinned = self.pinned + self.memory.pending + self.to_pin
@@ -514,11 +504,6 @@ class ScheduledClient(Counting):
         )
 
     @property
-    def tenant_stake(self) -> Stake:
-        """The client's part in the sums of its tenants' memory limits."""
-        return Stake(self.committed, self.committed - self.used)
-
-    @property
     def holds(self) -> bool:
         """Chosen, running or draining."""
         return self.turn is not None
@@ -528,11 +513,6 @@ class ScheduledClient(Counting):
         """The turn of a client that holds the card."""
         assert self.turn is not None
         return self.turn
-
-    @property
-    def begins_or_runs(self) -> bool:
-        """Chosen or running."""
-        return self.phase is Phase.LOADING or self.phase is Phase.RUNNING
 
     @property
     def queued(self) -> bool:
@@ -563,12 +543,6 @@ class ScheduledClient(Counting):
         self.phase = phase
         self.crowded = False
         self.since = now
-
-    def credit(self, unused: int) -> None:
-        """Subtracts unused microseconds of the turn that just ended from the bill: the latency of
-        messages, and idle time."""
-        for node in self.nodes:
-            node.credit(unused)
 
     @property
     def nodes(self) -> tuple[Node, ...]:

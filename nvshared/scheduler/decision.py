@@ -10,7 +10,6 @@ from nvshared.scheduler.client import Goal, Move, Phase, ScheduledClient
 
 # Orders to a client under way at a time, so that the hook begins the next without a round trip.
 DEPTH = 2
-RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it
 
 
 class Decision:
@@ -30,10 +29,6 @@ class Decision:
             self.deadline = moment
         return False
 
-    def report(self, report: actions.Report) -> None:
-        """Adds a report for people."""
-        self.actions.append(report)
-
     def crowded(self, client: ScheduledClient, alone: int) -> None:
         """Reports a client that has waited for long, and would not fit even alone."""
         if client.takes <= alone or client.crowded:
@@ -41,11 +36,11 @@ class Decision:
         client.crowded = self.due(client.since + self.card.settings.stuck_after)
         if client.crowded:
             pinned = min(client.need, client.memory.pinned)
-            self.report(actions.Crowded(client.id, client.need, alone + pinned))
+            self.add(actions.Crowded(client.id, client.need, alone + pinned))
 
-    def order(self, order: actions.Order) -> None:
-        """Adds an order that needs no record of being under way."""
-        self.actions.append(order)
+    def add(self, action: actions.Action) -> None:
+        """Adds a report, or an order that needs no record of being under way."""
+        self.actions.append(action)
 
     def stop(self, client: ScheduledClient, why: actions.TurnEnd) -> None:
         """Orders a running client to drain (STOP)."""
@@ -59,67 +54,42 @@ class Decision:
         turn = client.turn
         client.turn = None
         if turn is not None and turn.started is not None:
-            self.report(actions.TurnEnded(client.id, why, self.now - turn.started))
+            self.add(actions.TurnEnded(client.id, why, self.now - turn.started))
 
     def evict(
-        self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
+        self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None,
+        loan: int | None = None,
     ) -> None:
-        """Orders a client to shrink to `room` bytes, and to hold up to `host` bytes on the host."""
-        number = next(self.card.numbers)
-        loan = self._lend(client, max(0, client.ordered - room))
-        lender = "" if client.lender is None else client.lender.uuid
+        """Orders a client to shrink to `room` bytes, and to hold up to `host` bytes on the host and
+        `loan` bytes on another card; None: as many as the limits allow."""
+        if loan is None:
+            loan = self._lend(client, max(0, client.ordered - room))
         self._move(client, actions.Evict(
-            client.id, number, room, host, goal is not None, loan, lender), goal)
-
-    def take_back(self, client: ScheduledClient, loan: int) -> None:
-        """Orders a client to keep at most `loan` bytes on another card, and move the rest to the
-        host."""
-        assert client.lender is not None
-        host = client.host_charged + min(
-            max(0, self.card.host_free_for(client)), RETURN_BLOCKS * self.card.settings.block)
-        self._move(client, actions.Evict(
-            client.id, next(self.card.numbers), client.ordered, host, False, loan,
-            client.lender.uuid))
+            client.id, next(self.card.numbers), room, host, goal is not None, loan,
+            client.lender.uuid if client.lender else ""), goal)
 
     def load(
         self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None
     ) -> None:
-        """Gives a client room. The sum of room never exceeds the capacity, which is invariant."""
+        """Gives a client room. The sum of room never exceeds the capacity of a card that works."""
         more = max(0, room - client.charged)
-        assert more == 0 or more <= self.card.free, "room handed out that is not there"
+        assert more == 0 or more <= self.card.free or self.card.lost, "the card has no such room"
         client.cut = False
         number = next(self.card.numbers)
         self._move(client, actions.Load(client.id, number, room, host, goal is not None), goal)
 
-    def load_unbounded(self, client: ScheduledClient) -> None:
-        """Orders a client of a lost card to load all its memory, as far as the driver has any."""
-        number = next(self.card.numbers)
-        self._move(client, actions.Load(client.id, number, client.need, client.memory.host))
-
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
         """Orders a client to copy `size` bytes to its tier, with up to `host` bytes on the host."""
-        number = next(self.card.numbers)
         loan = self._lend(client, size)
-        lender = "" if client.lender is None else client.lender.uuid
-        order = actions.Writeback(
-            client.id, number, client.ordered, host, True, loan, lender, size)
-        self._move(client, order, Goal.WRITEBACK)
-
-    def preallocate(self, client: ScheduledClient, host: int) -> None:
-        """Orders a running client to allocate host memory until it holds `host` bytes."""
-        client.preallocated = host
-        self.order(actions.Preallocate(client.id, host))
+        self._move(client, actions.Writeback(
+            client.id, next(self.card.numbers), client.ordered, host, True, loan,
+            client.lender.uuid if client.lender else "", size), Goal.WRITEBACK)
 
     def store(self, client: ScheduledClient, size: int) -> None:
         """Orders a client to move swapped blocks to the disk, up to `size` bytes there in all."""
         order = actions.Store(client.id, next(self.card.numbers), size)
         client.stores = (*client.stores, order)
         self.actions.append(order)
-
-    def cut(self, client: ScheduledClient, move: Move) -> None:
-        """Ends a speculative move early (YIELD)."""
-        move.cut = True
-        self.actions.append(actions.Yield(client.id, move.order.number))
 
     def limits(
         self, client: ScheduledClient, number: int, most: int, beyond: int, why: str = ""

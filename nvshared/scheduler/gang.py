@@ -77,7 +77,7 @@ def member(card: Card, client: ScheduledClient) -> Member:
 def plan(decision: Decision) -> None:
     """Stops members whose gang's turn ends, and reports members that do not fit."""
     alone = decision.card.alone
-    for client in decision.card.groups.group("ganged"):
+    for client in decision.card.groups["ganged"]:
         if client.phase is Phase.WAITING:
             decision.crowded(client, alone)     # also for members that are not queued
         turn = client.turn
@@ -90,7 +90,7 @@ def plan(decision: Decision) -> None:
 def claim(card: Card) -> ScheduledClient | None:
     """A member that is ready on this card, or was granted it. All such members are of one gang."""
     return next((
-        client for client in card.groups.group("ganged")
+        client for client in card.groups["ganged"]
         if client.ready or client.standing is Standing.GRANTED), None)
 
 

@@ -44,6 +44,7 @@ from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.neighbours import Loan
 
 RESERVE_PART = 8                        # of a card is never lent
+RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it
 
 
 def lendable(card: Card) -> int | None:
@@ -59,7 +60,7 @@ def lendable(card: Card) -> int | None:
 
 def settle(card: Card) -> None:
     """Records this card's loans and lendable bytes for its neighbours, after an event."""
-    for client in card.groups.group("borrowing"):
+    for client in card.groups["borrowing"]:
         client.note_loan()
         if client.loan == Loan():       # nothing is borrowed: the next lender may be another card
             client.lender = None
@@ -69,7 +70,7 @@ def settle(card: Card) -> None:
 def plan(decision: Decision) -> None:
     """Orders this card's clients to return loans that exceed their lenders' lendable bytes."""
     card = decision.card
-    borrowing = card.groups.group("borrowing")
+    borrowing = card.groups["borrowing"]
     for client in borrowing:
         client.note_loan()              # updated by the event that is being handled
     for client in borrowing:
@@ -89,4 +90,5 @@ def plan(decision: Decision) -> None:
             decision.load(client, client.ordered + home, client.host_charged)
         # Return a step more, so that a slowly growing client of the lender does not wait each time.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
-        decision.take_back(client, loan)
+        host = min(max(0, card.host_free_for(client)), RETURN_BLOCKS * card.settings.block)
+        decision.evict(client, client.ordered, client.host_charged + host, loan=loan)

@@ -73,7 +73,7 @@ def plan(decision: Decision) -> int:
 
 def _move(decision: Decision) -> int:
     card = decision.card
-    lacking = card.groups.group("lacking")
+    lacking = card.groups["lacking"]
     lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
     short = sum(c.lacks_room for c in lacking) - card.free - coming(card)
     evictions = Evictions(decision)
@@ -89,7 +89,7 @@ def _move(decision: Decision) -> int:
     _relieve(decision)
     _slacken(decision, lacking)
     # Suspended clients are evicted as far as host memory allows.
-    suspended = [c for c in card.groups.group("suspended") if c.turn is None]
+    suspended = [c for c in card.groups["suspended"] if c.turn is None]
     if suspended:
         evictions = Evictions(decision)
         evictions.plan(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
@@ -100,7 +100,7 @@ def _move(decision: Decision) -> int:
 
 def coming(card: Card) -> int:
     """Bytes of room that orders under way will free; those to unresponsive clients do not count."""
-    back = sum(c.charged - c.ordered for c in card.moving if not c.unresponsive)
+    back = sum(c.charged - c.ordered for c in card.groups["answering"])
     return back + card.neighbour.returning
 
 
@@ -108,7 +108,7 @@ def _host_coming(card: Card) -> int:
     """Bytes of host memory that LOADs under way will take back."""
     return sum(
         max(0, c.memory.host - move.order.host)
-        for c in card.moving for move in c.moves if move.way is Way.IN and not c.unresponsive
+        for c in card.groups["answering"] for move in c.moves if move.way is Way.IN
     )
 
 
@@ -119,7 +119,7 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
     queued, queued clients, granted gang members. In each class the client that will run last comes
     first.
     """
-    occupying = card.groups.group(group)
+    occupying = card.groups[group]
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
     away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
     idle = [c for c in away if not c.terms.suspended]
@@ -284,7 +284,7 @@ def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
 def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     card = decision.card
-    if host_short <= 0 or any(c.moving(Way.OUT) and not c.unresponsive for c in card.moving):
+    if host_short <= 0 or card.groups.size("evicting"):
         return                          # evictions under way may need no more host memory
     keepers = [
         c for c in card.everyone
@@ -320,7 +320,7 @@ def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
 def kept(client: ScheduledClient) -> int:
     """Bytes of host memory that hold no swapped block: a lower bound, because swapped blocks that
     were never written need none."""
-    return max(0, client.host_charged - (client.memory.allocated - client.memory.resident))
+    return max(0, client.host_charged - client.swapped)
 
 
 def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
@@ -356,15 +356,13 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
             short = answer.bytes < done.order.size and not answer.yielded
             client.writeback = replace(client.writeback, bytes=done_now, exhausted=short)
     if failed:
-        client.history.failures += 1
-        card.count(failures=1)
+        card.count(client, failures=1)
 
 
 def _evicted(
     card: Card, client: ScheduledClient, answer: Evicted, done: Move, before: int
 ) -> None:
-    client.history.bytes_out += answer.bytes
-    card.count(bytes_out=answer.bytes)
+    card.count(client, bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
         client.writeback = client.writeback.used()
@@ -386,8 +384,7 @@ def _evicted(
 
 def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
     """Records the reply to a LOAD. True: the LOAD has failed."""
-    client.history.bytes_in += answer.bytes
-    card.count(bytes_in=answer.bytes)
+    card.count(client, bytes_in=answer.bytes)
     if answer.bytes > 0:
         client.progress = card.now
     if client.memory.host <= done.order.host:
@@ -407,7 +404,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
 
 def ask_again(decision: Decision) -> None:
     """Lets the reported figures of clients count again that ignored EVICTs, after PINNED_FOR."""
-    for client in decision.card.groups.group("ignoring_evicts"):
+    for client in decision.card.groups["ignoring_evicts"]:
         if decision.due(client.failures.pinned_until):
             trust.hear(client, client.said, decision.now)
 

@@ -30,14 +30,15 @@ are met by host memory first, and by the disk beyond that.
 
 from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 from nvshared.scheduler import queue, trust
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, Pin, Question, ScheduledClient
+from nvshared.scheduler.client import Phase, Pin, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
+from nvshared.scheduler.events import CommitAsked
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 # A grant exceeds the request by 1/16 of the bytes left, within these bounds, or not at all.
@@ -76,19 +77,19 @@ def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> N
 def plan(decision: Decision) -> None:
     """Answers COMMIT requests, and calls back commits that exceed a limit."""
     card = decision.card
-    for client in card.groups.group("granted_to_pin"):
+    for client in card.groups["granted_to_pin"]:
         pins = tuple(
             pin for pin in client.promise.pins
             if pin.number > client.memory.answered and not decision.due(pin.until)
         )
         if pins != client.promise.pins:
             client.promise.pins = pins
-    for client in card.groups.group("memory_limited"):
+    for client in card.groups["memory_limited"]:
         _call_back(decision, client, client.terms.memory_limit)
     # A grant to one account may decide the request of another.
     while any(_answer_account(decision, account) for account in _askers(card)):
         pass
-    for client in card.groups.group("undrainable_overcommitted"):
+    for client in card.groups["undrainable_overcommitted"]:
         _call_back(decision, client, client.need + client.to_pin)
     for client in _overdrawn(card):     # last, as answers may show that a grant is used
         _call_back(decision, client)
@@ -152,10 +153,8 @@ def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
 
 def _askers(card: Card) -> dict[str, ScheduledClient]:
     """By account, the client whose COMMIT request has waited longest; the longest wait first."""
-    asking = [(c.promise.question, c) for c in card.groups.group("asking")]
-    since = [(question.since, client) for question, client in asking if question is not None]
     first: dict[str, ScheduledClient] = {}
-    for _, client in sorted(since, key=itemgetter(0)):
+    for client in sorted(card.groups["asking"], key=attrgetter("promise.requested")):
         if client.account not in first:
             first[client.account] = client
     return first
@@ -165,20 +164,20 @@ def _answer_account(decision: Decision, account: str) -> bool:
     """Answers the COMMIT requests of an account, up to the first that has to wait. False: none."""
     answered = False
     while (client := _askers(decision.card).get(account)) is not None:
-        question, heard = client.promise.question, client.memory.answered
+        request, heard = client.promise.request, client.memory.answered
         # A hook that has the reply to a later request no longer waits for this one.
-        if question and question.number > heard and not _answer(decision, client, question):
+        if request and request.number > heard and not _answer(decision, client, request):
             break
-        client.promise.question = None
+        client.promise.request = None
         answered = True
     return answered
 
 
-def _answer(decision: Decision, client: ScheduledClient, question: Question) -> bool:
+def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -> bool:
     """Answers a COMMIT request. False: the reply has to wait until others return commit."""
-    card, promise, wanted = decision.card, client.promise, question.bytes
+    card, promise, wanted = decision.card, client.promise, request.bytes
     left = _left(card) - max(0, wanted - client.committed)
-    pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else question.pins
+    pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else request.pins
     within, domain = _bound(card, client, wanted, pins)
     squeezed = _squeezed(card, client, pins)
     fits = wanted <= _ceiling(card, client)
@@ -186,30 +185,30 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
     if fits and min(left, within, spare) >= 0 and not squeezed:
         promise.commit = max(promise.commit, _grant(card, client, wanted, min(left, within)))
         promise.granted, promise.granted_until = wanted, decision.now + USED_WITHIN
-        if question.pins:
+        if request.pins:
             until = decision.now + PINNED_WITHIN
-            promise.pins = (*promise.pins, Pin(question.number, question.pins, until))
-        _tell(decision, client, question.number, _most(card, client))
+            promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
+        _tell(decision, client, request.number, _most(card, client))
         return True
     if not fits:
         # It may fit once undrainable clients have acknowledged that they may not grow any more.
         back = sum(c.committed - max(c.promise.commit, c.used)
-                   for c in card.groups.group("undrainable") if c is not client)
-        waits = wanted <= _ceiling(card, client) + back and not _overdue(decision, question)
+                   for c in card.groups["undrainable"] if c is not client)
+        waits = wanted <= _ceiling(card, client) + back and not _overdue(decision, client)
     elif squeezed:
         room = _unpinned(card) - pins
-        waits = _recall(decision, question, squeezed,
+        waits = _recall(decision, client, squeezed,
                         lambda: all(c.used - c.pinned_expected <= room for c in squeezed))
     else:
-        others, short = card.groups.group("unused_commit"), max(-left, -spare)
+        others, short = card.groups["unused_commit"], max(-left, -spare)
         if within < 0 and domain is not None:
             others, short = members(card, domain), -within
         elif left >= 0 and client.account:
             others = [c for c in others if c.account == client.account]
         clients = [c for c in others if c is not client and not c.unresponsive]
         unknown = within >= 0 > left and card.host.budget.gathering
-        waits = (unknown and not _overdue(decision, question)) or _recall(
-            decision, question, clients,
+        waits = (unknown and not _overdue(decision, client)) or _recall(
+            decision, client, clients,
             lambda: sum(c.committed - c.need for c in clients) >= short)
     if waits:
         return False
@@ -220,23 +219,23 @@ def _answer(decision: Decision, client: ScheduledClient, question: Question) -> 
         # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
         # carry a smaller commit.
         promise.commit = min(promise.commit, client.need)
-    _tell(decision, client, question.number, _most(card, client), why)
+    _tell(decision, client, request.number, _most(card, client), why)
     return True
 
 
-def _overdue(decision: Decision, question: Question) -> bool:
+def _overdue(decision: Decision, client: ScheduledClient) -> bool:
     """Whether the request has waited for so long that it is decided without others' replies."""
-    return decision.due(question.since + decision.card.settings.stuck_after)
+    return decision.due(client.promise.requested + decision.card.settings.stuck_after)
 
 
 def _recall(
-    decision: Decision, question: Question, clients: list[ScheduledClient],
+    decision: Decision, asker: ScheduledClient, clients: list[ScheduledClient],
     enough: Callable[[], bool],
 ) -> bool:
     """Calls back unused commits, if they are enough and the request is not overdue. True: done."""
     for client in clients:
         _forget_grant(decision, client)
-    if not enough() or _overdue(decision, question):
+    if not enough() or _overdue(decision, asker):
         return False
     for client in clients:
         _call_back(decision, client)
@@ -324,7 +323,9 @@ def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledC
     """Clients that, grown to their commits, would not fit beside pinned memory and `pins` more."""
     if pins == 0:
         return []
-    return [c for c in card.groups.with_unpinned_commit(_unpinned(card) - pins) if c is not client]
+    room = max(0, _unpinned(card) - pins)
+    found = [id for id, one in card.groups.each() if one.unpinned_commit > room]
+    return [card.clients[id] for id in sorted(found) if id != client.id]
 
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:

@@ -94,9 +94,7 @@ def measure(card: Card, client: ScheduledClient) -> bool:
         pace = min(took / turn.lacked, 1 / SLOWEST)
         client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
     client.cost = moving(card, client, turn.lacked)
-    card.count(handover=took)
-    client.history.handovers += 1
-    client.history.handover += took
+    card.count(client, handovers=1, handover=took)
     return True
 
 
@@ -176,7 +174,7 @@ def moving(card: Card, client: ScheduledClient, size: int) -> int:
 def _fixed(card: Card) -> int | None:
     """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""
     tq = card.settings.tq
-    if card.busy.members:
+    if card.busy_members:
         return BUSY if tq is None else min(tq, BUSY)
     return tq
 

@@ -61,7 +61,7 @@ def place(card: Card, path: Path, level: int) -> None:
 
 def active(card: Card, *levels: int) -> set[Node]:
     """The nodes of these levels with clients that hold the card or wait for it."""
-    clients = (*card.groups.group("queued"), *card.groups.group("holding"))
+    clients = (*card.groups["queued"], *card.groups["holding"])
     return {client.path[level] for client in clients for level in levels}
 
 
@@ -92,7 +92,7 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Raises the client's virtual times, so that all clients that wait now come before it."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
-        queued = card.groups.group("queued")
+        queued = card.groups["queued"]
         beside = [one.path[level + 1].virtual for one in queued if one.path[level] is node]
         child.virtual = max([child.virtual, *beside])
 
@@ -169,7 +169,7 @@ def account(card: Card) -> None:
         node.ahead = 0
     card.foreseen = []
     usual = (card.settings.tq or USUAL) * DEFAULT_WEIGHT
-    for client in card.groups.group("holding"):
+    for client in card.groups["holding"]:
         lasted = _lasted(card, client) * DEFAULT_WEIGHT
         for node in client.path[1:3]:
             node.bill(card.now)

@@ -78,7 +78,7 @@ from nvshared.scheduler import (
 )
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, Question, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import UNBOUNDED, DiskBudget, Domains, HostBudget
 from nvshared.scheduler.neighbours import Neighbour
@@ -201,7 +201,7 @@ class Scheduler:
 
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, without unresponsive clients."""
-        return sum(len(client.moves) for client in self._card.moving if not client.unresponsive)
+        return sum(len(client.moves) for client in self._card.groups["answering"])
 
     def belongs(self, client: int, domains: Iterable[str]) -> None:
         """Puts a client into these domains, and into no others."""
@@ -259,7 +259,7 @@ def _note(decision: Decision, event: events.Event) -> None:
                 trust.hear(client, event.memory, decision.now)
                 _hear(decision, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
-                    decision.report(Pinned(client.id, client.memory.pin_reason))
+                    decision.add(Pinned(client.id, client.memory.pin_reason))
 
 
 def _join(decision: Decision, event: events.Joined) -> None:
@@ -299,8 +299,7 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
         case events.CommitAsked(bytes=0):
             promises.answer_beyond(decision, client, record.number)
         case events.CommitAsked():
-            question = Question(record.number, record.bytes, record.pins, decision.now)
-            client.promise.question = question
+            client.promise.request, client.promise.requested = record, decision.now
         case events.Parked():
             if client.waits and not client.holds:
                 client.enter(Phase.IDLE, decision.now)
@@ -342,12 +341,12 @@ def _lose(decision: Decision) -> None:
         decision.end(client, TurnEnd.LOST)
         client.enter(Phase.IDLE, decision.now)
         client.moves = ()
-        if (question := client.promise.question) is not None:
-            _allow(decision, client, question.number, question.bytes)
-            client.promise.question = None
+        if (request := client.promise.request) is not None:
+            _allow(decision, client, request.number, request.bytes)
+            client.promise.request = None
         client.failures.load_after = 0
         _bring_back(decision, client)
-        decision.order(Run(client.id))
+        decision.add(Run(client.id))
 
 
 def _hear_lost(decision: Decision, event: events.Event) -> None:
@@ -376,7 +375,7 @@ def _hear_of_lost(
     trust.hear(client, event.memory, decision.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
-            decision.order(Run(client.id))  # the record may have crossed the RUN sent to all
+            decision.add(Run(client.id))  # the record may have crossed the RUN sent to all
         case events.Evicted() | events.Loaded():
             client.room = client.memory.room
             client.moves = tuple(move for move in client.moves if move.order.number > event.number)
@@ -390,7 +389,7 @@ def _bring_back(decision: Decision, client: ScheduledClient) -> None:
     if client.moves or client.whole or not decision.due(client.failures.load_after):
         return
     client.failures.load_after = decision.now + AGAIN
-    decision.load_unbounded(client)
+    decision.load(client, client.need, client.memory.host)
 
 
 def _allow(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:

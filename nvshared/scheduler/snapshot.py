@@ -10,7 +10,7 @@ quantum. So the times are about right while programs behave as before.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from nvshared.scheduler import quantum, queue, terms
 from nvshared.scheduler.actions import ClientState
-from nvshared.scheduler.card import Card, Counters
+from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.tenants import Counters
 
 
 class Wait(NamedTuple):
@@ -104,7 +105,7 @@ def take(card: Card) -> Snapshot:
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
         queue_length=card.groups.size(Phase.LOADING) + card.groups.size("queued"),
         clients=_Views(card),
-        counters=card.counters,
+        counters=replace(card.counters),
         forecast=partial(_forecast, card),
         quantum=quantum.in_force(card),
     )
@@ -117,7 +118,7 @@ def _state(card: Card) -> CardState:
         return CardState.GATHERING
     if not card.holders:
         return CardState.IDLE
-    if card.busy.members:
+    if card.busy_members:
         return CardState.BUSY
     return CardState.TURNS if card.contended else CardState.SHARED
 
@@ -171,7 +172,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
 def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
     one_at_a_time = card.one_at_a_time
-    alone = card.settings.capacity - card.pinned
+    alone = card.settings.capacity - card.groups.sums.pinned
     taken, now = 0, 0                   # bytes of the simulated holders; us from the real now
     ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
     for client in card.holders:
@@ -195,7 +196,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         found[client.id] = Wait(position, now + cost)
         heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
         taken += client.takes
-    for client in card.in_phase(Phase.LIMITED):
+    for client in card.groups[Phase.LIMITED]:
         found[client.id] = Wait(0, max(0, terms.renewed(card, client) - card.now))
     return found
 

@@ -29,7 +29,7 @@ for other clients (sharing/disk.py), and sets the budget to 0 while it does not.
 from collections.abc import Iterable
 
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, ScheduledClient, Way
+from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Stored
 from nvshared.scheduler.moves import kept, victims
@@ -50,9 +50,9 @@ def plan(decision: Decision, short: int) -> None:
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
     short -= sum(map(kept, card.everyone)) if short else 0     # which LOADs take back
-    moves = card.free >= block or any(c.moving(Way.OUT) and not c.unresponsive for c in card.moving)
+    moves = card.free >= block or card.groups.size("evicting")
     chosen = [] if moves else [
-        c for c in card.groups.group("storable") if c.phase is Phase.LOADING]
+        c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
     for client, size in _wanted(decision, short, [*victims(card, "storable"), *chosen]):
         if client.unresponsive or not decision.due(client.failures.store_after):
@@ -74,11 +74,11 @@ def plan(decision: Decision, short: int) -> None:
             decision.due(client.failures.store_after)
             continue
         goes_on.add(client.id)
-    for client in card.groups.group("storing"):
+    for client in card.groups["storing"]:
         if client.id not in goes_on and client.stores[-1].size - client.memory.disk >= block:
             decision.store(client, client.memory.disk)
     if card.disk.takeable - card.groups.sums.disk < card.disk.takeable // FREE_PART:
-        for client in card.groups.group("stored"):
+        for client in card.groups["stored"]:
             idle = client.id not in goes_on and client.memory.disk >= block
             if idle and decision.due(client.failures.copies_after):
                 client.failures.copies_after = decision.now + COPIES_AGAIN

@@ -379,20 +379,28 @@ class Division:
 
 
 @dataclass(slots=True)
-class History:
+class Counters:
+    """Totals of one client since it joined, or of all clients of a card, former ones included."""
+
+    turns: int = 0
+    bytes_in: int = 0                   # loaded
+    bytes_out: int = 0                  # evicted
+    reopened: int = 0                   # drains that did not end
+    failures: int = 0                   # orders that met an error of driver or memory
+    stuck: int = 0                      # orders that were reported as unanswered
+    gave_way: int = 0                   # times sent back to the queue, for want of room
+    handovers: int = 0
+    handover: int = 0                   # us from the end of drains to the next turn
+
+
+@dataclass(slots=True, kw_only=True)
+class History(Counters):
     """A client's totals since it joined; microseconds and bytes."""
 
     division: Division
     since: int                          # when `fill` was called last
-    turns: int = 0
     taken_over: int = 0                 # the part of `turns` that an earlier daemon began
     waited: int = 0                     # time of waiting for turns, before the current phase
-    handovers: int = 0
-    handover: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    reopened: int = 0
-    failures: int = 0
     gpu: float = 0                      # part of the card's time, until its gate opened last
     began: float | None = None          # Division.each at that time; None: the gate is shut
     card: int = 0                       # byte-microseconds

@@ -166,7 +166,7 @@ def account(card: Card) -> None:
 def plan(decision: Decision) -> None:
     """Stops clients that have used up their window, and queues clients with time in a new one."""
     card = decision.card
-    for client in card.groups.group("rationed"):
+    for client in card.groups["rationed"]:
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
         left, enough, ends = _standing(card, client)

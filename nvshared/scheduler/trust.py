@@ -86,7 +86,7 @@ def granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
     most = card.settings.capacity // PINNING_PART
     total = 0
     for account, sums in card.groups.accounts().items():
-        own = but.pinned_unshown if but is not None and but.account == account else 0
+        own = 0 if but is None or but.account != account else but.pinned_expected - but.pinned_shown
         total += min(sums.pinned_unshown - own, most) if account else sums.pinned_unshown - own
     return total
 

@@ -50,9 +50,8 @@ MAY_START = (Standing.FREE, Standing.OPEN)
 def take_over(card: Card, client: ScheduledClient) -> None:
     """Begins a turn of a client whose gate an earlier daemon has opened."""
     client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
-    client.history.turns += 1
     client.history.taken_over = 1
-    card.count(turns=1)
+    card.count(client, turns=1)
     client.enter(Phase.RUNNING, card.now)
 
 
@@ -83,7 +82,7 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
             turn.copying = frozenset(way for way, loaded in ways if loaded)
         case Busy() if turn.told.report_busy:
             turn.busy = None if said.gaps else card.now
-            if said.gaps and client.id in card.busy.members:
+            if said.gaps and client.id in card.busy_members:
                 busy.end(card, client)
 
 
@@ -107,7 +106,8 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     quantum.rests(decision.card, client, turn)
     if answer.used is not None:
         held = decision.now - turn.started
-        client.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
+        for node in client.nodes:
+            node.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
     queue.leave(client)
     if turn.ending is TurnEnd.PREEMPTED:
         queue.give_precedence(decision.card, client)
@@ -123,9 +123,8 @@ def reopened(card: Card, client: ScheduledClient) -> None:
         return
     patience = card.settings.drain_patience << min(client.failures.drains, DOUBLINGS)
     turn.stop_after = card.now + patience
-    client.history.reopened += 1
     client.failures.drains += 1
-    card.count(reopened=1)
+    card.count(client, reopened=1)
     _go_on(card, client, turn)
 
 
@@ -169,18 +168,18 @@ def report_stuck(decision: Decision) -> None:
     card = decision.card
     owing = [
         (client, client.its_turn, client.its_turn.stop_sent)
-        for client in card.in_phase(Phase.DRAINING) if client.its_turn.parked is None
+        for client in card.groups[Phase.DRAINING] if client.its_turn.parked is None
     ] + [
         # Orders behind a STOP wait for the same drain, so they are not reported as well.
-        (client, client.moves[0], client.moves[0].since) for client in card.moving
+        (client, client.moves[0], client.moves[0].since) for client in card.groups["moving"]
         if client.phase is not Phase.DRAINING
     ]
     for client, owed, since in owing:
         if not owed.reported and decision.due(since + card.settings.stuck_after):
             owed.reported = True
             card.groups.touched.add(client.id)
-            decision.report(Stuck(client.id, client.state, decision.now - since))
-            card.count(stuck=1)
+            decision.add(Stuck(client.id, client.state, decision.now - since))
+            card.count(client, stuck=1)
 
 
 class Admission(NamedTuple):
@@ -242,7 +241,7 @@ def _admit_all(decision: Decision) -> Admission:
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
     """Whether the client may hold the card with others, beside unresponsive clients' memory."""
-    kept = card.out_of_reach
+    kept = card.groups.sums.out_of_reach
 
     def fits(staying: list[ScheduledClient]) -> bool:
         members = [c for c in (*staying, client) if not c.is_permanent]
@@ -256,7 +255,7 @@ def _crowded(card: Card) -> bool:
     """Whether more than one client runs although clients are to take turns."""
     if not card.one_at_a_time:
         return False
-    return crowd(card.in_phase(Phase.RUNNING)) > 1
+    return crowd(card.groups[Phase.RUNNING]) > 1
 
 
 def _choose(
@@ -266,7 +265,7 @@ def _choose(
     client.turn = Turn(
         next(decision.card.serials), chosen=decision.now, beside=beside,
         lacked=quantum.lacks(client) if waited else None,
-        swapped=max(0, client.memory.allocated - client.memory.resident),
+        swapped=client.swapped,
     )
     client.enter(Phase.LOADING, decision.now)
     queue.choose(decision.card, client)
@@ -284,7 +283,7 @@ def _invite(decision: Decision) -> None:
     smallest clients come first, so that as many as possible fit."""
     card = decision.card
     if card.settings.draining:
-        for client in sorted(card.in_phase(Phase.IDLE), key=lambda c: c.takes):
+        for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.takes):
             if not client.terms.suspended:
                 queue.arrive(card, client)
 
@@ -302,21 +301,20 @@ def _give_way(decision: Decision) -> None:
     """Cancels turns of chosen clients that are unresponsive, or for which no room is found."""
     card = decision.card
     # Others can use the room that is reserved for an unresponsive client.
-    for client in [c for c in card.in_phase(Phase.LOADING) if c.unresponsive]:
+    for client in [c for c in card.groups[Phase.LOADING] if c.unresponsive]:
         _put_back(decision, client)
-    stalled = [client for client in card.in_phase(Phase.LOADING) if not client.whole]
+    stalled = [client for client in card.groups[Phase.LOADING] if not client.whole]
     if not stalled or not any(c.not_before <= decision.now for c in card.groups.queue()):
         return
     for client in stalled:
-        under_way = client.moves or any(
-            c.moving(Way.OUT) and not c.unresponsive for c in card.moving)
+        under_way = client.moves or card.groups.size("evicting")
         patience = card.settings.stuck_after if under_way else STALLED
         if decision.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
             queue.join(card, client)
             queue.account(card)
             client.not_before = decision.now + GAVE_WAY
-            card.count(gave_way=1)
+            card.count(client, gave_way=1)
 
 
 def _repair(decision: Decision) -> None:
@@ -324,7 +322,8 @@ def _repair(decision: Decision) -> None:
     card = decision.card
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
-        if card.admits(staying):
+        members = [c for c in staying if not c.is_permanent]
+        if (not card.one_at_a_time or crowd(members) <= 1) and card.fits(members):
             return
         staying.remove(client)
         _put_back(decision, client)
@@ -346,16 +345,16 @@ def _admit(decision: Decision) -> Admission:
     one_at_a_time = card.one_at_a_time
     _let_in(decision)
     number = card.groups.size("holding") - card.groups.size("permanent")
-    number -= sum(c.unresponsive and not c.is_permanent for c in card.groups.group("holding"))
+    number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
     alone = card.alone
-    draining = sum(c.takes for c in card.in_phase(Phase.DRAINING) if c.unresponsive)
+    draining = sum(c.takes for c in card.groups[Phase.DRAINING] if c.unresponsive)
     beside = alone - (card.groups.sums.holders_take - draining)
-    least = card.groups.least_take()
+    least = min([c.takes for c in card.groups["queued"]], default=0)
     lasts = quantum.now(card, None)
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
-    for client in chain(card.groups.group("granted"), queue.sequence(card)):
+    for client in chain(card.groups["granted"], queue.sequence(card)):
         claims = client.standing is Standing.CLAIMS
         if claims and (client.ready or not gang.may_claim(card, client)):
             continue
@@ -398,7 +397,7 @@ def _admit(decision: Decision) -> Admission:
 
 def _let_in(decision: Decision) -> None:
     """Chooses permanent clients, whichever other clients hold the card."""
-    for client in decision.card.groups.group("queued_permanent"):
+    for client in decision.card.groups["queued_permanent"]:
         if not client.unresponsive:
             _choose(decision, client)
 
@@ -506,18 +505,17 @@ def _stop_enough(
 def _start(decision: Decision) -> bool:
     """Starts the turns of chosen clients that are whole. True: a hand-over's cost was measured."""
     learnt = False
-    for client in decision.card.in_phase(Phase.LOADING):
+    for client in decision.card.groups[Phase.LOADING]:
         turn = client.its_turn
         if not client.whole or client.standing not in MAY_START:
             continue
         turn.started = decision.now
         learnt = quantum.measure(decision.card, client) or learnt
-        client.history.turns += 1
         client.failures.load_pause = 0
         client.writeback = client.writeback.wasted()
-        decision.card.count(turns=1)
+        decision.card.count(client, turns=1)
         client.enter(Phase.RUNNING, decision.now)
-        decision.report(TurnStarted(client.id))
+        decision.add(TurnStarted(client.id))
     return learnt
 
 
@@ -529,7 +527,7 @@ def _rest(decision: Decision) -> None:
         return
     if not (ahead.pauses_matter(card) or busy.others_are_idle(card)):
         return
-    for client in card.in_phase(Phase.RUNNING):
+    for client in card.groups[Phase.RUNNING]:
         turn = client.its_turn          # members of a gang go on: other members may not be idle
         if turn.idle and not client.standing and not client.is_permanent and decision.due(
             turn.stop_after
@@ -540,15 +538,15 @@ def _rest(decision: Decision) -> None:
 def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -> None:
     """Sends RUN to running clients whose quantum, pacing or requested reports have changed."""
     card = decision.card
-    running = card.in_phase(Phase.RUNNING)
+    running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
-    moves = card.contended and not card.busy.members    # whether memory moves between turns
+    moves = card.contended and not card.busy_members    # whether memory moves between turns
     hinders = busy.awaits_idle(card)
     common = Run(
         0, quantum=0 if endless else quantum.shown(card, blocked),
-        pace=card.contended or bool(card.busy.members),
+        pace=card.contended or bool(card.busy_members),
         report_idle=moves or watched or hinders,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
         idle_window=quantum.idle_window(card, blocked), report_busy=busy.reports_matter(card))
@@ -586,4 +584,4 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
             turn.busy = None
         turn.told = told
         left = max(1, turn.counted + told.quantum - decision.now)
-        decision.order(told if told.step or not told.quantum else replace(told, quantum=left))
+        decision.add(told if told.step or not told.quantum else replace(told, quantum=left))

@@ -300,7 +300,7 @@ class World:
         starting = {action.client for action in actions if isinstance(action, TurnStarted)}
         for action in actions:
             self._check_action(action, starting)
-        members = self.scheduler._card.busy.members
+        members = self.scheduler._card.busy_members
         waits = self.scheduler.snapshot().waits
         queued = [id for id, wait in waits.items() if wait.position]
         assert not members or members.issuperset(queued), "somebody waits"
@@ -409,7 +409,7 @@ class World:
             # Two that are busy take turns, and who does nothing beside them gives up its own first.
             turns = [client.turn for client in self.scheduler._card.clients.values()]
             busy = sum(turn is not None and turn.busy is not None for turn in turns) > 1
-            busy = busy or bool(self.scheduler._card.busy.members)
+            busy = busy or bool(self.scheduler._card.busy_members)
             assert full or crowded or busy or now.queue_length, "stopped, and nobody wants it"
 
     def _ordered(self, hook: Hook) -> list[Order]:

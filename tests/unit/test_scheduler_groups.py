@@ -41,17 +41,17 @@ def check(scheduler: Scheduler) -> None:
     card = scheduler._card
     everyone = card.everyone
     for name, belongs in groups.GROUPS.items():
-        assert card.groups.group(name) == [one for one in everyone if belongs(one)], name
-        assert card.groups.size(name) == len(card.groups.group(name))
+        assert card.groups[name] == [one for one in everyone if belongs(one)], name
+        assert card.groups.size(name) == len(card.groups[name])
     for phase in Phase:
-        assert card.in_phase(phase) == [one for one in everyone if one.phase is phase]
+        assert card.groups[phase] == [one for one in everyone if one.phase is phase]
     figures = [groups.counted(one).figures for one in everyone]
     assert card.groups.sums == groups.Figures(*map(sum, zip(*figures, strict=True)))
     assert card.groups.sums.charged == sum(one.charged for one in everyone)
     for account in {one.account for one in everyone}:
         mine = [one for one in everyone if one.account == account]
         assert card.groups.accounts().get(account, groups.Account()) == groups.Account(
-            sum(one.unshown for one in mine), sum(one.pinned_unshown for one in mine),
+            sum(one.unshown for one in mine), sum(one.pinned_expected - one.pinned_shown for one in mine),
             sum(one.committed > 0 or not account for one in mine))
     has = {one.account: 0 for one in everyone}
     for one in everyone:
@@ -62,17 +62,13 @@ def check(scheduler: Scheduler) -> None:
         mine = [one for one in everyone if domain in one.tenancies]
         assert domain.sums == Stake(
             sum(one.committed for one in mine), sum(one.committed - one.used for one in mine))
-    queued = sorted(card.groups.group("queued"), key=lambda one: one.place)
+    queued = sorted(card.groups["queued"], key=lambda one: one.place)
     assert list(card.groups.queue()) == queued
-    lacks = [(one.memory.allocated - one.memory.resident, one) for one in everyone]
-    swapped = [(lack, one.id) for lack, one in lacks if one.is_idle and lack > 0]
-    assert card.groups.most_swapped() == max(swapped, default=(0, 0))
     sequence = [*queue.sequence(card)]
     assert [one.priority for one in sequence] == sorted(
         (one.priority for one in sequence), reverse=True)
     assert sorted(one.id for one in sequence) == sorted(one.id for one in queued)
     assert queue.ordered(card, queued[::2]) == [one for one in sequence if one in queued[::2]]
-    assert card.groups.least_take() == min((one.takes for one in queued), default=0)
 
 
 class Counted(World):
