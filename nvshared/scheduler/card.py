@@ -11,9 +11,8 @@ from typing import NamedTuple
 from nvshared.scheduler.actions import Run
 from nvshared.scheduler.client import PACE, Average, Phase, ScheduledClient, Way
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
-from nvshared.scheduler.domains import Domain, Domains, HostPart, Stake
+from nvshared.scheduler.domains import Domain, Domains, HostPart, Loan, Neighbour, Stake
 from nvshared.scheduler.events import PinReason, Standing
-from nvshared.scheduler.neighbours import Loan, Neighbour
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
 from nvshared.units import MILLISECOND

@@ -41,7 +41,7 @@ bytes are those at the end of its last event.
 
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.decision import DEPTH, Decision
-from nvshared.scheduler.neighbours import Loan
+from nvshared.scheduler.domains import Loan
 
 RESERVE_PART = 8                        # of a card is never lent
 RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it

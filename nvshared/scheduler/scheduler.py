@@ -80,8 +80,7 @@ from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
-from nvshared.scheduler.domains import UNBOUNDED, DiskBudget, Domains, HostBudget
-from nvshared.scheduler.neighbours import Neighbour
+from nvshared.scheduler.domains import UNBOUNDED, DiskBudget, Domains, HostBudget, Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage

@@ -26,8 +26,7 @@ from nvshared.machine.nvml import Facts, Process, Sample, uuid_bytes
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget
-from nvshared.scheduler.neighbours import Neighbour
+from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbour
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage

@@ -11,8 +11,7 @@ from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
-from nvshared.scheduler.card import Counters
-from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget
+from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbour
 from nvshared.scheduler.events import (
     Event,
     Joined,
@@ -25,10 +24,9 @@ from nvshared.scheduler.events import (
     Stopped,
     settings_after,
 )
-from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
-from nvshared.scheduler.tenants import Usage
+from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND

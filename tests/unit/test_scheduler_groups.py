@@ -51,7 +51,8 @@ def check(scheduler: Scheduler) -> None:
     for account in {one.account for one in everyone}:
         mine = [one for one in everyone if one.account == account]
         assert card.groups.accounts().get(account, groups.Account()) == groups.Account(
-            sum(one.unshown for one in mine), sum(one.pinned_expected - one.pinned_shown for one in mine),
+            sum(one.unshown for one in mine),
+            sum(one.pinned_expected - one.pinned_shown for one in mine),
             sum(one.committed > 0 or not account for one in mine))
     has = {one.account: 0 for one in everyone}
     for one in everyone:

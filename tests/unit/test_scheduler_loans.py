@@ -11,6 +11,7 @@ import pytest
 
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Evict, Load, Writeback, Yield
+from nvshared.scheduler.domains import Neighbour
 from nvshared.scheduler.events import (
     Evicted,
     GPULost,
@@ -21,7 +22,6 @@ from nvshared.scheduler.events import (
     Tick,
     WrittenBack,
 )
-from nvshared.scheduler.neighbours import Neighbour
 from nvshared.scheduler.settings import TenantTerms
 from nvshared.units import GIB
 from tests.unit import scheduler_world

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.scheduler.balance import Choice, Contender, Place, choose
+from nvshared.sharing.balancing import Choice, Contender, Place, choose
 from nvshared.units import GIB, SECOND
 
 PRICE = 2.0 * SECOND
