@@ -565,7 +565,8 @@ class ScheduledClient(Counting):
 
     def time_held(self, now: int) -> int:
         """Total microseconds with the gate open."""
-        return self.path[-1].held_at(now)
+        own = self.path[-1]
+        return own.held + (now - own.billed_until if own.open else 0)
 
     def time_waited(self, now: int) -> int:
         """Total microseconds of waiting for a turn."""

@@ -100,13 +100,6 @@ def may_claim(card: Card, client: ScheduledClient) -> bool:
     return other is None or other.membership.gang == client.membership.gang
 
 
-def gets_ready(client: ScheduledClient | None) -> bool:
-    """Marks a member whose turn could begin."""
-    assert client is not None
-    client.ready = True
-    return True
-
-
 def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
     """The number of holders of the client's gang."""
     return sum(

@@ -83,7 +83,10 @@ def _move(decision: Decision) -> int:
         short = evictions.plan(victims(card), short, holders)
         evictions.order()
         if short > 0:
-            host_short = max(0, evictions.host_short - _host_coming(card))
+            comes = sum(                # taken back by LOADs under way
+                max(0, c.memory.host - move.order.host)
+                for c in card.groups["answering"] for move in c.moves if move.way is Way.IN)
+            host_short = max(0, evictions.host_short - comes)
     host_short = _load(decision, lacking, host_short)
     _trim(decision, host_short, evictions)
     _relieve(decision)
@@ -102,14 +105,6 @@ def coming(card: Card) -> int:
     """Bytes of room that orders under way will free; those to unresponsive clients do not count."""
     back = sum(c.charged - c.ordered for c in card.groups["answering"])
     return back + card.neighbour.returning
-
-
-def _host_coming(card: Card) -> int:
-    """Bytes of host memory that LOADs under way will take back."""
-    return sum(
-        max(0, c.memory.host - move.order.host)
-        for c in card.groups["answering"] for move in c.moves if move.way is Way.IN
-    )
 
 
 def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
@@ -390,7 +385,12 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
     if client.memory.host <= done.order.host:
         client.failures.trim_after = 0
     if answer.no_memory:
-        _learn_shortfall(card, client)
+        # Others give up the room that the client could not fill. While the earlier shortfall is not
+        # covered yet (`free` is negative), the failure shows the same shortfall again.
+        missing = max(0, client.charged - client.memory.filled)
+        shortfall = card.shortfall + missing if card.free >= 0 else max(card.shortfall, missing)
+        card.shortfall = min(shortfall, card.settings.capacity)
+        card.shortfall_until = card.now + SHORTFALL
     client.cut = answer.yielded and done.cut
     # The LOAD gave room for all memory, but loaded nothing, and some memory is still swapped.
     idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
@@ -400,25 +400,3 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
     if failed:
         failures.load_after = card.now + failures.load_pause
     return failed
-
-
-def ask_again(decision: Decision) -> None:
-    """Lets the reported figures of clients count again that ignored EVICTs, after PINNED_FOR."""
-    for client in decision.card.groups["ignoring_evicts"]:
-        if decision.due(client.failures.pinned_until):
-            trust.hear(client, client.said, decision.now)
-
-
-def _learn_shortfall(card: Card, client: ScheduledClient) -> None:
-    """Lowers the capacity by the room that a client could not fill, so that others give up as much.
-
-    While the earlier shortfall is not covered yet (`free` is negative), a failure shows the same
-    shortfall again, so it is not added. Once it is covered, another failure adds to it.
-    """
-    missing = max(0, client.charged - client.memory.filled)
-    if card.free >= 0:
-        card.shortfall += missing
-    else:
-        card.shortfall = max(card.shortfall, missing)
-    card.shortfall = min(card.shortfall, card.settings.capacity)
-    card.shortfall_until = card.now + SHORTFALL

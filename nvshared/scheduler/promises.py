@@ -30,8 +30,7 @@ are met by host memory first, and by the disk beyond that.
 
 from collections.abc import Callable
 from dataclasses import replace
-from operator import attrgetter
-from typing import NamedTuple
+from operator import attrgetter, itemgetter
 
 from nvshared.scheduler import queue, trust
 from nvshared.scheduler.card import Card
@@ -59,7 +58,7 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     card = decision.card
     trust.judge_joined(card, client, commit, _left(card))
     if client.committed == 0 and decision.now >= card.gathered:
-        client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client).left))
+        client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client)[0]))
     _tell(decision, client, 0, _most(card, client))
 
 
@@ -114,7 +113,14 @@ def tell(decision: Decision) -> None:
         card.untold.update(card.clients)
     else:
         card.untold.update(_with_changed_domains(card, least // HARDLY))
-    told = _next_to_tell(decision)
+    ids: list[int] = []
+    if card.untold and decision.due(card.tell_next):
+        ids = sorted(card.untold)[:TOLD_AT_ONCE]    # checking all would delay other events
+        card.untold.difference_update(ids)
+        if card.untold:
+            card.tell_next = decision.now + TELL_APART
+            decision.due(card.tell_next)
+    told = [card.clients[id] for id in ids if id in card.clients]
     for client in [*told, *(c for c in changed if c.id not in card.untold)]:
         most = _most(card, client)
         last = client.promise
@@ -135,20 +141,6 @@ def settle(card: Card) -> None:
         needs = min(needs, _host(card))
     card.host.needs = needs = max(held, needs)
     card.disk.needs = max(sums.disk, beyond - needs + margin(needs, clients))
-
-
-def _next_to_tell(decision: Decision) -> list[ScheduledClient]:
-    """The next few clients whose LIMITS are to be checked; checking all would delay other events.
-    """
-    card = decision.card
-    if not card.untold or not decision.due(card.tell_next):
-        return []
-    ids = sorted(card.untold)[:TOLD_AT_ONCE]
-    card.untold.difference_update(ids)
-    if card.untold:
-        card.tell_next = decision.now + TELL_APART
-        decision.due(card.tell_next)
-    return [card.clients[id] for id in ids if id in card.clients]
 
 
 def _askers(card: Card) -> dict[str, ScheduledClient]:
@@ -350,29 +342,27 @@ def _most(card: Card, client: ScheduledClient) -> int:
 
 def _beyond_card(card: Card, client: ScheduledClient) -> int:
     """Bytes of host memory beyond the card that the client may still take."""
-    least = min(_left(card), _bound(card, client).left, card.host_free_for(client))
+    least = min(_left(card), _bound(card, client)[0], card.host_free_for(client))
     if card.disk.budget.size:           # memory beyond the card cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
     return trust.promisable(card, client, least)
 
 
-class Bound(NamedTuple):
-    """The tightest host memory limit that a client shares (domains.py), and the bytes it leaves."""
-
-    left: int                           # bytes that can still be promised; negative: too many are
-    domain: Domain | None               # None: there is no bound
-
-
-def _bound(card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0) -> Bound:
-    """The tightest bound if the client had this commit, and `pins` more bytes of it were pinned."""
+def _bound(
+    card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0
+) -> tuple[int, Domain | None]:
+    """The bytes that can still be promised if the client had this commit and pinned `pins` more of
+    it, and the limit (domains.py) that bounds them; negative: too many are promised.
+    """
     card.groups.settle()
     committed = max(commit, client.committed)
     pinned = client.pinned_expected
     more = max(0, committed - pinned - pins) - max(0, client.committed - pinned)
-    bounds = [Bound(_left_in(domain) - more, domain) for domain in client.domains]
     grows = committed - client.committed
-    bounds += [Bound(_left_in(tenant) - grows, tenant) for tenant in client.tenancies]
-    return min(bounds, default=Bound(UNBOUNDED, None), key=lambda one: one.left)
+    bounds: list[tuple[int, Domain | None]] = [(UNBOUNDED, None)]
+    bounds += [(_left_in(domain) - more, domain) for domain in client.domains]
+    bounds += [(_left_in(tenant) - grows, tenant) for tenant in client.tenancies]
+    return min(bounds, key=itemgetter(0))
 
 
 def _left_in(domain: Domain) -> int:

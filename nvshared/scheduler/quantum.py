@@ -98,12 +98,6 @@ def measure(card: Card, client: ScheduledClient) -> bool:
     return True
 
 
-def learn_latency(card: Card, waited: int, drained: int) -> None:
-    """Learns the latency: STOPPED arrived `waited` us after STOP, and the drain took `drained` us.
-    """
-    card.latency = card.latency.after(min(max(waited - drained, LEAST_LATENCY), MOST_LATENCY))
-
-
 def now(card: Card, head: ScheduledClient | None) -> int:
     """The quantum now, in microseconds, while `head` is blocked."""
     if (fixed := _fixed(card)) is not None:

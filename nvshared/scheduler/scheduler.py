@@ -245,7 +245,8 @@ def _note(decision: Decision, event: events.Event) -> None:
         case events.Awaited():
             card.awaiting = event.anybody
         case events.Preempted():
-            terms.preempt(card)
+            for client in card.holders if card.contended else ():
+                client.its_turn.preempted = True
         case events.Seen():
             trust.judge_all(card, event)
         case events.Tick():
@@ -316,7 +317,9 @@ def _plan(decision: Decision) -> None:
         return
     if not decision.due(card.gathered):
         return                          # some clients have not reported figures and promises yet
-    moves.ask_again(decision)
+    for client in card.groups["ignoring_evicts"]:
+        if decision.due(client.failures.pinned_until):
+            trust.hear(client, client.said, decision.now)   # its own figures count again
     turns.report_stuck(decision)        # first: no client waits for an unresponsive one
     ahead.interrupt(decision)
     promises.plan(decision)
@@ -357,20 +360,15 @@ def _hear_lost(decision: Decision, event: events.Event) -> None:
         case (events.CapacityChanged() | events.BudgetChanged() | events.DiskChanged()
               | events.SettingsChanged()):
             card.change_settings(events.settings_after(event, card.settings))
-        case events.Said() | events.TermsChanged():
-            client = card.clients.get(event.client)
-            if client is not None:
-                _hear_of_lost(decision, client, event)
+        case events.TermsChanged() if event.client in card.clients:
+            card.clients[event.client].terms = event.terms
+        case events.Said() if event.client in card.clients:
+            _hear_of_lost(decision, card.clients[event.client], event)
     for client in card.everyone:
         _bring_back(decision, client)
 
 
-def _hear_of_lost(
-    decision: Decision, client: ScheduledClient, event: events.Said | events.TermsChanged
-) -> None:
-    if isinstance(event, events.TermsChanged):
-        client.terms = event.terms
-        return
+def _hear_of_lost(decision: Decision, client: ScheduledClient, event: events.Said) -> None:
     trust.hear(client, event.memory, decision.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):

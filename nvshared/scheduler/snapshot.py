@@ -197,7 +197,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
         taken += client.takes
     for client in card.groups[Phase.LIMITED]:
-        found[client.id] = Wait(0, max(0, terms.renewed(card, client) - card.now))
+        found[client.id] = Wait(0, max(0, terms.standing(card, client)[2] - card.now))
     return found
 
 

@@ -181,10 +181,6 @@ class Node:
             if self.draining and not self.running:
                 self.drained += passed
 
-    def held_at(self, now: int) -> int:
-        """Total microseconds with a gate open, until `now`."""
-        return self.held + (now - self.billed_until if self.open else 0)
-
     def billed(self, now: int, accounting: Accounting) -> int:
         """Total microseconds that count against the compute limit."""
         self.bill(now)

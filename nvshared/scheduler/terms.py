@@ -122,13 +122,6 @@ def bound(card: Card, client: ScheduledClient, groups: Iterable[str] | None = No
     client.disk_limits = card.disk_limits.named([name for name, one in terms if one.disk_limit])
 
 
-def preempt(card: Card) -> None:
-    """Allows all current turns to end before their quantum is over, if clients wait."""
-    if card.contended:
-        for client in card.holders:
-            client.its_turn.preempted = True
-
-
 def limit_tenant(card: Card, tenant: str) -> None:
     """Applies a tenant's compute limit after a change, or when a client of the tenant joins."""
     _limit(card, card.tenants.accounts[tenant], card.tenants.terms_for(tenant).compute_limit)
@@ -169,10 +162,15 @@ def plan(decision: Decision) -> None:
     for client in card.groups["rationed"]:
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
-        left, enough, ends = _standing(card, client)
+        left, enough, ends = standing(card, client)
         match client.phase:
             case Phase.RUNNING:
-                _stop(decision, client, left, ends)
+                turn = client.its_turn
+                if left > 0 and not turn.idle:
+                    decision.due(min(decision.now + left, ends))
+                elif decision.due(turn.stop_after):
+                    decision.stop(
+                        client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
             case Phase.LIMITED if enough:
                 queue.arrive(card, client)
             case Phase.WAITING if not enough:
@@ -185,20 +183,7 @@ def plan(decision: Decision) -> None:
             decision.due(ends)
 
 
-def _stop(decision: Decision, client: ScheduledClient, left: int, ends: int) -> None:
-    turn = client.its_turn
-    if left > 0 and not turn.idle:
-        decision.due(min(decision.now + left, ends))
-    elif decision.due(turn.stop_after):
-        decision.stop(client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
-
-
-def renewed(card: Card, client: ScheduledClient) -> int:
-    """The time at which a client at its compute limit can have a turn again."""
-    return _standing(card, client)[2]
-
-
-def _standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
+def standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
     """Microseconds left, whether they are enough for a turn, and the time at which more are left.
     """
     accounting = card.settings.accounting

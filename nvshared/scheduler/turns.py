@@ -17,7 +17,6 @@ program from a slow one, such as a program with a kernel that takes a minute.
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
 
 from nvshared.scheduler import ahead, busy, gang, quantum, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
@@ -44,7 +43,6 @@ GAVE_WAY = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
 MAY_START = (Standing.FREE, Standing.OPEN)
-
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
@@ -98,7 +96,9 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
         return
     client.invited = False
     if turn.ending is not None and turn.parked is None:
-        quantum.learn_latency(decision.card, decision.now - turn.stop_sent, answer.microseconds)
+        latency = decision.now - turn.stop_sent - answer.microseconds   # without the drain
+        latency = min(max(latency, quantum.LEAST_LATENCY), quantum.MOST_LATENCY)
+        decision.card.latency = decision.card.latency.after(latency)
     client.failures.drains = 0
     client.failures.spare_host_unusable = False
     decision.end(client, turn.ending or TurnEnd.IDLE)
@@ -182,11 +182,8 @@ def report_stuck(decision: Decision) -> None:
             card.count(client, stuck=1)
 
 
-class Admission(NamedTuple):
-    """The result of choosing and stopping clients."""
-
-    blocked: ScheduledClient | None     # the next client that does not fit
-    lasts: int                          # us after which turns may end
+# The next client that does not fit, if any, and the microseconds after which turns may end for it.
+Admission = tuple[ScheduledClient | None, int]
 
 
 def plan(decision: Decision) -> Admission:
@@ -206,7 +203,7 @@ def plan(decision: Decision) -> Admission:
     decision.card.head = None if blocked is None else blocked.id
     _rest(decision)
     _announce(decision, blocked, lasts)
-    return Admission(blocked, lasts)
+    return blocked, lasts
 
 
 def _let_run(decision: Decision) -> Admission:
@@ -218,14 +215,14 @@ def _let_run(decision: Decision) -> Admission:
 
 def _settle(decision: Decision) -> Admission:
     """Chooses clients as far as they fit, then ends turns for the head if it does not fit."""
-    found = _admit_all(decision)
+    blocked, lasts = _admit_all(decision)
     if _crowded(decision.card):
-        _stop_enough(decision, None, found.lasts, lambda staying: crowd(staying) <= 1)
-    while found.blocked is not None and _stop_enough(
-        decision, found.blocked, found.lasts, _fits_with(decision.card, found.blocked)
+        _stop_enough(decision, None, lasts, lambda staying: crowd(staying) <= 1)
+    while blocked is not None and _stop_enough(
+        decision, blocked, lasts, _fits_with(decision.card, blocked)
     ):
-        found = _admit_all(decision)    # a client that was put back may be the new head
-    return found
+        blocked, lasts = _admit_all(decision)   # a client that was put back may be the new head
+    return blocked, lasts
 
 
 def _admit_all(decision: Decision) -> Admission:
@@ -235,7 +232,7 @@ def _admit_all(decision: Decision) -> Admission:
     while True:
         before = groups.size("holding")
         found = _admit(decision)
-        if found.blocked is None or groups.size("holding") == before:
+        if found[0] is None or groups.size("holding") == before:
             return found
 
 
@@ -343,7 +340,9 @@ def _repair(decision: Decision) -> None:
 def _admit(decision: Decision) -> Admission:
     card = decision.card
     one_at_a_time = card.one_at_a_time
-    _let_in(decision)
+    for client in card.groups["queued_permanent"]:
+        if not client.unresponsive:
+            _choose(decision, client)   # whichever other clients hold the card
     number = card.groups.size("holding") - card.groups.size("permanent")
     number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
     alone = card.alone
@@ -392,14 +391,7 @@ def _admit(decision: Decision) -> Admission:
             overtaken.append(client)    # the youngest turn, so the list stays sorted by age
         beside -= client.takes
         number += 1
-    return Admission(blocked, lasts)
-
-
-def _let_in(decision: Decision) -> None:
-    """Chooses permanent clients, whichever other clients hold the card."""
-    for client in decision.card.groups["queued_permanent"]:
-        if not client.unresponsive:
-            _choose(decision, client)
+    return blocked, lasts
 
 
 def _may_overtake(
@@ -477,7 +469,9 @@ def _stop_enough(
     staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
     claims = head is not None and head.standing is Standing.CLAIMS
     if enough(staying):
-        return claims and gang.gets_ready(head)     # the head fits once draining clients are gone
+        if head is not None and claims:
+            head.ready = True           # the head fits once draining clients are gone
+        return claims
     ended = _ended(decision, head, decision.card.holders, lasts)
     leaving: list[ScheduledClient] = []
     may_leave = [c for c in staying if c.id in ended and decision.due(c.its_turn.stop_after)]
@@ -492,8 +486,9 @@ def _stop_enough(
         if enough([*staying, client]):
             staying.append(client)
             leaving.remove(client)
-    if claims:
-        return gang.gets_ready(head)
+    if head is not None and claims:
+        head.ready = True
+        return True
     for client in leaving:
         if client.phase is Phase.RUNNING:
             decision.stop(client, ended[client.id])
