@@ -41,7 +41,9 @@ EARLY_PART = 10                         # if little is free, blocks are stored a
 STALLED = 5 * SECOND                    # a STORE has failed after so long without a stored block
 FIRST_PAUSE = SECOND                    # from a failed STORE to the next,
 LONGEST_PAUSE = 64 * SECOND             # doubled each time up to this
-COPIES_AGAIN = SECOND                   # between orders to one client to give up copies
+# Between orders to one client to give up copies. A client stores nothing meanwhile, so this must be
+# well below turns.STALLED, after which a chosen client that waits for host memory gives way.
+COPIES_AGAIN = SECOND // 4
 
 
 def plan(decision: Decision, short: int) -> None:

@@ -316,11 +316,6 @@ def test_random_event_sequences_with_a_disk_keep_all_scheduler_invariants() -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", [
-    # Row 591 ends with two clients that fill card, host memory and disk to 2 %, and exchange their
-    # memory for ever in pieces as small as what is left.
-    pytest.param(first, marks=[pytest.mark.xfail(strict=True)] if first == 580 else [])
-    for first in range(400, 700, 20)
-])
+@pytest.mark.parametrize("first", range(400, 700, 20))
 def test_long_random_event_sequences_with_a_disk_keep_all_scheduler_invariants(first: int) -> None:
     play(range(first, first + 20))
