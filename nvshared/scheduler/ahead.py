@@ -54,18 +54,20 @@ from collections.abc import Iterable
 
 from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
-from nvshared.scheduler.card import Card
+from nvshared.scheduler.card import BURST, Card
 from nvshared.scheduler.client import Goal, Phase, ScheduledClient, Way
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.units import GIB, SECOND
+from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # of the card: left for holders to grow
 LATER = 2                               # only clients idle this many times longer are evicted
 LOOKS = 4                               # plan a prefetch again after 1/4 of the pause that is left,
 LOOKS_LEAST = SECOND // 10              # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
+WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
+REST = 10 * MILLISECOND                 # least time between two changes of BusPatience.waits
 BLOCKS = 2                              # preallocated in addition, because blocks may be split
 
 
@@ -174,14 +176,17 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
         asked = early and way in copying
         if not asked and not card.patience[way].waits:
             continue                    # while no move waits, `left` fills up
-        patience = card.patience[way].until(decision.now)
-        if patience.waits and (not asked or decision.due(patience.ends)):
-            patience = patience.turned()
-        # A wait that ended just now does not begin again at the same time (BusPatience.begins).
-        if not patience.waits and asked and decision.due(patience.begins):
-            patience = patience.turned()
-            decision.due(patience.ends)
-        card.patience[way] = patience
+        bus, now = card.patience[way], decision.now
+        left = bus.left + (bus.at - now if bus.waits else now - bus.at)
+        bus.left, bus.at = min(max(left, 0), BURST), now
+        if bus.waits and (not asked or decision.due(now + bus.left)):
+            bus.waits, bus.since = False, now
+        # A wait that ended just now does not begin again at the same time.
+        begins = now + max(0, WORTH - bus.left)
+        begins = begins if bus.since is None else max(begins, bus.since + REST)
+        if not bus.waits and asked and decision.due(begins):
+            bus.waits, bus.since = True, now
+            decision.due(now + bus.left)
 
 
 def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
@@ -275,7 +280,7 @@ def _write_back(decision: Decision) -> None:
     ]
     for client in latest_first(idle, card.now):
         part = min(short, client.staying)
-        if client.writeback.bytes < part and _write_back_step(decision, client, part):
+        if client.written_back < part and _write_back_step(decision, client, part):
             return
         short -= part
         if short <= 0:
@@ -285,14 +290,14 @@ def _write_back(decision: Decision) -> None:
 def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
     """Orders a writeback of at most `wanted` bytes. False: it is not possible, or not yet."""
     card = decision.card
-    if client.moves or client.writeback.exhausted or not decision.due(client.failures.evict_after):
+    if client.moves or client.writeback_exhausted or not decision.due(client.failures.evict_after):
         return False
-    if not decision.due(client.since + client.writeback.after):
+    if not decision.due(client.since + client.writeback_after):
         return False
-    size = min(wanted, client.writeback.bytes + card.settings.step)
+    size = min(wanted, client.written_back + card.settings.step)
     # Memory that is written back already occupies a part of the spare host memory.
-    spare = max(0, client.host_spare - client.writeback.bytes)
-    more = max(0, size - client.writeback.bytes - spare) + card.settings.block
+    spare = max(0, client.host_spare - client.written_back)
+    more = max(0, size - client.written_back - spare) + card.settings.block
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
     if host < client.host_charged + card.settings.block and not spare:
         return False
@@ -314,7 +319,7 @@ def _copy_borrowed(decision: Decision) -> None:
         unfit = client.moves or client.holds or client.terms.suspended or wanted < block
         if not client.memory.dirty or unfit:
             continue
-        if decision.due(max(client.since + client.writeback.after, client.copy_after)):
+        if decision.due(max(client.since + client.writeback_after, client.copy_after)):
             decision.write_back(client, 0, client.host_charged + wanted)
             return
 

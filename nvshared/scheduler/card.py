@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from operator import add, attrgetter, sub
 from typing import NamedTuple
@@ -57,8 +57,6 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
 }
 MARGINS_MOST = 16                       # margins of host memory for one account, at most
 BURST = 500 * MILLISECOND               # longest wait of moves for the head of the queue
-WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
-REST = 10 * MILLISECOND                 # least time between two changes of BusPatience.waits
 
 
 class Account(NamedTuple):
@@ -117,7 +115,7 @@ def counted(client: ScheduledClient) -> Counted:
         cost=client.cost or 0 if "measured" in groups else 0,
         need=client.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
-        written_back=min(client.writeback.bytes, client.staying) if client.is_idle else 0,
+        written_back=min(client.written_back, client.staying) if client.is_idle else 0,
         disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
         unpinned_commit=max(0, committed - expected),
     )
@@ -237,7 +235,7 @@ class Groups:
                     domain.count(id, new_stakes[1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BusPatience:
     """How long moves in one direction may still wait for a program that copies; see ahead.py.
 
@@ -247,29 +245,9 @@ class BusPatience:
     """
 
     left: int = BURST
-    waits: bool = False                # moves wait now
+    waits: bool = False                 # moves wait now
     at: int = 0                         # time at which `left` was computed
-    since: int = -REST                  # when `waits` changed last
-
-    def until(self, now: int) -> "BusPatience":
-        """The same bucket, with `left` computed for now."""
-        passed = now - self.at
-        left = self.left - passed if self.waits else self.left + passed
-        return replace(self, left=min(max(left, 0), BURST), at=now)
-
-    def turned(self) -> "BusPatience":
-        """The bucket after a wait has begun or ended."""
-        return replace(self, waits=not self.waits, since=self.at)
-
-    @property
-    def begins(self) -> int:
-        """The earliest time at which moves may begin to wait."""
-        return max(self.since + REST, self.at + max(0, WORTH - self.left))
-
-    @property
-    def ends(self) -> int:
-        """The time at which a wait must end."""
-        return self.at + self.left
+    since: int | None = None            # when `waits` changed last
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@
 Other modules change the state: turns.py the phase, moves.py the orders, promises.py the promise.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
@@ -144,26 +144,6 @@ QUEUING = (Standing.FREE, Standing.CLAIMS)
 NO_GANG = Ganged((), 0, Standing.FREE)
 
 WRITEBACK_AFTER = SECOND // 2
-WRITEBACK_AFTER_MOST = 64 * SECOND
-
-
-@dataclass(frozen=True, slots=True)
-class WritebackState:
-    """How much memory of an idle client was written back; see ahead.py."""
-
-    bytes: int = 0                      # can be evicted without a copy
-    exhausted: bool = False             # no more can be written back before its next turn
-    after: int = WRITEBACK_AFTER        # us of idleness before a writeback
-
-    def wasted(self) -> "WritebackState":
-        """The state after a turn has begun, in which the program makes the copies stale."""
-        after = min(2 * self.after, WRITEBACK_AFTER_MOST) if self.bytes else self.after
-        return WritebackState(after=after)
-
-    def used(self) -> "WritebackState":
-        """The state after an eviction: how much of the copies is left is unknown, so counted as 0.
-        """
-        return replace(self, bytes=0, after=WRITEBACK_AFTER) if self.bytes else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +168,7 @@ class Pauses:
 # Fields whose change makes card.Groups count the client anew.
 COUNTED = frozenset({
     "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
-    "request", "granted", "pins", "cost", "writeback", "domains", "tenancies", "evidence",
+    "request", "granted", "pins", "cost", "written_back", "domains", "tenancies", "evidence",
     "overclaims", "silenced", "path", "membership", "preallocated", "lender", "stores",
     "disk_limits",
 })
@@ -288,7 +268,9 @@ class ScheduledClient(Counting):
     busy_after: int = 0                 # excluded from busy turns until this time; see busy.py
     busy_pause: int = 0                 # length of the last such exclusion
 
-    writeback: WritebackState = WritebackState()
+    written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
+    writeback_exhausted: bool = False   # no more can be written back before its next turn
+    writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
     lender: Neighbour | None = None     # the card whose memory it borrows or may; see loans.py
     return_after: int = 0               # after a failed return of borrowed memory: no other before

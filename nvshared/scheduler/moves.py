@@ -25,12 +25,19 @@ while, so that other clients give up the missing bytes.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from nvshared.scheduler import promises, queue, trust
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import QUEUING, Goal, Move, Phase, ScheduledClient, Way
+from nvshared.scheduler.client import (
+    QUEUING,
+    WRITEBACK_AFTER,
+    Goal,
+    Move,
+    Phase,
+    ScheduledClient,
+    Way,
+)
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenBack
 from nvshared.units import GIB, SECOND
@@ -346,10 +353,10 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
             if client.memory.dirty and not answer.yielded:
                 client.copy_after = card.now + COPY_AGAIN
         case WrittenBack() if isinstance(done.order, Writeback):
-            done_now = client.writeback.bytes if client.holds else min(
-                answer.bytes, client.memory.resident)
+            if not client.holds:
+                client.written_back = min(answer.bytes, client.memory.resident)
             short = answer.bytes < done.order.size and not answer.yielded
-            client.writeback = replace(client.writeback, bytes=done_now, exhausted=short)
+            client.writeback_exhausted = short
     if failed:
         card.count(client, failures=1)
 
@@ -360,7 +367,8 @@ def _evicted(
     card.count(client, bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
-        client.writeback = client.writeback.used()
+        if client.written_back:         # how many of its copies are left is unknown, so none count
+            client.written_back, client.writeback_after = 0, WRITEBACK_AFTER
     failures = client.failures
     if client.room < before:
         failures.evictions_ignored = 0

@@ -41,10 +41,6 @@ clients claim). What holders lack is evicted from others and loaded (moves.py). 
 they need, memory is moved before clients wait for it (ahead.py). Host memory that is short, or not
 needed for long, is relieved by a disk (storage.py).
 
-**A client that does not answer an order** may have been stopped. Others wait for it until it is
-reported as stuck, and not from then on. A chosen client for which no room is found for a while goes
-to the end of the queue, if others wait.
-
 **Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
 turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
 listens until all clients have reported their memory. A client that drains or moves memory reports

@@ -95,11 +95,6 @@ class Quota:
         missing = self.owed + self.least(accounting) - self.left(billed)
         return self.ends + self.window * max(0, -(-missing // self.share) - 1)
 
-    def changed(self, percent: int) -> "Quota":
-        """The account after the limit has changed, in the same window."""
-        changed = replace(self, percent=percent)
-        return replace(changed, allowance=self.allowance + changed.share - self.share)
-
     def roll(
         self, accounting: Accounting, now: int, billed: int, *, waits: bool, holds: bool,
         short: bool, turns: bool,
@@ -274,7 +269,8 @@ class Tenants:
         if percent == UNLIMITED:
             node.quota = None
         elif old is not None:
-            node.quota = old.changed(percent)
+            new = replace(old, percent=percent)     # in the same window
+            node.quota = replace(new, allowance=old.allowance + new.share - old.share)
         else:
             window = accounting.length(turns=turns)
             node.quota = Quota(

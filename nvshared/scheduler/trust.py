@@ -26,9 +26,6 @@ driver shows no figures of clients, no memory on the card is shown. Then memory 
 to have pinned does not reduce the promises to others: they wait for a turn instead of being
 refused.
 
-**Memory that is never freed.** A client that ignores several EVICTs counts as pinned for a while
-(moves.py), so that others do not wait for its memory.
-
 **Grants to pin** that are not used yet are visible in no figure. All of one account together count
 as a small part of the card at most.
 """

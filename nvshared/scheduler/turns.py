@@ -42,6 +42,7 @@ STALLED = SECOND
 GAVE_WAY = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
+WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 
 
@@ -507,7 +508,9 @@ def _start(decision: Decision) -> bool:
         turn.started = decision.now
         learnt = quantum.measure(decision.card, client) or learnt
         client.failures.load_pause = 0
-        client.writeback = client.writeback.wasted()
+        if client.written_back:         # the program makes the copies stale
+            client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
+        client.written_back, client.writeback_exhausted = 0, False
         decision.card.count(client, turns=1)
         client.enter(Phase.RUNNING, decision.now)
         decision.add(TurnStarted(client.id))
