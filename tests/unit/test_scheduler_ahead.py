@@ -4,17 +4,14 @@
 import random
 from dataclasses import replace
 from itertools import pairwise
-from random import Random
 
 import pytest
 
-from bench.models.demand import zipf
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import (
     Action,
     Evict,
     Load,
-    Preallocate,
     Run,
     TurnEnd,
     TurnEnded,
@@ -23,8 +20,8 @@ from nvshared.scheduler.actions import (
 from nvshared.scheduler.card import BURST
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import SettingsChanged, TermsChanged
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
-from nvshared.units import GIB, MIB, MILLISECOND, SECOND
+from nvshared.scheduler.settings import AntiThrash, Terms
+from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import (
     Talk,
     evicts,
@@ -35,7 +32,6 @@ from tests.unit.scheduler_talk import (
     writebacks,
     yields,
 )
-from tests.unit.scheduler_world import World
 
 A, B, C = 1, 2, 3
 AFTER = {A: B, B: C, C: A}
@@ -152,18 +148,6 @@ def test_writeback_is_cut_short_when_the_client_wants_the_card() -> None:
     assert not runs(said)
 
 
-def test_writeback_is_cut_short_when_another_client_wants_the_card() -> None:
-    talk = talking()
-    at_rest(talk)
-    (order,) = writebacks(talk.wait(1))
-    said = talk.want(A)
-    assert yields(said) == [B]
-    assert [type(action).__name__ for action in said][:1] == ["Yield"]
-    talk.obey(said)
-    talk.written_back(order, 5, yielded=True)
-    assert A in talk.granted
-
-
 def test_writeback_is_cut_short_in_the_round_that_stops_a_holder() -> None:
     talk = talking()
     at_rest(talk)
@@ -183,14 +167,6 @@ def test_writeback_is_ordered_step_by_step() -> None:
         ready += sizes(orders)
         orders = writebacks(talk.written_back(orders[0]))
     assert ready == [(B, 8), (B, 16), (B, 20)]
-
-
-def test_writeback_is_cut_short_by_a_commit_request() -> None:
-    talk = talking()
-    at_rest(talk)
-    writebacks(talk.wait(1))
-    said = talk.ask(A, 1, 70)
-    assert [type(action).__name__ for action in said][:1] == ["Yield"]
 
 
 def test_wasted_writeback_doubles_the_pause_until_a_writeback_is_used() -> None:
@@ -429,47 +405,6 @@ def test_preallocated_host_memory_is_returned_first_when_host_memory_is_short() 
     assert C in talk.granted
 
 
-def test_preallocate_in_random_worlds_keeps_all_invariants() -> None:
-    """No budget is exceeded, and nothing is ordered and taken back: World looks."""
-    assert sum(len(_play(seed).orders_of(Preallocate)) for seed in range(20)) > 20
-
-
-def _play(seed: int) -> World:
-    random = Random(seed)
-    card = random.choice([1024, 4096, 16384]) * MIB
-    settings = Settings(
-        capacity=card, total=card, host_budget=card * random.choice([2, 3, 8]),
-        step=random.choice([64, 256, 1024]) * MIB, tq=random.choice([SECOND // 10, SECOND]),
-        anti_thrash=random.choice([AntiThrash.AUTO, AntiThrash.ON]), gather=5 * SECOND,
-        prefetch=random.random() < 0.5,
-    )
-    world = World(settings, seed, jobs=True)
-    world.advance(5 * SECOND)
-    for _ in range(3):
-        hook = world.join()
-        world.advance(SECOND // 10)
-        hook.allocate(card * random.randint(3, 6) // 7)
-        hook.compute(2 * SECOND)
-    for _ in range(30):
-        hook = random.choice([*world.hooks.values()])
-        what = random.random()
-        if what < 0.1:
-            hook.free(random.randint(0, 30))
-        elif what < 0.15 and len(world.hooks) > 2:
-            world.kill(hook)
-            world.join().allocate(card // 2)
-        elif what < 0.2 and not world.scheduler.orders_unanswered():
-            world.resize(card * random.randint(1, 14) // 7 if random.random() < 0.7 else None)
-        elif what < 0.25:
-            world.restart()
-        elif what < 0.3:
-            hook.fail_out = random.choice(["host", "driver"])
-        elif what < 0.7:
-            hook.compute(random.randint(1, 4) * SECOND)
-        world.advance(random.choice([1, 100, 1000]) * MILLISECOND)
-    return world
-
-
 def unanswered(talk: Talk) -> list[Evict | Load]:
     """Orders to move that a hook still has."""
     return [a for a in talk.said if isinstance(a, Evict | Load)
@@ -576,39 +511,6 @@ def test_prefetch_that_is_turned_off_is_cut_short() -> None:
     assert yields(said) == [order.client]
     talk.obey([*unanswered(talk)])
     assert loads(talk.wait(10)) == []
-
-
-def test_prefetch_with_skewed_requests_finds_more_clients_resident() -> None:
-    found = []
-    for prefetch in (False, True):
-        settings = Settings(
-            capacity=16 * GIB, total=16 * GIB, host_budget=64 * GIB, step=GIB, prefetch=prefetch)
-        world = World(settings, seed=1, delay=200)
-        hooks = [world.join() for _ in range(4)]
-        for hook in hooks:
-            world.advance(SECOND)
-            hook.allocate(6 * GIB)
-            hook.compute(MILLISECOND)
-        whole = 0
-        for request in zipf(4, 1, 2.0)(60):
-            world.advance(2 * SECOND)
-            whole += hooks[request.model].resident == 6 * GIB
-            hooks[request.model].compute(MILLISECOND)
-        world.advance(10 * SECOND)
-        assert not any(hook.work for hook in hooks)
-        found.append(whole)
-    assert found[1] > found[0]
-
-
-def test_evict_takes_the_most_recently_used_client_when_requests_are_cyclic() -> None:
-    talk = programs((45, 45, 45))
-    came = []
-    for _ in range(12):
-        for client in (A, B, C):
-            talk.wait(0.65)
-            came.append(ask(talk, client))
-    # Of 135 GiB, 35 have no place. By turns, each request would find them missing.
-    assert sum(came[18:]) / 18 < 20
 
 
 def test_evict_without_known_pauses_takes_the_client_idle_longest() -> None:

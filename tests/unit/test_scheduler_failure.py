@@ -205,14 +205,6 @@ def test_unresponsive_client_is_reported_for_each_order() -> None:
     assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
 
 
-def test_client_that_disconnects_frees_its_room_for_the_next() -> None:
-    talk = Talk()
-    talk.join(1, 100, 100)
-    talk.join(2, 50)
-    talk.want(2)
-    assert loads(talk.leave(1)) == [(2, 50)]
-
-
 def test_record_of_a_disconnected_client_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 50)

@@ -21,10 +21,6 @@ def windows(actions: list[Action], client: int) -> list[int]:
     return [a.idle_window for a in actions if isinstance(a, Run) and a.client == client]
 
 
-def test_idle_window_of_a_client_alone_is_zero() -> None:
-    assert windows(Talk().run(1, 70), 1) == [0]
-
-
 @pytest.mark.parametrize(("size", "expected"), [
     (100, quantum.IDLE_MOST),
     (10, 10 * GIB // 25_000 + 1000),    # at the speed that is thought usual, and the latency
@@ -35,13 +31,6 @@ def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int
     talk.run(1, 100)
     talk.join(2, size)
     assert windows(talk.want(2), 1) == [pytest.approx(expected, abs=1)]
-
-
-def test_idle_window_is_shortest_when_the_next_client_is_resident() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 30)
-    actions = talk.run(2, 30)           # is brought in ahead
-    assert windows(actions, 1)[-1] == quantum.IDLE_LEAST
 
 
 def test_idle_window_is_sent_again_when_halved() -> None:

@@ -27,10 +27,8 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import Terms
 from nvshared.scheduler.snapshot import CardState
-from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, loads, runs
-from tests.unit.scripted import FACTS, NO_RESERVE, SETTINGS, Noted, Time, peer
 
 
 @pytest.fixture
@@ -95,20 +93,6 @@ def test_lost_card_grants_a_commit_request_that_waits_for_gathering() -> None:
     assert talk.tell(CommitAsked(1, memory, 1, 20 * GIB)) == []
     answer, = (a for a in talk.tell(GPULost()) if isinstance(a, Limits))
     assert (answer.number, answer.commit) == (1, 20 * GIB)
-
-
-def test_snapshot_of_a_lost_card_has_its_clients() -> None:
-    time, link = Time(), Noted()
-    gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
-    client = Client(1, gpu, peer(), link)
-    gpu.join(client, Memory(allocated=GIB), running=False, wants=False, commit=0)
-    gpu.lose("it fell off the bus")
-    assert client.view.memory.allocated == GIB
-    assert (client.usage.held, client.usage.waited) == (0, 0)
-    assert link.orders[-1] == Run(1)
-    gpu.leave(client)
-    assert not gpu.clients
-    assert gpu.scheduler.orders_unanswered() == 0
 
 
 def test_lost_card_loads_all_memory_of_a_client() -> None:

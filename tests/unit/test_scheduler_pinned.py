@@ -7,9 +7,6 @@ import pytest
 
 from nvshared.scheduler.actions import Action, ClientState, Pinned, Run
 from nvshared.scheduler.events import (
-    CapacityChanged,
-    Joined,
-    Memory,
     MemoryChanged,
     PinReason,
     Preempted,
@@ -98,32 +95,11 @@ def test_undrainable_client_with_swapped_memory_is_loaded_at_its_turn() -> None:
     assert stops(talk.wait(LONG)) == []
 
 
-def test_undrainable_client_that_idles_keeps_its_memory() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 40)
-    talk.run(2, 50)
-    talk.wait(31)
-    talk.obey(talk.stopped(1, wants=False))
-    stay(talk, 1)
-    talk.run(3, 50)
-    assert 1 in runs(talk.obey(talk.want(1)))
-
-
 def test_undrainable_client_is_reported_once() -> None:
     talk = Talk()
     talk.run(1, 40)
     assert Pinned(1, PinReason.GIVEN) in stay(talk, 1, PinReason.GIVEN)
     assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
-
-
-def test_undrainable_client_is_not_stopped_after_a_restart() -> None:
-    talk = Talk(gather=1)
-    talk.memory[1] = Memory(pinned=40 * GIB, room=40 * GIB, pin_reason=PinReason.UNSEEN)
-    talk.tell(Joined(1, talk.memory[1], running=True, commit=40 * GIB))
-    talk.wait(2)
-    talk.run(2, 50)
-    talk.run(3, 50)
-    assert 1 not in stops(talk.wait(LONG))
 
 
 def test_undrainable_client_grows_while_others_fit_beside_it() -> None:
@@ -181,16 +157,6 @@ def test_undrainable_client_that_is_suspended_does_not_run() -> None:
     talk.run(2, 50)
     talk.run(3, 50)
     assert 1 in runs(talk.obey(talk.tell(TermsChanged(1, Terms()))))
-
-
-def test_capacity_that_shrinks_stops_no_undrainable_client() -> None:
-    talk = Talk()
-    talk.run(1, 40)
-    stay(talk, 1)
-    talk.run(2, 30)
-    talk.run(3, 20)
-    assert stops(talk.tell(CapacityChanged(70 * GIB))) == [2]
-    assert talk.scheduler.snapshot().clients[1].state is ClientState.RUNNING
 
 
 def test_drain_that_never_ends_makes_a_client_undrainable() -> None:

@@ -34,7 +34,6 @@ from nvshared.scheduler.settings import Settings, Terms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.scheduler_talk import Talk, limits, runs, stops
-from tests.unit.scheduler_world import World
 
 BOX = ("box",)
 CARD, HOST = 8 * GIB, 32 * GIB
@@ -62,20 +61,6 @@ def one_has_half() -> Talk:
     talk.ask(1, 1, 50)
     talk.changed(1, allocated=50)
     return talk
-
-
-def test_limits_are_the_first_action_after_a_client_joined() -> None:
-    first, *_ = Talk().join(1)
-    assert isinstance(first, Limits)
-    assert (first.number, first.most, first.total) == (0, 100 * GIB, 100 * GIB)
-
-
-def test_commit_is_answered_with_the_number_of_the_request() -> None:
-    talk = Talk()
-    talk.join(1)
-    answer, = limits(talk.ask(1, 7, 50), 1)
-    assert answer.number == 7
-    assert answer.commit >= 50 * GIB
 
 
 def test_grant_exceeds_the_request_while_room_is_plentiful() -> None:
@@ -113,17 +98,6 @@ def test_pinning_is_refused_if_another_client_would_not_fit_beside_it() -> None:
     assert granted(talk, 1, 91, 2)
     talk.wait(61)                       # it has not done it
     assert granted(talk, 2, 22, 5, pins=2)
-
-
-def test_grant_to_pin_that_was_freed_again_does_not_count() -> None:
-    """Another thread may free as much before the daemon hears that something is pinned."""
-    talk = Talk()
-    talk.join(1, 60)
-    talk.join(2, 20)
-    for number in range(1, 50):
-        assert granted(talk, 2, 25, number, pins=5)
-        talk.changed(2, pinned=0, answered=number)
-    assert granted(talk, 1, 95)
 
 
 def test_grant_to_pin_counts_as_the_hook_reports() -> None:
@@ -193,18 +167,6 @@ def test_commit_request_beyond_what_can_be_evicted_is_refused() -> None:
     talk.changed(1, allocated=70)
     assert granted(talk, 2, 40) is False
     assert granted(talk, 2, 20, 2)
-
-
-def test_commit_of_three_times_80_fits_a_card_of_137_and_a_host_of_110() -> None:
-    talk = Talk(137, 110)
-    for client in (1, 2, 3):
-        talk.join(client)
-        talk.changed(client)
-    for client in (1, 2, 3):
-        talk.obey(talk.ask(client, 1, 80))
-        talk.changed(client, allocated=80)
-    assert all(talk.view(client).commit >= 80 * GIB for client in (1, 2, 3))
-    assert granted(talk, 1, 90, 2) is False
 
 
 def test_unused_commit_is_called_back_before_a_client_is_refused() -> None:
@@ -339,14 +301,6 @@ def test_memory_limit_allows_no_memory_beyond_the_card() -> None:
     assert not may_hold_beyond(talk, 1, 1)
     talk.tell(TermsChanged(1, Terms()))
     assert may_hold_beyond(talk, 1, 1)
-
-
-def test_memory_beyond_the_card_in_hello_reduces_free_host_memory() -> None:
-    talk = Talk(capacity=100, host=64)
-    memory = Memory(90 * GIB, 90 * GIB, room=90 * GIB, beyond=40 * GIB)
-    welcome, *_ = limits(talk.tell(Joined(1, memory)), 1)
-    assert talk.scheduler.snapshot().host_free == 24 * GIB
-    assert 0 < welcome.beyond - 40 * GIB <= 24 * GIB
 
 
 def domains(**capacities: float) -> Domains:
@@ -517,12 +471,6 @@ def test_domain_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
     assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
 
 
-def test_domain_without_a_limit_allows_every_commit() -> None:
-    talk = Talk(100)
-    talk.join(1, domains=BOX)
-    assert answer(talk, 1, 100).commit == 100 * GIB
-
-
 def test_domain_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
     shared = domains(box=16)
     talk = Talk(100)
@@ -542,42 +490,6 @@ def test_domain_calls_back_commit_of_freed_pinned_memory() -> None:
     talk.wait(2)
     actions = talk.changed(1, pinned=0)
     assert {one.commit for one in limits(actions, 1)} == {0}
-
-
-@pytest.mark.parametrize("seed", seeds(2, 6))
-def test_domain_limit_that_changes_holds_in_random_worlds(seed: int) -> None:
-    """scheduler_world.py checks after each event that no more is taken than the limit leaves."""
-    random = Random(seed)
-    world = World(
-        Settings(
-            capacity=4 * GIB, total=4 * GIB, host_budget=16 * GIB, step=256 * MIB, tq=SECOND // 4,
-            writeback=bool(seed % 2), stuck_after=600 * SECOND),
-        seed,
-    )
-    world.resize(4 * GIB)
-    for _ in range(5):
-        world.join()
-    hooks = list(world.hooks.values())
-    most = 0
-    for _ in range(150):
-        hook = random.choice(hooks)
-        match random.randrange(8):
-            case 0 | 1 | 2:
-                hook.allocate(random.randrange(1, 1024) * MIB)
-            case 3:
-                hook.free(random.randrange(8))
-            case 4 if seed % 3 == 0:
-                world.resize(random.randrange(1, 24) * GIB // 4)
-            case _:
-                hook.compute(SECOND // 2)
-        world.advance(random.randrange(SECOND))
-        most = max(most, sum(one.host for one in hooks if one.id % 2))
-    assert most > 512 * MIB             # it mattered
-    world.resize(None)
-    for hook in hooks:
-        hook.compute(SECOND)
-    world.settle(600 * SECOND)
-    assert not any(hook.work or hook.asking for hook in hooks)
 
 
 class Court:

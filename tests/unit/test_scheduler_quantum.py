@@ -4,9 +4,6 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import HealthCheck, assume, given
-from hypothesis import settings as hypothesis
-from hypothesis import strategies as st
 
 from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Run, TurnEnd
@@ -125,28 +122,6 @@ def test_quantum_auto_is_at_most_longest_tq() -> None:
     assert world.scheduler.snapshot().quantum == 3 * SECOND
 
 
-@pytest.mark.long
-@hypothesis(
-    max_examples=6, derandomize=True, deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-@given(
-    sizes=st.lists(st.integers(1, 99), min_size=2, max_size=4),
-    mode=st.sampled_from([AntiThrash.AUTO, AntiThrash.ON]),
-)
-def test_quantum_auto_of_random_programs_spends_a_twentieth_at_most(
-    sizes: list[int], mode: AntiThrash
-) -> None:
-    assume(mode is AntiThrash.ON or sum(sizes) > 100)
-    settings = replace(SETTINGS, anti_thrash=mode, longest_tq=3600 * SECOND)
-    world = Watched(settings, sizes, kernel=SECOND // 4)
-    world.learn()
-    seen = watch(world, 2)
-    assert seen.lost < 0.055
-    if mode is AntiThrash.ON and max(seen.quanta, default=0) > 2 * SECOND:
-        assert seen.lost > 0.04, f"{seen.quanta} are longer than they need be"
-
-
 def hand_over(talk: Talk, takes: float, drains: float = 0) -> float:
     """Until the present turn is over, and the next one has come in. Returns how long it was."""
     (holder,) = talk.scheduler.snapshot().holders
@@ -199,24 +174,6 @@ def test_quantum_does_not_count_the_drain_as_cost_of_a_hand_over() -> None:
     for _ in range(6):
         hand_over(talk, 0.2, drains=5)
     assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)
-
-
-def test_quantum_grows_soon_when_free_hand_overs_begin_to_cost() -> None:
-    talk = Talk()
-    two(talk)
-    for _ in range(40):
-        hand_over(talk, 0)
-    assert hand_over(talk, 0) == pytest.approx(0.1, abs=0.05)
-    for _ in range(20):
-        hand_over(talk, 0.4)
-    assert hand_over(talk, 0.4) == pytest.approx(19 * 0.4, rel=0.15)
-
-
-def test_quantum_after_a_single_hand_over_fits_the_cost() -> None:
-    talk = Talk()
-    two(talk)
-    hand_over(talk, 0.3)
-    assert hand_over(talk, 0.3) == pytest.approx(19 * 0.3, rel=0.05)
 
 
 def test_quantum_is_sent_again_after_a_change() -> None:

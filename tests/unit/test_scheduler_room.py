@@ -21,17 +21,6 @@ def test_evict_takes_only_the_missing_bytes() -> None:
     assert runs(actions)[0] == 2
 
 
-def test_idle_client_keeps_memory_until_room_is_needed() -> None:
-    talk = Talk()
-    talk.run(1, 60)
-    talk.run(2, 60)
-    talk.idle(1)
-    talk.obey(talk.stopped(1, wants=False))
-    assert talk.memory[1].resident == 40 * GIB
-    talk.wait(1000)
-    assert talk.memory[1].resident == 40 * GIB
-
-
 def test_evict_takes_the_longest_idle_client_first() -> None:
     talk = Talk()
     for client in (1, 2):
@@ -92,16 +81,6 @@ def test_chosen_client_is_loaded_into_free_room_before_evictions_end() -> None:
     assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
 
-def test_evict_orders_no_bytes_already_being_evicted() -> None:
-    talk = Talk()
-    talk.join(1, 60, 60)
-    talk.join(2, 50, 40)
-    talk.join(3, 50)
-    assert evicts(talk.want(3)) == [(1, 10)]
-    assert evicts(talk.changed(3)) == []
-    assert evicts(talk.changed(2)) == []
-
-
 def test_room_under_eviction_counts_until_the_evict_is_acknowledged() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
@@ -124,16 +103,6 @@ def test_chosen_client_that_grew_after_its_load_is_given_more() -> None:
     talk.obey(actions)
     assert talk.view(1).memory.resident == 70 * GIB
     assert stops(talk.said) == []
-
-
-def test_chosen_client_that_grew_during_its_load_does_not_run_yet() -> None:
-    talk = Talk()
-    talk.join(1, 50)
-    load = next(a for a in talk.want(1) if isinstance(a, Load))
-    actions = talk.changed(1, allocated=60)
-    assert loads(actions) == [(1, 60)]
-    assert runs(talk.loaded(load)) == []
-    assert runs(talk.obey(actions)) == [1]
 
 
 def test_holder_that_grows_gets_room_of_clients_without_a_turn() -> None:
@@ -180,17 +149,6 @@ def test_holder_gets_no_spare_room_that_waiting_clients_need() -> None:
     assert talk.view(1).room == 52 * GIB
 
 
-def test_head_is_loaded_while_another_runs() -> None:
-    talk = Talk()
-    talk.join(3, 40, 40)
-    talk.run(1, 60)
-    talk.obey([])
-    actions = talk.run(2, 70)
-    assert [client for client, _ in evicts(actions)] == [3]
-    assert talk.memory[2].resident > 39 * GIB
-    assert stops(talk.said) == []
-
-
 def test_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.join(3, 40, 40)
@@ -212,15 +170,6 @@ def test_head_gets_room_that_a_holder_freed() -> None:
     assert stops(talk.said) == []
     # It may grow a little before it has to ask.
     assert talk.view(1).room >= 21 * GIB
-
-
-def test_capacity_that_shrinks_evicts_clients_without_a_turn() -> None:
-    talk = Talk()
-    talk.join(1, 50, 50)
-    talk.run(2, 50)
-    actions = talk.tell(CapacityChanged(80 * GIB))
-    assert evicts(actions) == [(1, 30)]
-    assert stops(actions) == []
 
 
 def test_capacity_that_shrinks_stops_holders_last() -> None:

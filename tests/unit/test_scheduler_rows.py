@@ -6,15 +6,22 @@ makes programs share a card for long. Here they mostly compute, so that thousand
 with all the rest.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
+from unittest import mock
 
 import pytest
 
 from nvshared.hook.protocol import REASONS
-from nvshared.scheduler.actions import Evict
+from nvshared.scheduler import Scheduler, queue
+from nvshared.scheduler.actions import Action, Evict
+from nvshared.scheduler.card import GROUPS, MARGINS_MOST, Figures, counted
+from nvshared.scheduler.domains import Stake
+from nvshared.scheduler.events import Event
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import MIB, MILLISECOND, SECOND
+from tests.unit import scheduler_world
 from tests.unit.test_scheduler_invariants import Tenants
 
 # Rows with many moves, or that once found something.
@@ -98,6 +105,42 @@ def test_random_event_sequences_evict_more_than_a_thousand_times() -> None:
         row.goes()
         moves += len(row.world.orders_of(Evict))
     assert moves > 1000
+
+
+class Counting(Scheduler):
+    """A scheduler whose groups and sums are counted anew after each event."""
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        actions, card = super().handle(event, now), self._card
+        everyone = card.everyone
+        for name, belongs in GROUPS.items():
+            assert card.groups[name] == [one for one in everyone if belongs(one)], name
+            assert card.groups.size(name) == len(card.groups[name])
+        parts = [counted(one) for one in everyone]
+        figures = zip(*(part.figures for part in parts), strict=True)
+        assert card.groups.sums == Figures(*map(sum, figures))
+        clients, shown = Counter[str](), Counter[str]()
+        for one, part in zip(everyone, parts, strict=True):
+            clients[one.account] += part.account.clients
+            shown[one.account] += one.unshown
+        for account, sums in card.groups.accounts().items():
+            assert (sums.clients, sums.unshown) == (clients[account], shown[account])
+        assert card.groups.margins() == sum(
+            min(number, MARGINS_MOST) if account else number for account, number in clients.items())
+        for domain in (*card.domains, *card.tenancies):
+            for field, total in zip(Stake._fields, domain.sums, strict=True):
+                assert total == sum(getattr(stake, field) for stake in domain.stakes.values())
+        waiting = [*queue.sequence(card)]
+        assert {one.id for one in waiting} == {one.id for one in card.groups["queued"]}
+        assert queue.ordered(card, card.groups.queue()[::2]) == [
+            one for one in waiting if one in card.groups.queue()[::2]]
+        return actions
+
+
+def test_groups_and_sums_after_random_events_equal_those_counted_anew() -> None:
+    with mock.patch.object(scheduler_world, "Scheduler", Counting):
+        for seed in SHORT[:6]:
+            Row(seed).happens()
 
 
 def test_load_for_the_head_orders_all_at_once_that_host_memory_allows() -> None:

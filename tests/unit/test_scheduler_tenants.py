@@ -15,7 +15,6 @@ from nvshared.scheduler.actions import (
     Action,
     ClientState,
     Limits,
-    Load,
     Order,
     Publish,
     Report,
@@ -59,7 +58,6 @@ DRAIN = 25 * MILLISECOND                # a kernel and two messages
 LARGE = 2600 * MIB                      # no two fit together
 SMALL = 32 * MIB
 ALICE = ("user:alice",)
-BOB = ("user:bob",)
 POD = ("user:alice", "pod:lab/train")
 MODES = pytest.mark.parametrize(("mode", "size"), [(TURNS, SMALL), (SETTINGS, LARGE)])
 
@@ -160,32 +158,6 @@ def test_user_with_many_programs_or_jobs_gets_the_same_as_user_with_a_single_pro
     world.program("user:bob", "job:9", size=size)
     world.advance(5 * SECOND)
     assert world.shares(60)["job:9"] == pytest.approx(0.5, abs=0.02)
-
-
-def test_programs_of_a_user_are_served_first_come_first_served() -> None:
-    world = Tenancy(TURNS)
-    hooks = [world.program("user:alice", size=4 * MIB) for _ in range(100)]
-    world.program("user:bob")
-    world.advance(65 * SECOND)
-    views = world.scheduler.snapshot().clients
-    assert max(views[hook.id].turns for hook in hooks) <= 2     # one ran before all had come
-
-
-@pytest.mark.parametrize("inner", [False, True])
-def test_user_who_restarts_programs_gets_no_more_time(inner: bool) -> None:
-    world = Tenancy(TURNS)
-    world.program("user:bob")
-
-    def alices(number: int) -> Hook:
-        return world.program("user:alice", *([f"job:{number}"] if inner else []))
-
-    hooks = [alices(number) for number in range(3)]
-    for number in range(3, 33):
-        world.advance(SECOND)
-        world.end(hooks.pop(0))
-        hooks.append(alices(number))
-    held = world.held()
-    assert held[1] / held.total() >= 0.45
 
 
 # Tenants and weight of each program; weights of tenants; shares by program.
@@ -308,15 +280,6 @@ def test_returning_tenant_is_still_charged_for_overused_time() -> None:
         world.end(hook)
     held = world.held()
     assert held[1] / held.total() > 0.8
-
-
-def test_displayed_queue_alternates_between_tenants() -> None:
-    world = Tenancy(TURNS)
-    for tenant in ("user:alice", "user:alice", "user:alice", "user:bob", "job:1"):
-        world.program(tenant)
-    world.advance(20 * SECOND)
-    queue = [world.tenants[id] for id in world.scheduler.snapshot().waits]
-    assert set(queue[:2]) != {ALICE}
 
 
 def test_tenant_without_programs_is_forgotten() -> None:
@@ -475,26 +438,6 @@ def test_priority_is_the_lowest_of_background_tenants_and_changes_live() -> None
     assert world.shares(20)["job:1"] == pytest.approx(0.25, abs=0.03)
 
 
-def test_background_turn_ended_for_another_client_reports_quantum_as_reason() -> None:
-    world = Tenancy(TURNS)
-    world.set_terms("user:alice", priority=Priority.BACKGROUND)
-    world.program("user:alice")
-    world.advance(5 * SECOND)
-    world.program("user:bob")
-    world.advance(SECOND)
-    assert [end.reason for end in world.ends] == [TurnEnd.QUANTUM]
-
-
-def test_background_tenants_share_time_by_weight() -> None:
-    world = Tenancy(TURNS)
-    world.set_terms("user:alice", priority=Priority.BACKGROUND, weight=300)
-    world.set_terms("user:bob", priority=Priority.BACKGROUND)
-    for tenant in ("user:alice", "user:bob"):
-        world.program(tenant)
-    world.advance(5 * SECOND)
-    assert world.shares(40)["user:alice"] == pytest.approx(0.75, abs=0.03)
-
-
 class Ranked(Talk):
     """Tenants of several priorities; their programs have 60 GiB of a card of 100."""
 
@@ -595,31 +538,6 @@ def test_background_client_does_not_watch_a_client_that_waits_for_memory() -> No
 
 
 # Limits of time.
-
-
-@pytest.mark.parametrize("percent", [1, 10, 25, 50, 80, 99])
-def test_limited_client_gets_exactly_the_share_of_each_window(percent: int) -> None:
-    world = Tenancy(LIMITS)
-    one = world.program("user:alice")
-    one.kernel = 10 * MILLISECOND
-    world.put(one, compute_limit=percent)
-    for _ in range(20):
-        assert world.computed(one, time=WINDOW)[0] <= percent / 100 + DRAIN / WINDOW
-    share = world.computed(one, time=100 * WINDOW)
-    assert share == pytest.approx([percent / 100], rel=0.05, abs=0.01)
-    assert {end.reason for end in world.ends} == {TurnEnd.LIMIT}
-
-
-@pytest.mark.parametrize("percent", [25, 50, 75])
-def test_limited_client_with_short_kernels_keeps_to_its_share_of_the_time(percent: int) -> None:
-    """A drain of kernels of 100 us takes next to nothing, so nothing is owed to later windows."""
-    world = Tenancy(replace(LIMITS, accounting=Accounting()))
-    one = world.program("user:alice")
-    one.kernel = 100
-    world.put(one, compute_limit=percent)
-    world.advance(WINDOW)               # its account began with a full window
-    assert world.computed(one, time=5 * SECOND) == pytest.approx([percent / 100], abs=0.02)
-    assert {end.reason for end in world.ends} == {TurnEnd.LIMIT}
 
 
 def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tuple[Tenancy, Hook]:
@@ -937,17 +855,6 @@ def test_suspended_client_is_evicted_as_far_as_host_memory_goes() -> None:
     assert one.open
 
 
-def test_suspended_client_is_not_loaded() -> None:
-    world = Tenancy()
-    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
-    world.put(two, suspended=True)
-    world.advance(SECOND)
-    loads = [load for load in world.orders_of(Load) if load.client == two.id]
-    world.advance(30 * SECOND)
-    assert [load for load in world.orders_of(Load) if load.client == two.id] == loads
-    assert one.open
-
-
 def test_preempt_ends_the_turn_for_the_next_client() -> None:
     world = Tenancy(replace(SETTINGS, tq=3600 * SECOND))
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
@@ -963,18 +870,6 @@ def test_preempt_ends_the_turn_for_the_next_client() -> None:
     world.tell(Preempted())
     world.advance(SECOND)
     assert one.runs == runs + 1
-
-
-@pytest.mark.parametrize("mode", [AntiThrash.ON, AntiThrash.OFF])
-def test_preempt_works_in_each_mode_and_with_any_weight(mode: AntiThrash) -> None:
-    world = Tenancy(replace(SETTINGS, tq=3600 * SECOND, anti_thrash=mode))
-    one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
-    world.advance(2 * SECOND)
-    world.put(one, weight=1000)
-    world.advance(SECOND)
-    world.tell(Preempted())
-    world.advance(SECOND)
-    assert two.open
 
 
 def test_preempt_overrules_weights_for_a_single_turn() -> None:
@@ -1181,24 +1076,6 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     assert answer(talk, 3, 80).commit >= 80 * GIB
 
 
-def test_tenant_memory_limit_bounds_ten_clients_at_the_same_moment() -> None:
-    talk = Talk(100)
-    put(talk, "user:alice", 10)
-    for client in range(1, 11):
-        talk.join(client, tenants=ALICE)
-    everyone = range(1, 11)
-    for actions in [talk.ask(client, 1, 3) for client in everyone]:
-        talk.obey(actions)
-    for client in everyone:
-        if talk.view(client).commit >= 3 * GIB:
-            talk.obey(talk.changed(client, allocated=3))
-    answers = [one for client in everyone for one in limits(talk.said, client) if one.number]
-    assert len(answers) == 10
-    assert sum(one.commit >= 3 * GIB for one in answers) == 3
-    assert all("user:alice" in one.why for one in answers if one.commit < 3 * GIB)
-    assert sum(talk.view(client).commit for client in everyone) <= 10 * GIB
-
-
 def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 10)
@@ -1248,27 +1125,6 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
     talk.changed(1, allocated=10)
     assert "user:alice" in answer(talk, 2, 21).why
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
-
-
-def test_memory_limit_of_a_client_holds_within_its_tenants() -> None:
-    talk = Talk(100)
-    put(talk, "user:alice", 30)
-    talk.join(1, tenants=ALICE)
-    talk.limit(1, 10)
-    assert answer(talk, 1, 11).commit < 11 * GIB
-    assert told(talk, 1).total == 10 * GIB
-    put(talk, "user:alice", 5)
-    assert told(talk, 1).total == 5 * GIB
-
-
-def test_tenant_memory_limit_set_before_the_first_client_binds_that_client() -> None:
-    talk = Talk(100)
-    put(talk, "user:alice", 10)
-    talk.join(1, tenants=ALICE)
-    assert told(talk, 1).total == 10 * GIB
-    talk.leave(1)
-    put(talk, "user:alice")
-    assert list(talk.scheduler._card.tenancies) == []
 
 
 def test_tenant_memory_limit_counts_memory_of_an_earlier_daemon() -> None:
@@ -1351,15 +1207,3 @@ def test_tenant_host_limit_below_swapped_memory_allows_evictions() -> None:
     talk.obey(talk.wait(3))
     assert talk.swapped[1] == 20 * GIB  # who else comes has the whole card
     assert 2 in talk.granted
-
-
-def test_tenant_host_limit_holds_for_first_and_later_clients() -> None:
-    talk = Talk(100)
-    put(talk, "user:alice", host=10)
-    for client in (1, 2):
-        talk.join(client, tenants=ALICE)
-        assert "10GiB of host memory" in answer(talk, client, 11).why
-        talk.leave(client)
-    talk.scheduler._card.domains.forget(())
-    talk.join(3, tenants=ALICE)
-    assert "10GiB of host memory" in answer(talk, 3, 11).why

@@ -13,13 +13,6 @@ from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, turns
 TQ = 30
 
 
-def test_client_without_work_gets_no_order() -> None:
-    talk = Talk()
-    talk.join(1, 50)
-    assert talk.wait(1000) == []
-    assert talk.view(1).state is ClientState.IDLE
-
-
 def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     talk = Talk()
     talk.join(1, 70)
@@ -32,11 +25,6 @@ def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_client_without_memory_runs_at_once() -> None:
-    talk = Talk()
-    assert runs(talk.run(1, 0)) == [1]
-
-
 def test_clients_that_fit_run_together_without_stops() -> None:
     talk = Talk()
     for client in (1, 2, 3):
@@ -44,13 +32,6 @@ def test_clients_that_fit_run_together_without_stops() -> None:
     talk.wait(100 * TQ)
     assert stops(talk.said) == []
     assert talk.scheduler.snapshot().state is CardState.SHARED
-
-
-def test_holder_is_not_stopped_while_no_client_waits() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 70)
-    talk.join(2, 70)
-    assert stops(talk.wait(100 * TQ)) == []
 
 
 def test_clients_that_do_not_fit_take_turns() -> None:
@@ -97,12 +78,6 @@ def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_idle_holder_keeps_its_turn_while_no_client_waits() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    assert stops(talk.idle(1)) == []
-
-
 def test_idle_report_before_contention_ends_no_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
@@ -140,15 +115,6 @@ def test_holders_are_stopped_only_once_together_they_free_enough_for_the_head() 
     assert stops(talk.run(3, 90)) == []
     assert stops(talk.wait(6)) == []
     assert stops(talk.wait(TQ - 6)) == [1, 2]
-
-
-def test_oldest_turn_is_ended_first() -> None:
-    talk = Talk()
-    for client in (1, 2, 3):
-        talk.run(client, 30)
-        talk.wait(1)
-    talk.wait(TQ)
-    assert stops(talk.run(4, 30)) == [1]
 
 
 def test_client_behind_a_blocked_head_runs_until_the_holders_turns_end() -> None:
@@ -285,14 +251,6 @@ def test_client_that_disconnects_ends_its_turn_at_once() -> None:
     assert 2 in runs(actions)
 
 
-def test_client_that_disconnects_while_draining_ends_its_turn() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
-    talk.wait(TQ)
-    assert 2 in runs(talk.obey(talk.leave(1)))
-
-
 def test_want_that_crossed_with_run_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 70)
@@ -354,13 +312,3 @@ def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
     assert 3 in runs(talk.obey(talk.leave(1)))
     assert talk.view(2).state is ClientState.WAITING
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
-
-
-def test_draining_daemon_runs_several_clients_in_any_mode() -> None:
-    talk = Talk(mode=AntiThrash.ON)
-    talk.run(1, 70)
-    talk.join(2, 20)
-    talk.join(3)
-    draining = replace(talk.settings, draining=True, anti_thrash=AntiThrash.OFF)
-    assert sorted(runs(talk.obey(talk.tell(SettingsChanged(draining))))) == [2, 3]
-    assert runs(talk.obey(talk.join(4, 5))) == [4]
