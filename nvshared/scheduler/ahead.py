@@ -55,7 +55,7 @@ from collections.abc import Iterable
 from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import BURST, Card
-from nvshared.scheduler.client import Goal, Phase, ScheduledClient, Way
+from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
 from nvshared.scheduler.settings import AntiThrash
@@ -82,13 +82,13 @@ def interrupt(decision: Decision) -> None:
         for move in client.moves:
             match move.goal:
                 case Goal.HEAD:
-                    goes_on = not card.patience[move.way].waits
+                    goes_on = not card.patience[move.direction].waits
                 case Goal.WRITEBACK:
                     copies = isinstance(move.order, Writeback) and not move.order.size
-                    goes_on = Way.OUT not in copying and (
+                    goes_on = Direction.OUT not in copying and (
                         quiet and not client.holds if copies else rests)
                 case Goal.PREFETCH:
-                    comes_for_it = move.way is Way.IN and client.phase is not Phase.IDLE
+                    comes_for_it = move.direction is Direction.IN and client.phase is not Phase.IDLE
                     free = card.settings.prefetch and not card.groups.size("holding")
                     goes_on = (rests and free) or comes_for_it
                 case None:
@@ -109,14 +109,14 @@ def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
     if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
-        while _bring_in(decision, head, head.lacks_room, others, goal):
+        while _load_ahead(decision, head, head.lacks_room, others, goal):
             pass                        # the ordered evictions may leave host memory for another
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(decision)
-        if writeback_pays(card) and Way.OUT not in _copying(card):
+        if writeback_pays(card) and Direction.OUT not in _copying(card):
             _write_back(decision)
-    if card.settings.writeback and _quiet(card) and Way.OUT not in _copying(card):
+    if card.settings.writeback and _quiet(card) and Direction.OUT not in _copying(card):
         _copy_borrowed(decision)
     if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
         _preallocate(decision, head)
@@ -149,7 +149,7 @@ def _calm(card: Card) -> bool:
 
 def _quiet(card: Card) -> bool:
     """No client waits for memory to move."""
-    busy = ("lacking", "asking", Phase.LOADING, Phase.DRAINING)
+    busy = ("lacking", "requesting", Phase.LOADING, Phase.DRAINING)
     return not any(card.groups.size(name) for name in busy) and card.free >= 0
 
 
@@ -157,14 +157,14 @@ def _fit_together(card: Card) -> bool:
     return card.groups.sums.need <= card.settings.capacity
 
 
-def _copying(card: Card) -> frozenset[Way]:
+def _copying(card: Card) -> frozenset[Direction]:
     """The directions in which running clients load the bus, while no client waits for a move."""
     if card.groups.size("lacking") or card.groups.size(Phase.DRAINING):
         return frozenset()
-    ways: frozenset[Way] = frozenset()
+    directions: frozenset[Direction] = frozenset()
     for client in card.groups[Phase.RUNNING]:
-        ways |= client.its_turn.copying
-    return ways
+        directions |= client.its_turn.copying
+    return directions
 
 
 def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
@@ -172,11 +172,11 @@ def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> 
     card = decision.card
     copying = _copying(card)
     early = head is not None and bool(copying) and _is_early(decision, head, lasts)
-    for way in Way:
-        asked = early and way in copying
-        if not asked and not card.patience[way].waits:
+    for direction in Direction:
+        asked = early and direction in copying
+        if not asked and not card.patience[direction].waits:
             continue                    # while no move waits, `left` fills up
-        bus, now = card.patience[way], decision.now
+        bus, now = card.patience[direction], decision.now
         left = bus.left + (bus.at - now if bus.waits else now - bus.at)
         bus.left, bus.at = min(max(left, 0), BURST), now
         if bus.waits and (not asked or decision.due(now + bus.left)):
@@ -193,17 +193,17 @@ def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
     """Whether bytes can be loaded for the head, and a wait leaves enough of the turn for that."""
     card = decision.card
     room = card.beside(card.holders) - head.memory.resident
-    ahead = min(quantum.lacks(head), room)
+    ahead = min(quantum.missing_bytes(head), room)
     if ahead <= 0:
         return False
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
     started = min(
         (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=decision.now)
-    return not decision.due(started + lasts - quantum.moving(card, head, ahead))
+    return not decision.due(started + lasts - quantum.load_time(card, head, ahead))
 
 
-def _bring_in(
+def _load_ahead(
     decision: Decision, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
     goal: Goal | None,
 ) -> bool:
@@ -217,13 +217,13 @@ def _bring_in(
     # Evict only if the client lacks memory, not merely to keep the cushion (free memory for holders
     # to grow) free.
     short = missing + cushion - card.free - coming(card) if missing else 0
-    if short > 0 and not card.patience[Way.OUT].waits:
+    if short > 0 and not card.patience[Direction.OUT].waits:
         evictions = Evictions(decision)
         # Leave each running client up to SLACK_MOST beyond its need: it may soon reuse that much
         # of what it has freed, rarely more.
         evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
-    waits = card.patience[Way.IN].waits or bool(client.moves)
+    waits = card.patience[Direction.IN].waits or bool(client.moves)
     if not waits and decision.due(client.failures.load_after):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)
@@ -246,7 +246,7 @@ def _prefetch(decision: Decision) -> None:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
         missing = min(client.lacks_room, card.settings.step)
-        if card.fits([client]) and decision.due(client.failures.load_after) and _bring_in(
+        if card.fits([client]) and decision.due(client.failures.load_after) and _load_ahead(
             decision, client, missing, others, Goal.PREFETCH
         ):
             return

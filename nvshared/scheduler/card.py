@@ -9,7 +9,7 @@ from operator import add, attrgetter, sub
 from typing import NamedTuple
 
 from nvshared.scheduler.actions import Run
-from nvshared.scheduler.client import PACE, Average, Phase, ScheduledClient, Way
+from nvshared.scheduler.client import PACE, Average, Direction, Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Loan, Neighbour, Stake
 from nvshared.scheduler.events import PinReason, Standing
@@ -23,9 +23,9 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "holding": lambda c: c.holds,
     "moving": lambda c: c.moves,                    # an order to move memory is on its way
     "answering": lambda c: c.moves and not c.unresponsive,
-    "evicting": lambda c: c.moving(Way.OUT) and not c.unresponsive,
+    "evicting": lambda c: c.moving(Direction.OUT) and not c.unresponsive,
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
-    "asking": lambda c: c.promise.request,
+    "requesting": lambda c: c.promise.request,
     "unused_commit": lambda c: c.committed > c.need,
     "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have heard of the grant
     "memory_limited": lambda c: c.terms.memory_limit,
@@ -269,7 +269,7 @@ class Card:
     tenants: Tenants = field(default_factory=Tenants)
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
-    foreseen: list[Node] = field(default_factory=list)      # nodes whose `ahead` was set
+    expecting: list[Node] = field(default_factory=list)  # nodes whose `ahead` was set
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
     shown_quantum: int = field(init=False)      # us; last figure shown where the quantum is auto
@@ -280,18 +280,20 @@ class Card:
     shortfall: int = 0                  # bytes that the driver lacks of the accounted memory,
     shortfall_until: int = 0            # assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
-    reach: tuple[int, ...] = (0,) * 6   # figures at the last check of all clients, promises.tell
-    untold: set[int] = field(default_factory=set)   # ids of clients whose LIMITS are to be checked,
-    tell_next: int = 0                  # the next few of them at this time
-    domain_reach: dict[str, int] = field(default_factory=dict)  # the same as `reach`, by domain
-    told: Run | None = None             # RUN for clients without terms or gang, see turns.py
+    # For promises.send_limits: the figures at the last check of all clients, and by domain; the ids
+    # of clients whose LIMITS are to be checked, the next few of them at `check_limits_at`.
+    growth_figures: tuple[int, ...] = (0,) * 6
+    domain_left: dict[str, int] = field(default_factory=dict)
+    limits_unchecked: set[int] = field(default_factory=set)
+    check_limits_at: int = 0
+    common_run: Run | None = None       # RUN for clients without terms or gang, see turns.py
     watched: bool = False               # running clients report idleness, see ahead.py
     publishing: set[int] = field(default_factory=set)  # ids of clients, see background.py
     watching: dict[int, set[int]] = field(default_factory=dict)  # background client: ids
     busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see busy.py
     busy_since: int = 0                 # when `busy_members` changed last
-    patience: dict[Way, BusPatience] = field(
-        default_factory=lambda: {way: BusPatience() for way in Way})
+    patience: dict[Direction, BusPatience] = field(
+        default_factory=lambda: {direction: BusPatience() for direction in Direction})
     counters: Counters = field(default_factory=Counters)
     division: Division = field(default_factory=Division)        # of the card's time, tenants.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))

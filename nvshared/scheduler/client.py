@@ -59,7 +59,7 @@ class Phase(StrEnum):
     DRAINING = "draining"               # STOP was sent, STOPPED has not arrived
 
 
-class Way(Enum):
+class Direction(Enum):
     """The direction of a move: off the card or onto the card."""
 
     OUT = "EVICT"
@@ -86,9 +86,9 @@ class Move:
     reported: bool = False              # as stuck
 
     @property
-    def way(self) -> Way:
+    def direction(self) -> Direction:
         """The direction in which the move loads the bus."""
-        return Way.IN if isinstance(self.order, Load) else Way.OUT
+        return Direction.IN if isinstance(self.order, Load) else Direction.OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class Turn:
     renewed: int = 0                    # when a new quantum began without a hand-over, because the
                                         # client would have been the next again
     idle: bool = False                  # IDLE arrived since the hook was ordered to report it
-    told: Run | None = None             # the last RUN, with the quantum of the whole turn
-    copying: frozenset[Way] = frozenset()  # ways in which the program's own copies load the bus
+    last_run: Run | None = None         # the last RUN, with the quantum of the whole turn
+    copying: frozenset[Direction] = frozenset()  # in which the program's own copies load the bus
     busy: int | None = None             # when BUSY reported work in flight at all times
     lacked: int | None = None           # bytes to load when chosen; None: it did not wait for room
     swapped: int = 0                    # swapped bytes when chosen
@@ -279,7 +279,7 @@ class ScheduledClient(Counting):
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see quantum.py
-    rests: int | None = None            # the unhalved window, if idleness ended its last turn
+    idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn
 
     promise: Promise = field(init=False)
     history: History = field(init=False)
@@ -358,7 +358,7 @@ class ScheduledClient(Counting):
         """Host memory that the client has, or that an order allows it to take."""
         most = max(self.memory.host, self.preallocated)
         for move in self.moves:
-            if move.way is Way.OUT:
+            if move.direction is Direction.OUT:
                 most = max(most, move.order.host)
         return most
 
@@ -399,7 +399,7 @@ class ScheduledClient(Counting):
         held = self.memory.borrowed
         if self.lender is None:
             return Loan()
-        orders = [move.order.loan for move in self.moves if move.way is Way.OUT]
+        orders = [move.order.loan for move in self.moves if move.direction is Direction.OUT]
         return Loan(held, max([held, *orders]), [held, *orders][-1])
 
     def note_loan(self) -> None:
@@ -506,9 +506,9 @@ class ScheduledClient(Counting):
         """The client wants no turn."""
         return self.phase is Phase.IDLE and not self.terms.suspended
 
-    def moving(self, way: Way) -> bool:
+    def moving(self, direction: Direction) -> bool:
         """Whether an unanswered order loads the bus in this direction."""
-        return bool(self.moves) and any(move.way is way for move in self.moves)
+        return bool(self.moves) and any(move.direction is direction for move in self.moves)
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes the phase, and bills the time spent in the previous phase."""
@@ -562,7 +562,7 @@ class ScheduledClient(Counting):
     @property
     def state(self) -> ClientState:
         """The client's state, for people to read."""
-        if not self.holds and self.moving(Way.OUT) and self.ordered < self.room:
+        if not self.holds and self.moving(Direction.OUT) and self.ordered < self.room:
             return ClientState.EVICTING
         if not self.holds and self.terms.suspended:
             return ClientState.SUSPENDED

@@ -32,11 +32,11 @@ from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import (
     QUEUING,
     WRITEBACK_AFTER,
+    Direction,
     Goal,
     Move,
     Phase,
     ScheduledClient,
-    Way,
 )
 from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenBack
@@ -92,7 +92,8 @@ def _move(decision: Decision) -> int:
         if short > 0:
             comes = sum(                # taken back by LOADs under way
                 max(0, c.memory.host - move.order.host)
-                for c in card.groups["answering"] for move in c.moves if move.way is Way.IN)
+                for c in card.groups["answering"] for move in c.moves
+                if move.direction is Direction.IN)
             host_short = max(0, evictions.host_short - comes)
     host_short = _load(decision, lacking, host_short)
     _trim(decision, host_short, evictions)
@@ -165,7 +166,7 @@ class Evictions:
             if short > 0 and not v.unresponsive and self._decision.due(v.failures.evict_after)
         ]
         for victim in willing:
-            if not victim.moving(Way.IN):
+            if not victim.moving(Direction.IN):
                 short -= self._note(victim, min(short, _unfilled(victim)))
         for holder in holders:
             # A running client may fill its surplus before the EVICT arrives; then the hook keeps
@@ -182,7 +183,7 @@ class Evictions:
         card = self._decision.card
         for id, amount in self.amounts.items():
             client = card.clients[id]
-            if client.moving(Way.IN):
+            if client.moving(Direction.IN):
                 continue                # evict only once the LOAD is done
             while amount > 0 and len(client.moves) < DEPTH:
                 free = max(0, card.host_free_for(client))
@@ -238,7 +239,7 @@ def _unfilled(client: ScheduledClient) -> int:
 
 def _usable_host(client: ScheduledClient) -> int:
     """Bytes that the client may evict into its own host memory, if all blocks have kept theirs."""
-    if client.moving(Way.OUT) or client.failures.spare_host_unusable:
+    if client.moving(Direction.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))
 
@@ -251,7 +252,7 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
         want = client.lacks_room
         mine = max(0, min(want, free))  # reserved for this client, whether ordered now or later
         free -= mine
-        if client.moving(Way.OUT) or not decision.due(client.failures.load_after):
+        if client.moving(Direction.OUT) or not decision.due(client.failures.load_after):
             continue
         # Smaller pieces are not worth a round trip while orders under way will free more room.
         while mine > 0 and len(client.moves) < DEPTH and (

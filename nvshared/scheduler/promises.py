@@ -47,9 +47,9 @@ OVERGRANT_PART = 16
 # A grant is not called back until the thread that asked has used it, or this time has passed.
 USED_WITHIN = SECOND
 PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
-WORTH_TELLING = 64                      # a change of less than 1/64 of the card sends no LIMITS
-TOLD_AT_ONCE = 4                        # clients whose LIMITS are checked in one plan,
-TELL_APART = MILLISECOND                # and the time until the next ones are
+CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
+CHECKED_AT_ONCE = 4                     # clients whose LIMITS are checked in one plan,
+CHECKS_APART = MILLISECOND              # and the time until the next ones are
 HARDLY = 8                              # below 1/8 of that change, clients are not checked
 
 
@@ -59,7 +59,7 @@ def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
     trust.judge_joined(card, client, commit, _left(card))
     if client.committed == 0 and decision.now >= card.gathered:
         client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client)[0]))
-    _tell(decision, client, 0, _most(card, client))
+    _send_limits(decision, client, 0, _most(card, client))
 
 
 def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
@@ -70,7 +70,7 @@ def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> N
     left, domain = _bound(card, client)
     why = domain.words if domain is not None and left < 0 <= _left(card) else ""
     why = next((tenant.words for tenant in client.tenancies), why)
-    _tell(decision, client, number, _most(card, client), why)
+    _send_limits(decision, client, number, _most(card, client), why)
 
 
 def plan(decision: Decision) -> None:
@@ -86,20 +86,20 @@ def plan(decision: Decision) -> None:
     for client in card.groups["memory_limited"]:
         _call_back(decision, client, client.terms.memory_limit)
     # A grant to one account may decide the request of another.
-    while any(_answer_account(decision, account) for account in _askers(card)):
+    while any(_answer_account(decision, account) for account in _first_requests(card)):
         pass
     for client in card.groups["undrainable_overcommitted"]:
         _call_back(decision, client, client.need + client.to_pin)
     for client in _overdrawn(card):     # last, as answers may show that a grant is used
         _call_back(decision, client)
-    _load_homeless(card)
+    _load_beyond_domains(card)
 
 
-def tell(decision: Decision) -> None:
+def send_limits(decision: Decision) -> None:
     """Sends LIMITS to clients whose largest possible commit has changed. Runs last in a plan."""
     card, settings = decision.card, decision.card.settings
     unused = card.groups.sums.committed - card.groups.sums.used
-    least = settings.total // WORTH_TELLING
+    least = settings.total // CHANGE_PART
     # These figures decide how far any client could grow. While they have hardly changed since all
     # clients were checked, only clients with changed figures of their own are checked. No client
     # can use more than the card, so larger figures are cut off.
@@ -107,25 +107,27 @@ def tell(decision: Decision) -> None:
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.stuck(()),
     )
-    changed = card.groups.news("reach")
-    if any(abs(new - old) > least // HARDLY for new, old in zip(common, card.reach, strict=True)):
-        card.reach = common
-        card.untold.update(card.clients)
+    changed = card.groups.news("limits")
+    both = zip(common, card.growth_figures, strict=True)
+    if any(abs(new - old) > least // HARDLY for new, old in both):
+        card.growth_figures = common
+        card.limits_unchecked.update(card.clients)
     else:
-        card.untold.update(_with_changed_domains(card, least // HARDLY))
+        card.limits_unchecked.update(_with_changed_domains(card, least // HARDLY))
     ids: list[int] = []
-    if card.untold and decision.due(card.tell_next):
-        ids = sorted(card.untold)[:TOLD_AT_ONCE]    # checking all would delay other events
-        card.untold.difference_update(ids)
-        if card.untold:
-            card.tell_next = decision.now + TELL_APART
-            decision.due(card.tell_next)
+    if card.limits_unchecked and decision.due(card.check_limits_at):
+        # Checking all would delay other events.
+        ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]
+        card.limits_unchecked.difference_update(ids)
+        if card.limits_unchecked:
+            card.check_limits_at = decision.now + CHECKS_APART
+            decision.due(card.check_limits_at)
     told = [card.clients[id] for id in ids if id in card.clients]
-    for client in [*told, *(c for c in changed if c.id not in card.untold)]:
+    for client in [*told, *(c for c in changed if c.id not in card.limits_unchecked)]:
         most = _most(card, client)
         last = client.promise
         if abs(most - last.last_most) > least or last.last_total != card.total_for(client):
-            _tell(decision, client, 0, most)
+            _send_limits(decision, client, 0, most)
 
 
 def settle(card: Card) -> None:
@@ -143,10 +145,10 @@ def settle(card: Card) -> None:
     card.disk.needs = max(sums.disk, beyond - needs + margin(needs, clients))
 
 
-def _askers(card: Card) -> dict[str, ScheduledClient]:
+def _first_requests(card: Card) -> dict[str, ScheduledClient]:
     """By account, the client whose COMMIT request has waited longest; the longest wait first."""
     first: dict[str, ScheduledClient] = {}
-    for client in sorted(card.groups["asking"], key=attrgetter("promise.requested")):
+    for client in sorted(card.groups["requesting"], key=attrgetter("promise.requested")):
         if client.account not in first:
             first[client.account] = client
     return first
@@ -155,7 +157,7 @@ def _askers(card: Card) -> dict[str, ScheduledClient]:
 def _answer_account(decision: Decision, account: str) -> bool:
     """Answers the COMMIT requests of an account, up to the first that has to wait. False: none."""
     answered = False
-    while (client := _askers(decision.card).get(account)) is not None:
+    while (client := _first_requests(decision.card).get(account)) is not None:
         request, heard = client.promise.request, client.memory.answered
         # A hook that has the reply to a later request no longer waits for this one.
         if request and request.number > heard and not _answer(decision, client, request):
@@ -180,7 +182,7 @@ def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -
         if request.pins:
             until = decision.now + PINNED_WITHIN
             promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
-        _tell(decision, client, request.number, _most(card, client))
+        _send_limits(decision, client, request.number, _most(card, client))
         return True
     if not fits:
         # It may fit once undrainable clients have acknowledged that they may not grow any more.
@@ -211,7 +213,7 @@ def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -
         # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
         # carry a smaller commit.
         promise.commit = min(promise.commit, client.need)
-    _tell(decision, client, request.number, _most(card, client), why)
+    _send_limits(decision, client, request.number, _most(card, client), why)
     return True
 
 
@@ -249,7 +251,7 @@ def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> N
     if promise.withdrawn or promise.commit <= least:
         return
     promise.withdrawn, promise.commit = promise.commit, least
-    _tell(decision, client, 0, min(promise.last_most, decision.card.total_for(client)))
+    _send_limits(decision, client, 0, min(promise.last_most, decision.card.total_for(client)))
     # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
     # host memory beyond that of earlier orders.
     held = [client.memory.host, *(move.order.host for move in client.moves)]
@@ -257,7 +259,7 @@ def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> N
     promise.confirmed_by = client.moves[-1].order.number
 
 
-def _tell(
+def _send_limits(
     decision: Decision, client: ScheduledClient, number: int, most: int, why: str = ""
 ) -> None:
     """Sends LIMITS. They may allow host memory beyond the card that is not promised to any client.
@@ -398,13 +400,13 @@ def _with_changed_domains(card: Card, threshold: int) -> list[int]:
     for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
         # No client can use more than the card, so larger figures are cut off.
         now = min(_left_in(domain) + domain.sums.unused, card.settings.total)
-        if abs(now - card.domain_reach.get(domain.name, card.settings.total)) > threshold:
-            card.domain_reach[domain.name] = now
+        if abs(now - card.domain_left.get(domain.name, card.settings.total)) > threshold:
+            card.domain_left[domain.name] = now
             found.update(dict.fromkeys(domain.stakes))
     return [id for id in found if id in card.clients]
 
 
-def _load_homeless(card: Card) -> None:
+def _load_beyond_domains(card: Card) -> None:
     """Queues idle clients whose swapped blocks exceed a shrunken domain, so that they load them."""
     card.groups.settle()
     for domain in card.domains.lacking:

@@ -72,13 +72,13 @@ IDLE_MOST = 500 * MILLISECOND
 MOST_HALVINGS = 6                       # these bring IDLE_MOST down to IDLE_LEAST
 IDLE_WATCHED = IDLE_MOST // 4           # if no client waits: the gate would open again at once
 IDLE_USUAL = 50 * MILLISECOND           # if no hand-over depends on it; the hook's own default
-NEWS = 2                                # a window is sent again after a change by this factor
-TELLING = 4 * BLOCK                     # a hand-over of fewer bytes teaches nothing about the pace
+RESEND_FACTOR = 2                       # a window is sent again after a change by this factor
+MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST = 100                           # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
 
 
-def lacks(client: ScheduledClient) -> int:
+def missing_bytes(client: ScheduledClient) -> int:
     """Bytes to be loaded, or made room for, before the client is whole."""
     return max(0, client.need - client.memory.filled)
 
@@ -90,10 +90,10 @@ def measure(card: Card, client: ScheduledClient) -> bool:
         known, client.cost = client.cost is not None, None
         return known
     took = card.now - turn.chosen
-    if turn.lacked >= TELLING:
+    if turn.lacked >= MEASURABLE:
         pace = min(took / turn.lacked, 1 / SLOWEST)
         client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
-    client.cost = moving(card, client, turn.lacked)
+    client.cost = load_time(card, client, turn.lacked)
     card.count(client, handovers=1, handover=took)
     return True
 
@@ -106,7 +106,7 @@ def now(card: Card, head: ScheduledClient | None) -> int:
     if head is not None:
         if head.cost is not None:
             total, known = total - head.cost, known - 1
-        total, known = total + moving(card, head, lacks(head)), known + 1
+        total, known = total + load_time(card, head, missing_bytes(head)), known + 1
     return _quantum(card, total, known)
 
 
@@ -129,13 +129,15 @@ def in_force(card: Card) -> int:
 
 
 def idle_window(card: Card, head: ScheduledClient | None) -> int:
-    """Microseconds of idleness until IDLE is sent; the last window, unless NEWS times off."""
+    """Microseconds of idleness until IDLE is sent; the last window, unless RESEND_FACTOR off."""
     if not card.contended:
         return IDLE_USUAL
-    costs = 0 if head is None else round(card.latency.value) + moving(card, head, lacks(head))
+    costs = 0
+    if head is not None:
+        costs = round(card.latency.value) + load_time(card, head, missing_bytes(head))
     window = min(max(costs, IDLE_LEAST), IDLE_MOST)
-    before = 0 if card.told is None else card.told.idle_window
-    return before if before < NEWS * window and window < NEWS * before else window
+    before = 0 if card.common_run is None else card.common_run.idle_window
+    return before if before < RESEND_FACTOR * window and window < RESEND_FACTOR * before else window
 
 
 def patience(client: ScheduledClient, window: int) -> int:
@@ -143,23 +145,23 @@ def patience(client: ScheduledClient, window: int) -> int:
     return max(min(window, IDLE_LEAST), window >> client.halvings)
 
 
-def rests(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Records the idle window of a turn that idleness has ended; `came_back` learns from it."""
-    told = card.told if turn.ending is TurnEnd.IDLE and turn.told is not None else None
-    client.rests = None if told is None else told.idle_window if told.pace else IDLE_WATCHED
+def record_idle_end(card: Card, client: ScheduledClient, turn: Turn) -> None:
+    """Records the idle window of a turn that idleness has ended, for `adapt_idle_window`."""
+    run = card.common_run if turn.ending is TurnEnd.IDLE and turn.last_run is not None else None
+    client.idle_end_window = None if run is None else run.idle_window if run.pace else IDLE_WATCHED
 
 
-def came_back(client: ScheduledClient, now: int) -> None:
+def adapt_idle_window(client: ScheduledClient, now: int) -> None:
     """Adapts the idle window of a client that wants the card again."""
-    if client.rests is not None:
+    if client.idle_end_window is not None:
         if now - client.since >= IDLE_MOST:
             client.halvings = min(client.halvings + 1, MOST_HALVINGS)
-        elif now - client.since < client.rests:
+        elif now - client.since < client.idle_end_window:
             client.halvings = 0
-    client.rests = None
+    client.idle_end_window = None
 
 
-def moving(card: Card, client: ScheduledClient, size: int) -> int:
+def load_time(card: Card, client: ScheduledClient, size: int) -> int:
     """Microseconds to load `size` bytes of a client, and to make room for them."""
     pace = client.pace if client.pace.number else card.pace
     return round(pace.value * size)

@@ -165,23 +165,23 @@ def account(card: Card) -> None:
     """Bills holders and foresees the rest of their turns, before the queue is read."""
     if card.tenants.requesting:
         card.tenants.meet(card.now, active(card, 1, 2))
-    for node in card.foreseen:
+    for node in card.expecting:
         node.ahead = 0
-    card.foreseen = []
+    card.expecting = []
     usual = (card.settings.tq or USUAL) * DEFAULT_WEIGHT
     for client in card.groups["holding"]:
         lasted = _lasted(card, client) * DEFAULT_WEIGHT
         for node in client.path[1:3]:
             node.bill(card.now)
             node.ahead += max(0, usual / node.rate - lasted / node.rate)
-            card.foreseen.append(node)
+            card.expecting.append(node)
 
 
 def choose(card: Card, client: ScheduledClient) -> None:
     """Adds the usual length of a turn to the nodes of a client that was just chosen."""
     for node in client.path[1:3]:
         node.ahead += _adds(card, node)
-        card.foreseen.append(node)
+        card.expecting.append(node)
 
 
 def _adds(card: Card, node: Node) -> float:

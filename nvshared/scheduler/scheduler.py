@@ -300,7 +300,7 @@ def _hear(decision: Decision, client: ScheduledClient, record: events.Record) ->
             if client.waits and not client.holds:
                 client.enter(Phase.IDLE, decision.now)
         case events.MemoryChanged(wants=True):
-            turns.wanted(decision.card, client)
+            turns.want(decision.card, client)
         case events.MemoryChanged():
             # The record may be older than a thread's wait at the gate, so it does not end the wait.
             return
@@ -326,7 +326,7 @@ def _plan(decision: Decision) -> None:
     ahead.plan(decision, blocked, lasts)
     storage.plan(decision, host_short)
     background.plan(decision)
-    promises.tell(decision)
+    promises.send_limits(decision)
     turns.report_stuck(decision)        # again, for the deadline of the orders of this plan
 
 
@@ -340,10 +340,10 @@ def _lose(decision: Decision) -> None:
         client.enter(Phase.IDLE, decision.now)
         client.moves = ()
         if (request := client.promise.request) is not None:
-            _allow(decision, client, request.number, request.bytes)
+            _grant_commit(decision, client, request.number, request.bytes)
             client.promise.request = None
         client.failures.load_after = 0
-        _bring_back(decision, client)
+        _load_all(decision, client)
         decision.add(Run(client.id))
 
 
@@ -361,7 +361,7 @@ def _hear_lost(decision: Decision, event: events.Event) -> None:
         case events.Said() if event.client in card.clients:
             _hear_of_lost(decision, card.clients[event.client], event)
     for client in card.everyone:
-        _bring_back(decision, client)
+        _load_all(decision, client)
 
 
 def _hear_of_lost(decision: Decision, client: ScheduledClient, event: events.Said) -> None:
@@ -375,16 +375,16 @@ def _hear_of_lost(decision: Decision, client: ScheduledClient, event: events.Sai
         case events.Stored():
             storage.answered(decision.card, client, event)
         case events.CommitAsked():
-            _allow(decision, client, event.number, event.bytes)
+            _grant_commit(decision, client, event.number, event.bytes)
 
 
-def _bring_back(decision: Decision, client: ScheduledClient) -> None:
+def _load_all(decision: Decision, client: ScheduledClient) -> None:
     if client.moves or client.whole or not decision.due(client.failures.load_after):
         return
     client.failures.load_after = decision.now + AGAIN
     decision.load(client, client.need, client.memory.host)
 
 
-def _allow(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:
+def _grant_commit(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:
     client.promise.commit = max(client.promise.commit, size)
     decision.limits(client, number, client.promise.commit, client.memory.beyond)

@@ -177,7 +177,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
     ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
     for client in card.holders:
         if client.phase is Phase.LOADING:
-            come = quantum.moving(card, client, quantum.lacks(client))
+            come = quantum.load_time(card, client, quantum.missing_bytes(client))
             found[client.id] = Wait(len(found) + 1, come)
         elif client.is_permanent or client.unresponsive:
             continue                    # no other client waits for its turn to end
@@ -192,7 +192,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         while ends and (one_at_a_time or taken + client.takes > alone):
             end, _, freed = heappop(ends)
             now, taken = max(now, end), taken - freed
-        cost = quantum.moving(card, client, quantum.lacks(client))
+        cost = quantum.load_time(card, client, quantum.missing_bytes(client))
         found[client.id] = Wait(position, now + cost)
         heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
         taken += client.takes
@@ -214,7 +214,7 @@ def _usual(card: Card, client: ScheduledClient) -> int:
 def _left(card: Card, client: ScheduledClient) -> int:
     """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer."""
     if client.phase is Phase.LOADING:
-        return quantum.moving(card, client, quantum.lacks(client)) + _usual(card, client)
+        return quantum.load_time(card, client, quantum.missing_bytes(client)) + _usual(card, client)
     lasted, usual = _lasted(card, client), _usual(card, client)
     return max(0, (usual if lasted < usual else quantum.in_force(card)) - lasted)
 

@@ -21,7 +21,7 @@ from itertools import chain
 from nvshared.scheduler import ahead, busy, gang, quantum, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, crowd
-from nvshared.scheduler.client import Phase, ScheduledClient, Turn, Way
+from nvshared.scheduler.client import Direction, Phase, ScheduledClient, Turn
 from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
 from nvshared.scheduler.settings import AntiThrash, Priority
@@ -54,7 +54,7 @@ def take_over(card: Card, client: ScheduledClient) -> None:
     client.enter(Phase.RUNNING, card.now)
 
 
-def wanted(card: Card, client: ScheduledClient) -> None:
+def want(card: Card, client: ScheduledClient) -> None:
     """Records that a thread of the client waits at the gate."""
     turn = client.turn
     if turn is not None and turn.parked is not None:
@@ -63,7 +63,7 @@ def wanted(card: Card, client: ScheduledClient) -> None:
     if client.phase is Phase.IDLE:
         if client.history.turns:        # it had used the card before
             client.pauses = client.pauses.after(card.now - client.since)
-        quantum.came_back(client, card.now)
+        quantum.adapt_idle_window(client, card.now)
         queue.arrive(card, client)
 
 
@@ -71,15 +71,15 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
     """Records how a program uses its turn. Ignores reports that the last RUN did not request: they
     are outdated."""
     turn = client.turn
-    if turn is None or turn.told is None or client.phase is not Phase.RUNNING:
+    if turn is None or turn.last_run is None or client.phase is not Phase.RUNNING:
         return
     match said:
         case WentIdle():
-            turn.idle = turn.idle or turn.told.report_idle
-        case Copies() if turn.told.report_copies:
-            ways = ((Way.IN, said.inward), (Way.OUT, said.outward))
+            turn.idle = turn.idle or turn.last_run.report_idle
+        case Copies() if turn.last_run.report_copies:
+            ways = ((Direction.IN, said.inward), (Direction.OUT, said.outward))
             turn.copying = frozenset(way for way, loaded in ways if loaded)
-        case Busy() if turn.told.report_busy:
+        case Busy() if turn.last_run.report_busy:
             turn.busy = None if said.gaps else card.now
             if said.gaps and client.id in card.busy_members:
                 busy.end(card, client)
@@ -104,7 +104,7 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     client.failures.spare_host_unusable = False
     decision.end(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, decision.now)
-    quantum.rests(decision.card, client, turn)
+    quantum.record_idle_end(decision.card, client, turn)
     if answer.used is not None:
         held = decision.now - turn.started
         for node in client.nodes:
@@ -113,7 +113,7 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     if turn.ending is TurnEnd.PREEMPTED:
         queue.give_precedence(decision.card, client)
     if answer.wants:
-        quantum.came_back(client, decision.now)
+        quantum.adapt_idle_window(client, decision.now)
         queue.join(decision.card, client)
 
 
@@ -126,13 +126,13 @@ def reopened(card: Card, client: ScheduledClient) -> None:
     turn.stop_after = card.now + patience
     client.failures.drains += 1
     card.count(client, reopened=1)
-    _go_on(card, client, turn)
+    _resume(card, client, turn)
 
 
-def _go_on(card: Card, client: ScheduledClient, turn: Turn) -> None:
+def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Resumes a turn after a drain of the client, or of another gang member, that did not end."""
     turn.resumed = turn.resumed or turn.parked is not None
-    turn.parked = turn.ending = turn.told = turn.busy = None     # the hook may have forgotten
+    turn.parked = turn.ending = turn.last_run = turn.busy = None  # the hook may have forgotten
     turn.idle = False
     turn.copying = frozenset()
     client.enter(Phase.RUNNING, card.now)
@@ -151,7 +151,7 @@ def ganged(decision: Decision, event: Ganged) -> None:
         if turn is not None:
             turn.stop_after = max(turn.stop_after, event.stop_after)
             if turn.parked is not None and standing in (Standing.OPEN, Standing.STEPS):
-                _go_on(decision.card, client, turn)
+                _resume(decision.card, client, turn)
             elif turn.parked is not None and standing is not Standing.ENDS:
                 stopped(decision, client, turn.parked)
             elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
@@ -190,24 +190,24 @@ Admission = tuple[ScheduledClient | None, int]
 def plan(decision: Decision) -> Admission:
     """Chooses and stops clients. Returns the blocked client for which turns end, and their length.
     """
-    _invite(decision)
+    _queue_idle_clients(decision)
     _suspend(decision)
     gang.plan(decision)
     _give_way(decision)
     _repair(decision)
     busy.review(decision)              # if busy turns end, a waiting member need not wait any more
-    blocked, lasts = _let_run(decision)
+    blocked, lasts = _admit_and_start(decision)
     while busy.review(decision):
-        blocked, lasts = _let_run(decision)
+        blocked, lasts = _admit_and_start(decision)
     blocked = blocked or gang.claim(decision.card)
     decision.card.contended = blocked is not None or _crowded(decision.card)
     decision.card.head = None if blocked is None else blocked.id
-    _rest(decision)
-    _announce(decision, blocked, lasts)
+    _stop_idle_holders(decision)
+    _send_runs(decision, blocked, lasts)
     return blocked, lasts
 
 
-def _let_run(decision: Decision) -> Admission:
+def _admit_and_start(decision: Decision) -> Admission:
     found = _settle(decision)
     while _start(decision):             # the measured hand-over may have changed the quantum
         found = _settle(decision)
@@ -262,7 +262,7 @@ def _choose(
     waited = client.id == decision.card.head
     client.turn = Turn(
         next(decision.card.serials), chosen=decision.now, beside=beside,
-        lacked=quantum.lacks(client) if waited else None,
+        lacked=quantum.missing_bytes(client) if waited else None,
         swapped=client.swapped,
     )
     client.enter(Phase.LOADING, decision.now)
@@ -276,7 +276,7 @@ def _put_back(decision: Decision, client: ScheduledClient) -> None:
     queue.account(decision.card)
 
 
-def _invite(decision: Decision) -> None:
+def _queue_idle_clients(decision: Decision) -> None:
     """Queues all idle clients before the daemon ends, because turns do not change without it. The
     smallest clients come first, so that as many as possible fit."""
     card = decision.card
@@ -517,7 +517,7 @@ def _start(decision: Decision) -> bool:
     return learnt
 
 
-def _rest(decision: Decision) -> None:
+def _stop_idle_holders(decision: Decision) -> None:
     """Stops idle clients if their room may soon be needed, or if busy turns could begin without
     them."""
     card = decision.card
@@ -533,7 +533,7 @@ def _rest(decision: Decision) -> None:
             decision.stop(client, TurnEnd.IDLE)
 
 
-def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -> None:
+def _send_runs(decision: Decision, blocked: ScheduledClient | None, lasts: int) -> None:
     """Sends RUN to running clients whose quantum, pacing or requested reports have changed."""
     card = decision.card
     running = card.groups[Phase.RUNNING]
@@ -549,9 +549,9 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
         idle_window=quantum.idle_window(card, blocked), report_busy=busy.reports_matter(card))
     changed = card.groups.news("turns")
-    if not endless or card.told != common or card.watched != watched:
+    if not endless or card.common_run != common or card.watched != watched:
         changed = running
-    card.told, card.watched = common, watched
+    card.common_run, card.watched = common, watched
     for client in changed:
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
@@ -572,7 +572,7 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
             told = Run(client.id, report_copies=common.report_copies)
         if client.standing is Standing.STEPS:
             told = Run(client.id, client.membership.pause, pace=True, step=True)
-        if turn.told == told:
+        if turn.last_run == told:
             continue
         if not common.report_copies:
             turn.copying = frozenset()
@@ -580,6 +580,6 @@ def _announce(decision: Decision, blocked: ScheduledClient | None, lasts: int) -
             turn.idle = False           # when ordered again, the hook reports anew
         if not told.report_busy:
             turn.busy = None
-        turn.told = told
+        turn.last_run = told
         left = max(1, turn.counted + told.quantum - decision.now)
         decision.add(told if told.step or not told.quantum else replace(told, quantum=left))

@@ -39,7 +39,7 @@ def test_idle_window_is_sent_again_when_halved() -> None:
     told = windows(talk.run(2, 40), 1)  # in 320 pieces
     assert told[0] == quantum.IDLE_MOST
     assert told[-1] < 2 * quantum.IDLE_LEAST
-    assert all(later <= earlier / quantum.NEWS for earlier, later in pairwise(told))
+    assert all(later <= earlier / quantum.RESEND_FACTOR for earlier, later in pairwise(told))
     assert len(told) <= 6
 
 
