@@ -57,7 +57,7 @@ AT_ONCE = -n $(JOBS) --dist=loadscope
 SLOW := $(addprefix tests/unit/test_,scheduler_%.py gangs.py history_file.py scrapes.py packaging.py \
 	style.py manifests.py kubelet_tls.py image.py slurm_terms.py)
 QUICK := $(filter-out $(SLOW),$(wildcard tests/unit/test_*.py)) \
-	$(wildcard $(addprefix tests/unit/test_scheduler_,turns.py room.py busy.py failure.py lost.py stays.py)) \
+	$(wildcard $(addprefix tests/unit/test_scheduler_,turns.py busy.py failure.py)) \
 	$(addprefix tests/bus/test_,calls.py clients.py) \
 	$(addprefix tests/integration/test_,turns.py random_handovers.py) \
 	$(wildcard $(addprefix libhook/tests/,test_rooms.py hook/test_interposition_list.py pace))
