@@ -65,14 +65,6 @@ def awaits_idle(card: Card) -> bool:
     return 1 < busy < len(running)
 
 
-def others_are_idle(card: Card) -> bool:
-    """Whether all clients that are not busy are idle."""
-    return awaits_idle(card) and all(
-        client.its_turn.busy is not None or client.its_turn.idle
-        for client in card.groups[Phase.RUNNING]
-    )
-
-
 def review(decision: Decision) -> bool:
     """Begins or ends busy turns. True: the set of clients that may run has changed."""
     card = decision.card

@@ -94,12 +94,6 @@ def claim(card: Card) -> ScheduledClient | None:
         if client.ready or client.standing is Standing.GRANTED), None)
 
 
-def may_claim(card: Card, client: ScheduledClient) -> bool:
-    """Whether no other gang has a claim on the card."""
-    other = claim(card)
-    return other is None or other.membership.gang == client.membership.gang
-
-
 def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int:
     """The number of holders of the client's gang."""
     return sum(

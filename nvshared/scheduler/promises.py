@@ -90,7 +90,15 @@ def plan(decision: Decision) -> None:
         pass
     for client in card.groups["undrainable_overcommitted"]:
         _call_back(decision, client, client.need + client.to_pin)
-    for client in _overdrawn(card):     # last, as answers may show that a grant is used
+    # A domain has promised too much after it has shrunk, or when pinned memory was freed: a domain
+    # counts no pinned memory, but counts the commit again that becomes unused. This comes last, as
+    # answers may show that a grant is used.
+    card.groups.settle()
+    overdrawn: list[ScheduledClient] = []
+    for domain in (*card.domains.full, *card.tenancies.full):
+        if domain.sums.unused > 0 > _left_in(domain):
+            overdrawn += members(card, domain)
+    for client in overdrawn:
         _call_back(decision, client)
     _load_beyond_domains(card)
 
@@ -377,20 +385,6 @@ def _left_in(domain: Domain) -> int:
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:
     """The domain's clients on this card, in the order in which they joined."""
     return [card.clients[id] for id in sorted(domain.stakes) if id in card.clients]
-
-
-def _overdrawn(card: Card) -> list[ScheduledClient]:
-    """Clients of domains that have promised more than they can hold, with unused commit.
-
-    This happens when a domain or a limit has shrunk, or when pinned memory has been freed: a domain
-    does not count pinned memory, but counts the commit again that becomes unused.
-    """
-    card.groups.settle()
-    return [
-        client for domain in (*card.domains.full, *card.tenancies.full)
-        if domain.sums.unused > 0 > _left_in(domain)
-        for client in members(card, domain)
-    ]
 
 
 def _with_changed_domains(card: Card, threshold: int) -> list[int]:

@@ -57,9 +57,8 @@ clients are watched for idleness, with a window of IDLE_WATCHED, halved in the s
 sent again when it has halved or doubled.
 """
 
-from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import ScheduledClient, Turn
+from nvshared.scheduler.client import ScheduledClient
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import MILLISECOND
 
@@ -143,12 +142,6 @@ def idle_window(card: Card, head: ScheduledClient | None) -> int:
 def patience(client: ScheduledClient, window: int) -> int:
     """The client's idle window: the common window, halved `halvings` times."""
     return max(min(window, IDLE_LEAST), window >> client.halvings)
-
-
-def record_idle_end(card: Card, client: ScheduledClient, turn: Turn) -> None:
-    """Records the idle window of a turn that idleness has ended, for `adapt_idle_window`."""
-    run = card.common_run if turn.ending is TurnEnd.IDLE and turn.last_run is not None else None
-    client.idle_end_window = None if run is None else run.idle_window if run.pace else IDLE_WATCHED
 
 
 def adapt_idle_window(client: ScheduledClient, now: int) -> None:

@@ -104,7 +104,10 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     client.failures.spare_host_unusable = False
     decision.end(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, decision.now)
-    quantum.record_idle_end(decision.card, client, turn)
+    client.idle_end_window = None
+    run = decision.card.common_run
+    if turn.ending is TurnEnd.IDLE and turn.last_run is not None and run is not None:
+        client.idle_end_window = run.idle_window if run.pace else quantum.IDLE_WATCHED
     if answer.used is not None:
         held = decision.now - turn.started
         for node in client.nodes:
@@ -356,8 +359,11 @@ def _admit(decision: Decision) -> Admission:
     overtaken: list[ScheduledClient] = []
     for client in chain(card.groups["granted"], queue.sequence(card)):
         claims = client.standing is Standing.CLAIMS
-        if claims and (client.ready or not gang.may_claim(card, client)):
-            continue
+        if claims:
+            claimant = gang.claim(card)
+            other = claimant is not None and claimant.membership.gang != client.membership.gang
+            if client.ready or other:
+                continue
         # A client that cannot run at all now does not delay the others.
         if not decision.due(client.not_before) or client.takes > alone or client.unresponsive or (
             tight and not card.fits([client])
@@ -523,9 +529,12 @@ def _stop_idle_holders(decision: Decision) -> None:
     card = decision.card
     if card.contended or card.settings.draining:
         return
-    if not (ahead.pauses_matter(card) or busy.others_are_idle(card)):
+    running = card.groups[Phase.RUNNING]
+    others_idle = busy.awaits_idle(card) and all(
+        c.its_turn.busy is not None or c.its_turn.idle for c in running)
+    if not (ahead.pauses_matter(card) or others_idle):
         return
-    for client in card.groups[Phase.RUNNING]:
+    for client in running:
         turn = client.its_turn          # members of a gang go on: other members may not be idle
         if turn.idle and not client.standing and not client.is_permanent and decision.due(
             turn.stop_after
