@@ -203,13 +203,6 @@ def test_writeback_is_not_ordered_when_all_clients_fit() -> None:
     assert not writebacks(talk.wait(10))
 
 
-def test_writeback_is_not_ordered_when_turned_off() -> None:
-    talk = talking()
-    at_rest(talk)
-    talk.tell(SettingsChanged(replace(talk.settings, writeback=False)))
-    assert not writebacks(talk.wait(10))
-
-
 def test_writeback_begins_with_the_client_that_is_idle_longest() -> None:
     talk = talking()
     talk.run(A, 50)

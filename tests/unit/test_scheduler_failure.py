@@ -218,18 +218,6 @@ def test_unresponsive_client_is_chosen_only_after_a_reply() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_unresponsive_client_is_reported_for_each_order() -> None:
-    talk = Talk()
-    talk.join(1, 100, 100)
-    talk.join(2, 50)
-    first, = (a for a in talk.want(2) if isinstance(a, Evict))
-    assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
-    talk.obey(talk.evicted(first))
-    talk.want(1)
-    talk.wait(TQ)
-    assert [a for a in talk.wait(10) if isinstance(a, Stuck)]
-
-
 def test_record_of_a_disconnected_client_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 50)
@@ -249,13 +237,6 @@ def test_reply_to_no_open_order_changes_only_memory_figures() -> None:
     assert talk.evicted(Evict(1, 999, 0, 0), driver_error=True) == []
     assert talk.view(1).room == room
     assert talk.view(1).failures == 0
-
-
-def test_stopped_without_stop_ends_the_turn() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
-    assert 2 in runs(talk.obey(talk.stopped(1, wants=False)))
 
 
 def test_evict_of_a_stopped_client_waits_until_the_client_has_drained() -> None:

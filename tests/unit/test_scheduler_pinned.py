@@ -125,16 +125,6 @@ def test_commit_beside_an_undrainable_client_is_bounded_by_the_remaining_room() 
     assert answer.commit == answer.most == 60 * GIB
 
 
-def test_undrainable_client_loses_unused_commit() -> None:
-    talk = Talk()
-    talk.run(1, 40)
-    talk.obey(talk.ask(1, 1, 40))
-    assert talk.view(1).commit > 40 * GIB
-    actions = stay(talk, 1)
-    assert limits(actions, 1)[-1].commit == 40 * GIB
-    assert talk.view(1).commit == 40 * GIB
-
-
 def test_commit_request_waits_until_an_undrainable_client_returned_unused_commit() -> None:
     talk = Talk()
     talk.run(1, 40)

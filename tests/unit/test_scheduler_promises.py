@@ -116,26 +116,6 @@ def test_grant_to_pin_counts_as_the_hook_reports() -> None:
     assert granted(talk, 2, 9, 6, pins=5)
 
 
-def test_grant_to_pin_of_a_slow_thread_counts_until_used() -> None:
-    """The first has been granted a GiB, and takes it after all the others."""
-    talk = Talk()
-    talk.join(1, 90)
-    talk.join(2, 2)
-    assert granted(talk, 2, 3, 1, pins=1)
-    for number in range(2, 50):
-        assert granted(talk, 2, 7, number, pins=5)
-        talk.changed(2, pinned=5, answered=number, to_pin=1)
-        talk.changed(2, pinned=0)
-    assert granted(talk, 1, 98)
-    talk.changed(1, allocated=98)
-    assert granted(talk, 2, 4, 50, pins=2) is False     # it is counted as long as it may pin that
-    talk.wait(100)
-    assert granted(talk, 2, 4, 51, pins=2) is False
-    talk.changed(2, to_pin=0)
-    answer, = (a for a in limits(talk.obey(talk.ask(2, 52, 4, 2)), 2) if a.number)
-    assert answer.commit >= 4 * GIB
-
-
 def test_commit_request_is_dropped_when_a_later_request_was_answered() -> None:
     """What is beyond the card is answered at once; whoever waited before that asks again."""
     talk = one_has_half()

@@ -11,7 +11,6 @@ from nvshared.scheduler.actions import Action, Run, TurnEnd
 from nvshared.scheduler.events import SettingsChanged, TermsChanged, Tick
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import GIB, MILLISECOND, SECOND
-from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_talk import Talk, stops
 from tests.unit.scheduler_world import World
 
@@ -288,49 +287,6 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
     hand_over(0.1)                      # who left then was stopped too early
     hand_over(3)
     assert told[-1] == quantum.IDLE_MOST
-
-
-class Pausing:
-    """A program that computes for 5 ms and then does something else."""
-
-    def __init__(self, world: World, hook: Hook, pause: int) -> None:
-        hook.kernel = 5 * MILLISECOND
-        self._world, self._hook, self._pause = world, hook, pause
-        self._compute()
-
-    def _compute(self) -> None:
-        if not self._hook.work:
-            self._hook.compute(5 * MILLISECOND)
-        self._world.at(self._world.now + 5 * MILLISECOND + self._pause, self._compute)
-
-
-@pytest.mark.parametrize(("pause", "size", "gives_way"), [
-    (4, 20, False),                     # host work between launches
-    (40, 20, True),                     # and the other one is there already
-    (40, 80, False),                    # but if 60 GiB must change places, that is a moment
-    (900, 80, True),
-])
-def test_holder_that_pauses_is_stopped_if_the_pause_is_long(
-    pause: int, size: int, gives_way: bool
-) -> None:
-    world = World(
-        Settings(
-            capacity=100 * GIB, total=100 * GIB, host_budget=500 * GIB, step=2 * GIB,
-            tq=3600 * SECOND, anti_thrash=AntiThrash.ON,
-        ),
-        seed=1, block=GIB, slab=4 * GIB, delay=200,
-    )
-    one, other = world.join(), world.join()
-    world.advance(10 * MILLISECOND)
-    one.allocate(size * GIB)
-    Pausing(world, one, pause * MILLISECOND)
-    world.advance(SECOND)
-    other.kernel = SECOND
-    other.allocate(size * GIB)
-    other.compute(10 * SECOND)
-    world.advance(5 * SECOND)
-    ended = [end for end in world.ends if end.client == one.id and end.reason is TurnEnd.IDLE]
-    assert bool(ended) is gives_way
 
 
 def test_quantum_and_idle_window_are_sent_in_a_single_run() -> None:

@@ -631,26 +631,6 @@ def test_limited_client_that_takes_turns_keeps_the_share_of_time_waited(percent:
     assert beside >= 0.9 - percent / 100
 
 
-def test_limited_client_loses_the_card_to_a_waiting_client_between_windows() -> None:
-    world, one = limited(10, replace(LIMITS, tq=3600 * SECOND), LARGE)
-    world.advance(SECOND)
-    other = world.program("user:bob", size=LARGE)
-    world.advance(SECOND)
-    assert other.open
-    assert not one.open
-
-
-def test_limited_client_is_not_billed_while_idle() -> None:
-    world, one = limited(10)
-    one.work = 0
-    world.advance(WINDOW)
-    assert not one.open                 # it said it was idle
-    world.advance(10 * WINDOW)
-    one.compute(100 * MILLISECOND)
-    world.advance(150 * MILLISECOND)
-    assert one.work == 0                # at once, as its share was unused
-
-
 def test_limited_client_that_idled_for_years_accumulates_a_single_window() -> None:
     world, one = limited(10)
     one.work = 0
@@ -689,16 +669,6 @@ def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kern
         world.advance(pause * MILLISECOND)
     share = (one.computed - before) / (changes * pause * MILLISECOND)
     assert 0.08 < share <= 0.10 + DRAIN / WINDOW
-
-
-def test_limited_client_that_is_suspended_is_evicted_and_gets_no_time() -> None:
-    world, one = limited(10)
-    world.advance(WINDOW // 2)
-    world.put(one, suspended=True)
-    assert world.computed(one, time=10 * WINDOW) == [0]
-    assert one.resident == 0
-    world.put(one, suspended=False)
-    assert world.computed(one, time=20 * WINDOW) == pytest.approx([0.1], abs=0.02)
 
 
 def test_turns_of_a_limited_client_last_at_least_50_ms() -> None:
@@ -796,25 +766,6 @@ def test_suspended_holder_is_stopped_and_evicted() -> None:
     world.put(holder, suspended=False)
     world.advance(5 * SECOND)
     assert holder.runs > runs
-
-
-def test_suspended_client_is_evicted_without_need_for_room() -> None:
-    world = Tenancy()
-    alone = world.program("user:alice", size=LARGE)
-    alone.pin(64 * MIB)
-    world.advance(SECOND)
-    assert alone.open
-    world.put(alone, suspended=True)
-    world.advance(SECOND)
-    assert (alone.resident, alone.filled) == (0, 64 * MIB)
-    assert world.scheduler.snapshot().queue_length == 0
-    computed = alone.computed
-    world.advance(10 * SECOND)
-    assert alone.computed == computed
-    assert not world.stuck
-    world.put(alone, suspended=False)
-    world.advance(SECOND)
-    assert alone.open
 
 
 @pytest.mark.parametrize("moment", range(0, 400_000, 50_000))
@@ -1125,16 +1076,6 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
     talk.changed(1, allocated=10)
     assert "user:alice" in answer(talk, 2, 21).why
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
-
-
-def test_tenant_memory_limit_counts_memory_of_an_earlier_daemon() -> None:
-    """After a restart of the daemon."""
-    talk = Talk(100)
-    put(talk, "user:alice", 10)
-    talk.join(1, 15, 15, commit=15, tenants=ALICE)
-    talk.join(2, tenants=ALICE)
-    assert talk.view(1).commit == 15 * GIB
-    assert "user:alice" in answer(talk, 2, 1).why
 
 
 def test_tenant_memory_limit_calls_unused_commit_back() -> None:

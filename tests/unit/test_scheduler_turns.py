@@ -325,17 +325,6 @@ def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
 
 
-def test_evict_takes_only_the_missing_bytes() -> None:
-    talk = Talk(137)
-    talk.run(1, 80)
-    talk.run(2, 80)
-    talk.wait(TQ)
-    actions = talk.obey(talk.stopped(1))
-    assert evicts(actions)[0] == (1, 57)
-    assert talk.memory[1].resident == 57 * GIB
-    assert runs(actions)[0] == 2
-
-
 def test_evict_takes_the_longest_idle_client_first() -> None:
     talk = Talk()
     for client in (1, 2):

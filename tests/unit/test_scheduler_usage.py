@@ -106,14 +106,6 @@ def seconds(talk: Talk, client: int) -> int:
     return round(left / SECOND)
 
 
-def test_forecast_where_no_client_waits_is_empty() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.join(2, 70)
-    assert waits(talk) == {}
-    assert talk.view(2).waiting is None
-
-
 def test_forecast_sums_the_turns_that_come_before() -> None:
     talk = Talk()
     talk.run(1, 70)
@@ -128,15 +120,6 @@ def test_forecast_sums_the_turns_that_come_before() -> None:
     assert second + TQ < third <= second + TQ + COST
     assert talk.view(4).waiting == 10 * SECOND
     assert talk.view(1).waiting is None
-
-
-def test_forecast_is_equal_for_waiting_clients_that_fit_together() -> None:
-    talk = Talk()
-    talk.run(1, 90)
-    for client in (2, 3):
-        talk.run(client, 45)
-    assert [waits(talk)[client].position for client in (2, 3)] == [1, 2]
-    assert abs(seconds(talk, 2) - seconds(talk, 3)) <= COST
 
 
 def test_forecast_with_anti_thrash_on_adds_a_turn_per_client() -> None:
