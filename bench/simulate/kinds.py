@@ -46,7 +46,7 @@ def lifelong(
         program.kernel = kernel
         yield 100 * MILLISECOND
         program.allocate(size)
-        while program.asking:
+        while program.commit_waits:
             yield 100 * MILLISECOND
         if program.allocated == size:
             return program

@@ -204,8 +204,8 @@ class Groups:
         ])
 
     def queue(self) -> list[ScheduledClient]:
-        """The queued clients, in the order of their `place`."""
-        return sorted(self["queued"], key=attrgetter("place"))
+        """The queued clients, in the order of their `queue_number`."""
+        return sorted(self["queued"], key=attrgetter("queue_number"))
 
     def news(self, reader: str) -> list[ScheduledClient]:
         """Clients that have changed since the last call for this reader, in order of joining."""
@@ -298,7 +298,7 @@ class Card:
     division: Division = field(default_factory=Division)        # of the card's time, tenants.py
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     serials: Iterator[int] = field(default_factory=lambda: count(1))
-    places: Iterator[int] = field(default_factory=lambda: count(1))
+    queue_numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)

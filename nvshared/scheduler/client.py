@@ -167,7 +167,7 @@ class Pauses:
 
 # Fields whose change makes card.Groups count the client anew.
 COUNTED = frozenset({
-    "memory", "room", "terms", "phase", "place", "turn", "moves", "commit", "withdrawn",
+    "memory", "room", "terms", "phase", "queue_number", "turn", "moves", "commit", "withdrawn",
     "request", "granted", "pins", "cost", "written_back", "domains", "tenancies", "evidence",
     "overclaims", "silenced", "path", "membership", "preallocated", "lender", "stores",
     "disk_limits",
@@ -253,7 +253,7 @@ class ScheduledClient(Counting):
     wanted: int = 0                     # when its current wait began
     path: Path = field(init=False)      # in the tree of tenants, the root first
     limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
-    place: int = 0                      # in the queue: lower goes first
+    queue_number: int = 0               # in the queue: lower goes first
     not_before: int = 0                 # not chosen before this time, as no room was found
     turn: Turn | None = None            # while LOADING, RUNNING or DRAINING
     moves: tuple[Move, ...] = ()        # in the order sent

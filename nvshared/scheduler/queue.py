@@ -4,12 +4,12 @@
 A client gets its place in the queue when it wants the GPU, and keeps it until its gate opens. A
 client whose turn was cut short goes to the end. A client whose turn never began keeps its place.
 
-**Lines.** Waiting clients are in lines, ordered by place. A tenant with several clients has a line
-of its own. Tenants with one client share one line for each weight, so equal tenants are served
-first come, first served. Of the first clients of all lines, the next is the one whose tenant has
-the least virtual time (tenants.py). So over the turns all virtual times grow alike, and the time
-held is proportional to the weight, whatever the number of clients. A turn under way counts with a
-usual length, and so do the turns of all clients that are earlier in the queue.
+**Lines.** Waiting clients are in lines, ordered by `queue_number`. A tenant with several clients
+has a line of its own. Tenants with one client share one line for each weight, so equal tenants are
+served first come, first served. Of the first clients of all lines, the next is the one whose tenant
+has the least virtual time (tenants.py). So over the turns all virtual times grow alike, and the
+time held is proportional to the weight, whatever the number of clients. A turn under way counts
+with a usual length, and so do the turns of all clients that are earlier in the queue.
 
 **Priority.** Clients of high priority come before all others, background clients after them. Each
 priority has a tree of its own, and a tenant with clients of several priorities has a node in each.
@@ -40,7 +40,7 @@ LEVELS = range(3)                       # of a path that have child nodes
 
 def join(card: Card, client: ScheduledClient) -> None:
     """Puts the client at the end of the queue."""
-    client.place = next(card.places)
+    client.queue_number = next(card.queue_numbers)
     client.enter(Phase.WAITING, card.now)
 
 
@@ -48,11 +48,11 @@ def arrive(card: Card, client: ScheduledClient) -> None:
     """Queues a client that did not want the card until now."""
     client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
     for level in LEVELS:
-        place(card, client.path, level)
+        raise_virtual_time(card, client.path, level)
     join(card, client)
 
 
-def place(card: Card, path: Path, level: int) -> None:
+def raise_virtual_time(card: Card, path: Path, level: int) -> None:
     """Raises the virtual time of a waking node to the least of its active siblings."""
     node, child = path[level:level + 2]
     if node.divided and child not in active(card, level + 1):
@@ -107,7 +107,7 @@ def sequence(card: Card) -> Iterator[ScheduledClient]:
 
 
 def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterable[ScheduledClient]:
-    """Sorts the waiting clients of one node of this level. `waiting`: ordered by place."""
+    """Sorts the waiting clients of one node of this level. `waiting`: ordered by `queue_number`."""
     while waiting and level in LEVELS and not waiting[0].path[level].divided:
         level += 1
         if waiting[0].path[level].line is not waiting[0].path[level]:
@@ -127,7 +127,7 @@ def _merged(
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
     before = dict.fromkeys(lines, 0.0)  # virtual time of the same tenant's turns that come before
-    heap = [(waiting[0].path[level].after, waiting[0].place, line)
+    heap = [(waiting[0].path[level].after, waiting[0].queue_number, line)
             for line, waiting in lines.items()]
     heapify(heap)
     while heap:
@@ -142,7 +142,7 @@ def _merged(
             first[line], node = following, following.path[level]
             if node is client.path[level]:
                 before[line] += _adds(card, node)
-            heapreplace(heap, (node.after + before[line], following.place, line))
+            heapreplace(heap, (node.after + before[line], following.queue_number, line))
         else:
             heappop(heap)
         yield client

@@ -91,7 +91,7 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
     old, new = client.path, card.tenants.path(client.tenants, client.path[-1])
     if new == old:
         return
-    queue.place(card, new, 0)
+    queue.raise_virtual_time(card, new, 0)
     runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
     for node in old[:-1]:
         node.turn(card.now, -runs, -drains)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Place(Enum):
+class Location(Enum):
     """Where a block's bytes are."""
 
     EMPTY = "empty"                     # nowhere: it was never brought in
@@ -31,7 +31,7 @@ class Block:
     """Part of the program's memory; it moves as a whole."""
 
     size: int
-    place: Place = Place.EMPTY
+    location: Location = Location.EMPTY
     moving: bool = False
     doomed: bool = False                # freed while on the move
     slab: Slab | None = None
@@ -75,7 +75,7 @@ class Arena:
         for block in blocks:
             if self.held <= allowance:
                 return
-            if block.place is Place.RESIDENT and not block.moving:
+            if block.location is Location.RESIDENT and not block.moving:
                 self.give(block)
                 self.trim(allowance)
 

@@ -43,7 +43,7 @@ from nvshared.scheduler.events import (
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
 from tests.unit import scheduler_watch as watch
-from tests.unit.scheduler_arena import Arena, Block, Place
+from tests.unit.scheduler_arena import Arena, Block, Location
 
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
 IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
@@ -72,7 +72,7 @@ class Surroundings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class CommitWait:
     """A thread that wants memory."""
 
     size: int
@@ -93,7 +93,7 @@ class Hook:
     resident: int = 0
     moving: int = 0                     # how many blocks are
     pinned: int = 0
-    wishes: list[int] = field(default_factory=list)  # of threads that wait to pin memory
+    pin_waits: list[int] = field(default_factory=list)  # of threads that wait to pin memory
     room: int = 0
     before: int = 0                     # its room when the EVICT under way began
     limits: Limits | None = None
@@ -104,20 +104,20 @@ class Hook:
     reports_idle: bool = False
     reports_copies: bool = False               # it is to say when its program copies
     reports_busy: bool = False
-    at_it: tuple[int, bool] | None = None      # in which turn, and whether it has work since then,
-    at_it_told: tuple[int, bool] | None = None          # and as the daemon was told
+    busy_state: tuple[int, bool] | None = None  # the turn, and whether it has work since then,
+    busy_reported: tuple[int, bool] | None = None  # and as the daemon was told
     copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
     room_asked: bool = False
-    idle_told: bool = False
+    idle_reported: bool = False
     idle_window: int = IDLE_WINDOW
     reported: bool = True
     report_due: bool = False
-    question: int = 0
-    wanted: int = 0                     # by the last question
+    last_request: int = 0
+    requested_bytes: int = 0            # by the last request
     answered: int = 0
-    asking: list[Asking] = field(default_factory=list)
-    taking: list[Asking] = field(default_factory=list)      # pinned memory they were granted
+    commit_waits: list[CommitWait] = field(default_factory=list)
+    granted_pins: list[CommitWait] = field(default_factory=list)  # pinned memory they were granted
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: MoveOrder | None = None
@@ -130,8 +130,8 @@ class Hook:
     storing: bool = False               # a block is being written
     resume: Callable[[], None] | None = None        # of a LOAD that waits for a write's end
     store_fails: bool = False           # the next write, and no more is tried then
-    early: int = 0                      # host memory that it makes meanwhile, in all;
-    making: bool = False                # a slab of it is begun
+    prealloc_limit: int = 0             # host memory that it makes meanwhile, in all;
+    preallocating: bool = False         # a slab of it is begun
     dead: bool = False
     refused: int = 0                    # allocations the daemon did not allow
 
@@ -154,7 +154,7 @@ class Hook:
 
     @property
     def pending(self) -> int:
-        return sum(self.wishes)
+        return sum(self.pin_waits)
 
     @property
     def filled(self) -> int:
@@ -170,7 +170,7 @@ class Hook:
         return Memory(
             self.allocated - fast, self.resident - fast, self.pinned + fast, self.pending,
             self.room, self.host, answered=self.answered,
-            to_pin=sum(one.pins for one in self.taking), pin_reason=self.pin_reason,
+            to_pin=sum(one.pins for one in self.granted_pins), pin_reason=self.pin_reason,
             borrowed=min(self.borrowed, self.host), dirty=min(self.dirty, self.borrowed, self.host),
             disk=self.disk,
         )
@@ -190,7 +190,7 @@ class Hook:
     @property
     def standing(self) -> bool:
         """A thread stands at the gate, or would if it were closed."""
-        return self.work > 0 or bool(self.wishes)
+        return self.work > 0 or bool(self.pin_waits)
 
     # The program.
 
@@ -207,11 +207,11 @@ class Hook:
 
     def allocate(self, size: int) -> None:
         """cuMemAlloc."""
-        self._commit(Asking(size, 0, 0, lambda: self._grow(size)))
+        self._commit(CommitWait(size, 0, 0, lambda: self._grow(size)))
 
     def pin(self, size: int, pause: int = 0) -> None:
         """An allocation that cannot be swapped; its thread waits for room, and may be slow."""
-        self._commit(Asking(size, size, pause, lambda: self._wish(size)))
+        self._commit(CommitWait(size, size, pause, lambda: self._wish(size)))
 
     def stay(self, reason: PinReason) -> None:
         """From now on nothing leaves."""
@@ -234,24 +234,25 @@ class Hook:
             self.forget(block)
         self.changed()
 
-    def _commit(self, asking: Asking) -> None:
+    def _commit(self, asking: CommitWait) -> None:
         """One question at a time; who has heard the answer to one is in nobody's way."""
-        self.asking.append(asking)
-        if len(self.asking) == 1:
+        self.commit_waits.append(asking)
+        if len(self.commit_waits) == 1:
             self._ask()
 
     def _ask(self) -> None:
-        while self.asking:
-            first = self.asking[0]
-            self.wanted = self.need + first.size
-            if self.limits is not None and not first.pins and self.wanted <= self.limits.commit:
-                self.asking.pop(0)
+        while self.commit_waits:
+            first = self.commit_waits[0]
+            self.requested_bytes = self.need + first.size
+            allowed = self.limits is not None and self.requested_bytes <= self.limits.commit
+            if allowed and not first.pins:
+                self.commit_waits.pop(0)
                 first.take()
                 continue
             if self.limits is not None:
-                self.question += 1
+                self.last_request += 1
                 self.say(CommitAsked(
-                    self.id, self.memory, self.question, self.wanted, first.pins))
+                    self.id, self.memory, self.last_request, self.requested_bytes, first.pins))
             return
 
     def _limits(self, limits: Limits) -> None:
@@ -259,11 +260,11 @@ class Hook:
         self.limits = limits
         if welcome:
             self._ask()
-        elif self.asking and limits.number == self.question:
-            self.answered = self.question
-            first = self.asking.pop(0)
-            if first.pins and self.wanted <= limits.commit:
-                self.taking.append(first)
+        elif self.commit_waits and limits.number == self.last_request:
+            self.answered = self.last_request
+            first = self.commit_waits.pop(0)
+            if first.pins and self.requested_bytes <= limits.commit:
+                self.granted_pins.append(first)
                 if first.pause:
                     self.world.at(self.world.now + first.pause, lambda: self._take(first))
                 else:
@@ -274,11 +275,11 @@ class Hook:
                 self.refused += 1
             self._ask()
 
-    def _take(self, asking: Asking) -> None:
+    def _take(self, asking: CommitWait) -> None:
         """What it was granted to pin, unless others have used the commit up meanwhile."""
         if self.dead:
             return
-        self.taking.remove(asking)
+        self.granted_pins.remove(asking)
         if self.limits is not None and self.need + asking.size <= self.limits.commit:
             asking.take()
         else:
@@ -291,11 +292,11 @@ class Hook:
             self.blocks.append(block)
             self.allocated += block.size
             if self.mappable(block) and self.world.device_free() >= block.size:
-                self.put(block, Place.RESIDENT)
+                self.put(block, Location.RESIDENT)
         self.changed()
 
     def _wish(self, size: int) -> None:
-        self.wishes.append(size)
+        self.pin_waits.append(size)
         self.changed()
         self._proceed()
 
@@ -308,14 +309,14 @@ class Hook:
         if self.dead:
             return
         if self.open and not self.stopping:
-            for size in self.wishes:
+            for size in self.pin_waits:
                 self.pinned += size
-            if self.wishes:
-                self.wishes.clear()
+            if self.pin_waits:
+                self.pin_waits.clear()
                 self.changed()
             if self.work > 0 and not self.flying:
                 self.flying = True
-                self.idle_told = False
+                self.idle_reported = False
                 self.fly()
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
@@ -349,16 +350,16 @@ class Hook:
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
         self.reports_idle = self.reports_copies = self.reports_busy = False
-        self.early = self.disk_limit = 0
+        self.prealloc_limit = self.disk_limit = 0
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None
         # A HELLO has a UUID in their place; the next record says them.
         memory = replace(self.memory, answered=0, to_pin=0)
         self.world.say(self, Joined(
             self.id, memory, self.granted, self.want_sent, commit))
-        self.answered = self.question
-        if again and self.asking:       # a daemon that is gone does not answer
-            self.asking.pop(0)
+        self.answered = self.last_request
+        if again and self.commit_waits:  # a daemon that is gone does not answer
+            self.commit_waits.pop(0)
             self.refused += 1
             self._ask()
         self.changed()
@@ -401,7 +402,7 @@ class Hook:
         while self.orders and not self.busy and not self.dead:
             order = self.orders.popleft()
             if isinstance(order, MoveOrder):
-                self.early, self.busy, self.doing = 0, True, order
+                self.prealloc_limit, self.busy, self.doing = 0, True, order
             if isinstance(order, Limits):
                 self._limits(order)
             elif isinstance(order, Run):
@@ -414,7 +415,7 @@ class Hook:
                 self.say(Stored(self.id, self.memory, order.number))
                 moves.store(self)
             elif isinstance(order, Preallocate):
-                self.early = order.host
+                self.prealloc_limit = order.host
                 moves.make(self)
             elif isinstance(order, Evict):
                 self.before, self.room = self.room, order.room
@@ -441,15 +442,15 @@ class Hook:
         self.reports_idle = order.report_idle
         fresh = self.reports_idle and not listened
         if not order.report_busy or not (self.reports_busy and self.granted):
-            self.at_it = self.at_it_told = None
+            self.busy_state = self.busy_reported = None
         self.reports_busy = order.report_busy
         self.idle_window = order.idle_window or self.idle_window
-        self.idle_told = self.idle_told and not fresh
+        self.idle_reported = self.idle_reported and not fresh
         if not self.granted:
             self.granted = True
             self.opened = self.world.now
             self.want_sent = False
-            self.idle_told = False
+            self.idle_reported = False
             self.runs += 1
             for block in self.blocks:
                 block.saved = False
@@ -497,18 +498,18 @@ class Hook:
 
     # Blocks.
 
-    def put(self, block: Block, place: Place, moving: bool = False) -> None:
+    def put(self, block: Block, place: Location, moving: bool = False) -> None:
         """A block is there from now on."""
         for sign in (-1, 1):            # what it counted for goes, what it counts for comes
             if sign == 1:
-                block.place, block.moving = place, moving
-            self.resident += sign * block.size * (block.place is Place.RESIDENT)
+                block.location, block.moving = place, moving
+            self.resident += sign * block.size * (block.location is Location.RESIDENT)
             self.moving += sign * block.moving
 
     def forget(self, block: Block) -> None:
         """A block is freed."""
         self.arena.give(block)
         moves.file(self, block, there=False)
-        self.put(block, Place.EMPTY)
+        self.put(block, Location.EMPTY)
         self.allocated -= block.size
         self.blocks.remove(block)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nvshared.scheduler.actions import Evict, Load, Writeback
 from nvshared.scheduler.events import Evicted, Loaded, Stored, WrittenBack
-from tests.unit.scheduler_arena import Block, Place, Slab
+from tests.unit.scheduler_arena import Block, Location, Slab
 
 if TYPE_CHECKING:
     from tests.unit.scheduler_hookmodel import Hook
@@ -18,7 +18,7 @@ def evict(
     hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False, failed: bool = False
 ) -> None:
     """The youngest first; what was saved goes without a copy."""
-    block = next((b for b in reversed(hook.blocks) if b.place is Place.RESIDENT), None)
+    block = next((b for b in reversed(hook.blocks) if b.location is Location.RESIDENT), None)
     movable = not (hook.granted or hook.stopping or hook.pin_reason or no_host or failed)
     more = movable and block is not None and hook.filled > order.room
     if more and block is not None and order.number not in hook.cut:
@@ -27,14 +27,14 @@ def evict(
             hook.fail_out = ""
         elif block.filed and not block.stale:
             hook.arena.give(block)
-            hook.put(block, Place.STORED)
+            hook.put(block, Location.STORED)
             evict(hook, order, moved)
             return
         elif not hook.arena.take(block, order.host, hook.world.slab):
             no_host = True
         else:
             file(hook, block, there=False)
-            hook.put(block, block.place, moving=True)
+            hook.put(block, block.location, moving=True)
             took = 1 if block.saved else max(1, block.size // hook.world.bus)
             total = moved + (0 if block.saved else block.size)
             hook.world.at(
@@ -53,7 +53,7 @@ def evict(
 
 
 def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
-    hook.put(block, Place.SWAPPED)
+    hook.put(block, Location.SWAPPED)
     if block.doomed:
         hook.forget(block)
     evict(hook, order, moved)
@@ -68,20 +68,20 @@ def file(hook: "Hook", block: Block, *, there: bool) -> None:
 def give_up_copies(hook: "Hook") -> None:
     """Of resident blocks, until the file is as small as it may be."""
     for block in hook.blocks:
-        if hook.disk > hook.disk_limit and block.place is Place.RESIDENT and not block.moving:
+        if hook.disk > hook.disk_limit and block.location is Location.RESIDENT and not block.moving:
             file(hook, block, there=False)
 
 
 def store(hook: "Hook") -> None:
     """One swapped block after the other goes to the disk, but for while a LOAD is carried out."""
-    block = next((b for b in hook.blocks if b.place is Place.SWAPPED and not b.moving), None)
+    block = next((b for b in hook.blocks if b.location is Location.SWAPPED and not b.moving), None)
     loads = isinstance(hook.doing, Load)
     if hook.dead or hook.storing or loads or block is None:
         return
     if hook.disk + block.size > hook.disk_limit:
         return
     hook.storing = True
-    hook.put(block, Place.SWAPPED, moving=True)
+    hook.put(block, Location.SWAPPED, moving=True)
     took = max(1, 4 * block.size // hook.world.bus)
     hook.world.at(hook.world.now + took, lambda: _stored(hook, block))
 
@@ -91,9 +91,9 @@ def _stored(hook: "Hook", block: Block) -> None:
     failed, hook.store_fails = hook.store_fails, False
     full = hook.disk + block.size > hook.disk_limit     # a STORE has come meanwhile
     if failed or full:
-        hook.put(block, Place.SWAPPED)
+        hook.put(block, Location.SWAPPED)
     else:
-        hook.put(block, Place.STORED)
+        hook.put(block, Location.STORED)
         file(hook, block, there=True)
         hook.arena.give(block)
         hook.arena.trim(0)
@@ -111,7 +111,7 @@ def _stored(hook: "Hook", block: Block) -> None:
 
 def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bool = False) -> None:
     """One block after the other, as they would leave."""
-    resident = [b for b in reversed(hook.blocks) if b.place is Place.RESIDENT]
+    resident = [b for b in reversed(hook.blocks) if b.location is Location.RESIDENT]
     ready = sum(b.size for b in resident if b.saved)
     block = next((b for b in resident if not b.saved), None)
     more = block is not None and ready < order.size and not (no_host or failed)
@@ -122,7 +122,7 @@ def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bo
         elif not hook.arena.take(block, order.host, hook.world.slab):
             no_host = True
         else:
-            hook.put(block, Place.RESIDENT, moving=True)
+            hook.put(block, Location.RESIDENT, moving=True)
             took = max(1, block.size // hook.world.bus)
             hook.world.at(hook.world.now + took, lambda: _copied(hook, block, order))
             return
@@ -136,7 +136,7 @@ def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bo
 
 
 def _copied(hook: "Hook", block: Block, order: Writeback) -> None:
-    hook.put(block, Place.RESIDENT)
+    hook.put(block, Location.RESIDENT)
     block.saved = True
     if block.doomed:
         hook.forget(block)
@@ -145,17 +145,17 @@ def _copied(hook: "Hook", block: Block, order: Writeback) -> None:
 
 def make(hook: "Hook") -> None:
     """One slab after the other, while it goes on. One that is begun counts, and will be there."""
-    size = min(hook.world.slab, min(hook.early, hook.allocated) - hook.host)
-    if hook.dead or hook.making or size <= 0:
+    size = min(hook.world.slab, min(hook.prealloc_limit, hook.allocated) - hook.host)
+    if hook.dead or hook.preallocating or size <= 0:
         return
-    hook.making = True
+    hook.preallocating = True
     hook.arena.held += size
     took = max(1, 4 * size // hook.world.bus)
     hook.world.at(hook.world.now + took, lambda: _made(hook, size))
 
 
 def _made(hook: "Hook", size: int) -> None:
-    hook.making = False
+    hook.preallocating = False
     hook.arena.slabs.append(Slab(size))
     hook.changed()
     make(hook)
@@ -164,8 +164,9 @@ def _made(hook: "Hook", size: int) -> None:
 def load(
     hook: "Hook", order: Load, moved: int = 0, no_memory: bool = False, failed: bool = False
 ) -> None:
-    block = next((b for b in hook.blocks if b.place is not Place.RESIDENT and not b.moving), None)
-    if block is None and any(b.moving and b.place is Place.SWAPPED for b in hook.blocks):
+    away = [b for b in hook.blocks if b.location is not Location.RESIDENT]
+    block = next((b for b in away if not b.moving), None)
+    if block is None and any(b.moving and b.location is Location.SWAPPED for b in hook.blocks):
         hook.resume = lambda: load(hook, order, moved)
         return                          # the block is being stored, and is loaded after that
     more = block is not None and not no_memory and not failed and hook.mappable(block)
@@ -175,8 +176,8 @@ def load(
         elif hook.world.device_free() < block.size:
             no_memory = True
         else:
-            empty = block.place is Place.EMPTY
-            hook.put(block, Place.RESIDENT, moving=True)
+            empty = block.location is Location.EMPTY
+            hook.put(block, Location.RESIDENT, moving=True)
             took = 1 if empty else max(1, block.size // hook.world.bus)
             total = moved + block.size
             hook.world.at(
@@ -195,7 +196,7 @@ def load(
 
 
 def _arrived(hook: "Hook", block: Block, order: Load, moved: int) -> None:
-    hook.put(block, Place.RESIDENT)
+    hook.put(block, Location.RESIDENT)
     if block.doomed:
         hook.forget(block)
     hook.arena.settle(hook.blocks, order.host)

@@ -61,11 +61,11 @@ OrderKind = TypeVar(
 # Of one event, for each client: EVICT and LOAD twice at most, STOP, RUN, LIMITS
 # with a probe, an answer, and reports.
 ACTIONS_PER_CLIENT = 10
-LOOKS = SECOND // 10                    # between two, at least
+SAMPLE_INTERVAL = SECOND // 10          # between two, at least
 
 
-def _is_at_it(hook: Hook) -> bool:
-    return bool(hook.work or hook.asking or hook.taking or hook.busy)
+def _is_active(hook: Hook) -> bool:
+    return bool(hook.work or hook.commit_waits or hook.granted_pins or hook.busy)
 
 
 def tenants_of(client: int) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class World:
         self._sums = (0, 0, 0, 0, 0)
         self._greeted: set[int] = set()
         self._saves: set[int] = set()   # numbers of all SAVEs
-        self._looked = -LOOKS
+        self._sampled = -SAMPLE_INTERVAL
 
     # Time.
 
@@ -156,12 +156,12 @@ class World:
         while self._agenda and self._agenda[0][0] <= end:
             self.step()
         self.now = end
-        self.look()
+        self.sample()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """The driver and the kernel tell what each program has."""
-        if self.accounts and self.now >= self._looked + LOOKS:
-            self._looked = self.now
+        if self.accounts and self.now >= self._sampled + SAMPLE_INTERVAL:
+            self._sampled = self.now
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
             filled = {id: self.scheduler.memory(id).filled for id in self.hooks}
             self.tell(Seen(evidence, filled))
@@ -218,7 +218,7 @@ class World:
     def settle(self, limit: int) -> None:
         """Lets time pass until nobody computes or waits any more, or `limit` us."""
         end = self.now + limit
-        while self.now < end and any(map(_is_at_it, self.hooks.values())):
+        while self.now < end and any(map(_is_active, self.hooks.values())):
             if not self.step():
                 break
         self.advance(SECOND)            # for what is still to be said
@@ -423,7 +423,7 @@ class World:
             mine = [hook.room, hook.filled]
             if isinstance(hook.doing, Evict):
                 mine.append(hook.before)
-            hosts, disks = [hook.host, hook.early], [hook.disk, hook.disk_limit]
+            hosts, disks = [hook.host, hook.prealloc_limit], [hook.disk, hook.disk_limit]
             for order in self._ordered(hook):
                 if isinstance(order, Load):
                     mine.append(order.room)

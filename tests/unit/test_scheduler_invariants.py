@@ -218,7 +218,7 @@ class Tenants(RuleBasedStateMachine):
             less = self.resized or self.pins_unseen() or any(o.pin_reason for o in others)
             too_much = less and hook.need + pinned > self.capacity
             assert not hook.work or too_much, f"{hook.id} never ran"
-            assert not hook.asking, f"{hook.id} was not answered"
+            assert not hook.commit_waits, f"{hook.id} was not answered"
 
 
 TestTenants = Tenants.TestCase
