@@ -272,7 +272,8 @@ class Session:
         try:
             if isinstance(order, actions.Publish):
                 return self.client.inflight_page.writable()
-            return clients[order.whom].inflight_page.readable() if order.whom in clients else None
+            watched = clients.get(order.watched)
+            return None if watched is None else watched.inflight_page.readable()
         except OSError as error:
             logger.warning(
                 "%s: background clients do not yield to it: %s", self.client, error.strerror)
@@ -373,7 +374,7 @@ def _record(order: actions.Order) -> OrderRecord:
         case actions.Publish():
             return OrderRecord(Type.PUBLISH)
         case actions.Watch():
-            return OrderRecord(Type.WATCH, number=order.whom)
+            return OrderRecord(Type.WATCH, number=order.watched)
         case actions.Yield():
             return OrderRecord(Type.YIELD, number=order.number)
         case actions.Limits():

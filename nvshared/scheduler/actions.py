@@ -126,10 +126,10 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """WATCH: submit nothing while client `whom` has work in flight, or no longer watch it."""
+    """WATCH: submit nothing while client `watched` has work in flight, or no longer watch it."""
 
     client: int
-    whom: int
+    watched: int
     on: bool
 
 

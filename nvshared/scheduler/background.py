@@ -31,14 +31,14 @@ def plan(decision: Decision) -> None:
         decision.add(Publish(id, True))
     for id in background:
         before = card.watching.get(id, set())
-        for whom in sorted(before - publishing):
-            decision.add(Watch(id, whom, False))
-        for whom in sorted(publishing - before):
-            decision.add(Watch(id, whom, True))
+        for watched in sorted(before - publishing):
+            decision.add(Watch(id, watched, False))
+        for watched in sorted(publishing - before):
+            decision.add(Watch(id, watched, True))
     for id in card.watching:
         if id not in background and id in card.clients:
-            for whom in sorted(card.watching[id]):
-                decision.add(Watch(id, whom, False))
+            for watched in sorted(card.watching[id]):
+                decision.add(Watch(id, watched, False))
     for id in sorted(card.publishing - publishing):
         if id in card.clients:
             decision.add(Publish(id, False))

@@ -511,7 +511,7 @@ def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
     """The orders to publish (client, on) and to watch (client, watched client, on)."""
     return [
         (order.client, order.on) if isinstance(order, Publish)
-        else (order.client, order.whom, order.on)
+        else (order.client, order.watched, order.on)
         for order in orders if isinstance(order, Publish | Watch)]
 
 
