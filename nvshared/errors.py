@@ -55,11 +55,11 @@ class NvshareError(Exception):
         if exit_code is not None:
             cls.exit_code = exit_code
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.details: dict[str, Any] = {}
+        self.details = details
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl preload: puts libnvshare.so into /etc/ld.so.preload, or takes it out."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvshared.cli.output import show
 from nvshared.cli.verb import Options, argument, verb
 from nvshared.errors import InvalidArgs, NvshareError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvshared.preload.switch import State
-    from nvshared.preload.tree import Tree
-    from nvshared.preload.trial import Tried
 
 ACTIONS = ("enable", "disable", "status")
 
@@ -61,6 +54,8 @@ def preload(options: Options) -> None:
         nvsharectl preload disable                   # from now on, for none
         nvsharectl preload enable --root /srv/image  # in an image that you make
     """
+    from pathlib import Path
+
     from nvshared.preload import switch
     from nvshared.preload.tree import Tree
 
@@ -72,7 +67,10 @@ def preload(options: Options) -> None:
     lines = []
     match options.action:
         case "enable":
-            library, before, tried = _enable(tree, options.library)
+            if options.library == "":
+                raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
+            library = switch.find(tree, None if options.library is None else Path(options.library))
+            before, tried = switch.look(tree), switch.enable(tree, library)
             state = switch.look(tree)
             data["changed"] = before.entries != state.entries
             data["tried"] = [{"program": one.program, "obstacle": one.obstacle} for one in tried]
@@ -90,11 +88,8 @@ def preload(options: Options) -> None:
         case "disable":
             data["changed"] = switch.disable(tree)
             state = switch.look(tree)
-            if data["changed"]:
-                lines = [f"No libnvshare.so is in {state.place} any more.",
-                         "Programs that run already keep it until they end."]
-            else:
-                lines = [f"No libnvshare.so is in {state.place}."]
+            lines = [f"No libnvshare.so is in {state.place}{' any more' * data['changed']}."]
+            lines += ["Programs that run already keep it until they end."] * data["changed"]
         case _:
             state = switch.look(tree)
             lines = [f"{entry} is in {state.place}: every program that starts has it."
@@ -106,15 +101,3 @@ def preload(options: Options) -> None:
             f"the list is not right: {state.fault}",
             "put it right with: nvsharectl preload enable, or disable",
         )
-
-
-def _enable(tree: "Tree", named: str | None) -> "tuple[Path, State, tuple[Tried, ...]]":
-    """Enables the library. Returns its path, the state before, and the programs tried."""
-    from pathlib import Path
-
-    from nvshared.preload import switch
-
-    if named == "":
-        raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
-    library = switch.find(tree, None if named is None else Path(named))
-    return library, switch.look(tree), switch.enable(tree, library)

@@ -72,10 +72,7 @@ def trial(options: Options) -> None:
         raise NvshareError(
             "systemd does not run here, and a trial is of its service", "see: nvsharectl demo"
         )
-    if options.action == "start":
-        _start(options)
-    else:
-        _stop(options)
+    (_start if options.action == "start" else _stop)(options)
 
 
 def _start(options: Options) -> None:
@@ -104,10 +101,12 @@ def _start(options: Options) -> None:
     except BaseException:
         _undo()
         raise
-    show(
-        options, {"gpus": number, "memory": memory, "environment": environment},
-        lambda: _explain(f"{counted(number, 'simulated GPU')} of {sized(memory)}", environment),
-    )
+    words = " ".join(f"{name}={value}" for name, value in environment.items())
+    show(options, {"gpus": number, "memory": memory, "environment": environment}, lambda: print(
+        f"The service shares {counted(number, 'simulated GPU')} of {sized(memory)} now. Programs "
+        f"find them with\n  export {words}\nsuch as\n"
+        f"  nvsharectl run -- {library.workload()} --memory 70% --seconds 60\n"
+        "Undo: nvsharectl trial stop"))
 
 
 def _make_folder(gpus: int, memory: int) -> None:
@@ -125,15 +124,6 @@ def _make_folder(gpus: int, memory: int) -> None:
 def _remove_folder() -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(FOLDER)
-
-
-def _explain(what: str, environment: dict[str, str]) -> None:
-    words = " ".join(f"{name}={value}" for name, value in environment.items())
-    print(f"The service shares {what} now. Programs find them with")
-    print(f"  export {words}")
-    print("such as")
-    print(f"  nvsharectl run -- {library.workload()} --memory 70% --seconds 60")
-    print("Undo: nvsharectl trial stop")
 
 
 def _stop(options: Options) -> None:

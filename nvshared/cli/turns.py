@@ -31,10 +31,8 @@ def preempt(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         gpu = options.gpu or _only(daemon)
         daemon.preempt(gpu)
-    show(
-        options, {"gpu": gpu},
-        lambda: print(f"The turns on GPU {gpu} end now, if somebody waits."),
-    )
+    show(options, {"gpu": gpu},
+         lambda: print(f"The turns on GPU {gpu} end now, if somebody waits."))
 
 
 def _only(daemon: Daemon) -> str:
@@ -58,11 +56,10 @@ def _drain_gpu(options: Options) -> None:
     with Daemon(options.bus, EMPTY_WITHIN) as daemon:
         left = daemon.drain_gpu(options.gpu)
     if left:
-        error = NvshareError(
+        raise NvshareError(
             f"{counted(len(left), 'program')} could not leave GPU {options.gpu}: "
-            + "; ".join(f"{pid}: {why}" for pid, why in left))
-        error.details = {"left": [{"pid": pid, "why": why} for pid, why in left]}
-        raise error
+            + "; ".join(f"{pid}: {why}" for pid, why in left),
+            left=[{"pid": pid, "why": why} for pid, why in left])
     show(options, {"left": []}, lambda: print(f"No program is on GPU {options.gpu} any more."))
 
 
@@ -92,20 +89,20 @@ def drain(options: Options) -> None:
         nvsharectl drain --check    # which programs would stand still
         nvsharectl drain --gpu 1    # before work on the second GPU
     """
-    if options.gpu is not None and (options.check or options.no_wait):
-        raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
     if options.gpu is not None:
+        if options.check or options.no_wait:
+            raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
         _drain_gpu(options)
         return
     if options.check and options.no_wait:
         raise InvalidArgs("--check lets nobody in", "leave out --no-wait")
-    told: dict[int, str] = {}
+    reported: dict[int, str] = {}
     settled, before = 0, None
     end = time.monotonic() + LONGEST
     with Daemon(options.bus) as daemon:
         while left := [one for one in daemon.snapshot().clients if one.state != "running"]:
             if not options.json:
-                _tell(left, told)
+                _report(left, reported)
             if options.check:
                 raise _error(left, "let in whoever fits, and wait for the others: nvsharectl drain")
             if before is None:
@@ -118,28 +115,23 @@ def drain(options: Options) -> None:
                     left, "end them or those beside them that run, or wait: nvsharectl drain")
             time.sleep(LOOK)
         if not options.json:
-            _tell([], told)
+            _report([], reported)
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
 
 
-def _tell(left: "list[ClientSnapshot]", told: dict[int, str]) -> None:
+def _report(left: "list[ClientSnapshot]", reported: dict[int, str]) -> None:
     """Prints each program once when it joins `left`, and again when it leaves `left`."""
     for one in left:
-        if one.id not in told:
-            told[one.id] = process(one)
-            print(_line(one), flush=True)
-    for id in told.keys() - {one.id for one in left}:
-        print(f"{told.pop(id)} goes on without nvshared, or has ended", flush=True)
-
-
-def _line(client: "ClientSnapshot") -> str:
-    memory = f", {size(client.swapped)} in host memory" if client.swapped else ""
-    state = "" if client.state == "idle" else f", {client.state}"
-    return f"{process(client)} on GPU {client.gpu}{memory}{state}: {command(client)}"
+        if one.id not in reported:
+            reported[one.id] = process(one)
+            memory = f", {size(one.swapped)} in host memory" if one.swapped else ""
+            state = "" if one.state == "idle" else f", {one.state}"
+            print(f"{process(one)} on GPU {one.gpu}{memory}{state}: {command(one)}", flush=True)
+    for id in reported.keys() - {one.id for one in left}:
+        print(f"{reported.pop(id)} goes on without nvshared, or has ended", flush=True)
 
 
 def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
-    number = counted(len(left), "program")
-    error = NvshareError(f"{number} would stand still without nvshared", hint)
-    error.details = {"left": [{"pid": one.pid, "gpu": one.gpu} for one in left]}
-    return error
+    return NvshareError(
+        f"{counted(len(left), 'program')} would stand still without nvshared", hint,
+        left=[{"pid": one.pid, "gpu": one.gpu} for one in left])
