@@ -4,6 +4,7 @@
 No line is longer than the width that its caller gives.
 """
 
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,14 +41,6 @@ def bar(what: Bar, width: int) -> Text:
     return line.append(what.rest * (width - sum(counts)), "dim")
 
 
-def ends(left: Text | str, right: Text | str, width: int) -> Text:
-    """A line with `left` and `right` at its ends. If both do not fit, `left` is truncated."""
-    last = Text(right) if isinstance(right, str) else right
-    last = fit(last, min(last.cell_len, width))
-    room = width - last.cell_len
-    return Text.assemble(fit(left, room), last)
-
-
 def frame(
     lines: Sequence[Text], width: int, *, title: Text, note: Text | None = None,
     style: str = "bright_black",
@@ -67,14 +60,8 @@ def frame(
 
 def wrapped(text: str, width: int, style: str = "") -> list[Text]:
     """A sentence over several lines, broken between words."""
-    found, line = [], ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
-            found.append(line)
-            line = ""
-        line += (" " if line else "") + word
-    return [
-        fit(Text(one, style=style), min(width, cell_len(one))) for one in [*found, line]]
+    found = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    return [fit(Text(line, style=style), min(width, cell_len(line))) for line in found]
 
 
 def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[str]:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of the dashboard about GPUs: memory, graphs, and who waits for what, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, ends, fit, frame, graph, grid
+from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid
 from nvshared.tui.figures import duration, of_whole, process, shortened, size
 from nvshared.tui.past import SPAN, Past, Rates
 from nvshared.tui.tables import (
@@ -93,9 +94,12 @@ def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # separates two graphs
 FIGURE = 10                             # characters of the number beside a graph
-STYLES = {
-    "use": "green", "waiting": "yellow", "in": "cyan", "out": "magenta", "on GPU": "green",
-    "away": "yellow",
+# By graph: its style, and how its figures are shown.
+GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
+    "use": ("green", "{:.0%}".format), "waiting": ("yellow", "{:.0f}".format),
+    "in": ("cyan", lambda rate: f"{size(rate)}/s"),
+    "out": ("magenta", lambda rate: f"{size(rate)}/s"),
+    "on GPU": ("green", size), "away": ("yellow", size),
 }
 PAIRS = (("use", "waiting"), ("in", "out"), ("on GPU", "away"))
 SIX = 110                               # characters from which on all three pairs are drawn
@@ -187,9 +191,9 @@ def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> 
     used = _used(gpu, clients)
     figures = f" {of_whole(used, gpu.memory_total, ' of ')}iB"
     for value, form in (
-        (gpu.utilization, "{:.0%}"), (gpu.temperature, "{:.0f}C"), (gpu.power, "{:.0f}W"),
+        (gpu.utilization, "  {:.0%}"), (gpu.temperature, "  {:.0f}C"), (gpu.power, "  {:.0f}W"),
     ):
-        figures += "" if value is None else f"  {form.format(value)}"
+        figures += "" if value is None else form.format(value)
     room = max(NARROWEST_BAR, width - len(figures))
     whole = Bar(gpu.memory_total, (Part(used, RESIDENT, "green"),), rest=EMPTY)
     return bar(whole, room).append(figures)
@@ -205,38 +209,34 @@ def _movement(
     words = Text(before + waiting_sentence(snapshot, gpu, room), style="dim")
     if width < WIDE:
         return words
-    (use,) = graph(past.series(gpu.index, "use", width // 4), 1.0)
-    return ends(words, Text.assemble(" use ", (use, STYLES["use"])), width)
+    (line,) = graph(past.series(gpu.index, "use", width // 4), 1.0)
+    use = Text.assemble(" use ", (line, GRAPHED["use"][0]))
+    return Text.assemble(fit(words, width - use.cell_len), use)
 
 
 def _graphs(
     gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
 ) -> list[Text]:
     """Pairs of graphs: use and waiting; bytes in and out; if they fit, resident and swapped."""
-    figures = dict.fromkeys(STYLES, "-") | {"waiting": str(gpu.queue_length)}
-    now: dict[str, float] = {"waiting": gpu.queue_length}
-    if gpu.utilization is not None:
-        figures["use"] = f"{gpu.utilization:.0%}"
+    now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
     if rates is not None:
         now |= {"in": rates.bytes_in, "out": rates.bytes_out}
-        figures |= {"in": f"{size(rates.bytes_in)}/s", "out": f"{size(rates.bytes_out)}/s"}
     if past.looks and gpu.index in past.looks[-1].gpus:
         last = past.looks[-1].gpus[gpu.index]
         now |= {"on GPU": last.here, "away": last.away}
-        figures |= {"on GPU": size(last.here), "away": size(last.away)}
     columns = PAIRS if width >= SIX else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
     rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
     pictures = [
-        _pair(gpu, past, pair, figures, now, room, height)
+        _pair(gpu, past, pair, now, room, height)
         for pair, room in zip(columns, rooms, strict=True)
     ]
     return [Text(BETWEEN, style="bright_black").join(row) for row in zip(*pictures, strict=True)]
 
 
 def _pair(
-    gpu: GPUSnapshot, past: Past, pair: tuple[str, str], figures: dict[str, str],
-    now: dict[str, float], room: int, height: int,
+    gpu: GPUSnapshot, past: Past, pair: tuple[str, str], now: dict[str, float | None], room: int,
+    height: int,
 ) -> list[Text]:
     """Two graphs, one above the other. Two graphs of bytes have one scale.
 
@@ -245,24 +245,19 @@ def _pair(
     cells = max(1, room - len("waiting ") - FIGURE)
     values = {what: past.series(gpu.index, what, cells) for what in pair}
     highest = {
-        what: max(now.get(what, 0), *(value or 0 for value in values[what]))
-        for what in pair}
+        what: max(now.get(what) or 0, *(value or 0 for value in values[what])) for what in pair}
     both = max(float(MIB), *highest.values())
     found = []
     for what in pair:
-        most, scale = both, f"of {size(both)}"
-        if what == "waiting":
-            most = max(1.0, highest[what])
-            scale = f"of {most:.0f}"
-        elif what == "use":
-            most, scale = 1.0, "of 100%"
-        words = [figures[what], scale]
-        for row, line in enumerate(graph(values[what], most, height)):
-            label = what if row == 0 else ""
-            number = words[row] if row < len(words) else ""
-            found.append(Text.assemble(
-                fit(label, len("waiting ")), (line, STYLES[what]),
-                fit(number, FIGURE, right=True)))
+        style, form = GRAPHED[what]
+        most = {"use": 1.0, "waiting": max(1.0, highest[what])}.get(what, both)
+        value = now.get(what)
+        words = ["-" if value is None else form(value), f"of {form(most).removesuffix('/s')}"]
+        for label, number, line in zip_longest([what], words, graph(values[what], most, height)):
+            if line is not None:
+                found.append(Text.assemble(
+                    fit(label or "", len("waiting ")), (line, style),
+                    fit(number or "", FIGURE, right=True)))
     return found
 
 
