@@ -141,7 +141,9 @@ def history(options: Options) -> None:
         gpus = {gpu["UUID"]: gpu["Index"] for gpu in daemon.gpus()}
         since, every, names = options.since, options.step or 0, options.top or 0
         if options.plot is not None:
-            every, names = every or point_usec(options), names or NAMES
+            points = _plot_width() if options.plot == TERMINAL else POINTS
+            every = every or max(STEPS["minute"], (options.until - since) // points)
+            names = names or NAMES
         if options.step is not None:
             since = aligned(since, every)
         found = daemon.history(
@@ -308,10 +310,8 @@ def svg(shares: Shares, marks: Marks) -> str:
 
 
 def _steps(values: Sequence[float], across: float) -> list[tuple[float, float]]:
-    points = []
-    for number, value in enumerate(values):
-        points += [(MARGIN + number * across, value), (MARGIN + (number + 1) * across, value)]
-    return points
+    return [(MARGIN + end * across, value)
+            for number, value in enumerate(values) for end in (number, number + 1)]
 
 
 def terminal(shares: Shares, columns: int = COLUMNS) -> str:
@@ -353,13 +353,6 @@ def check_plot(options: Options) -> None:
         raise InvalidArgs(f"no plot can be written to {where!r}", "give FILE.svg or FILE.png")
 
 
-def point_usec(options: Options) -> int:
-    """Microseconds that one data point of a plot covers if --step is not given."""
-    points = _plot_width() if options.plot == TERMINAL else POINTS
-    span: int = options.until - options.since
-    return max(STEPS["minute"], span // points)
-
-
 def _plot_width() -> int:
     return max(20, shutil.get_terminal_size().columns - 32)
 
@@ -375,13 +368,10 @@ def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) 
         print(f"From {shown(found.since_usec)} until {shown(found.until_usec)}; a whole block is "
               "all of the time.")
         return
-    picture = svg(shares, _marks(found))
+    picture = svg(shares, _marks(found)).encode()
     path = Path(where)
     try:
-        if path.suffix.lower() == ".png":
-            path.write_bytes(_png(picture))
-        else:
-            path.write_text(picture, encoding="utf-8")
+        path.write_bytes(_png(picture) if path.suffix.lower() == ".png" else picture)
     except OSError as error:
         raise NvshareError(f"{path} cannot be written: {error.strerror}") from error
     print(f"{path} shows the shares of the time.")
@@ -412,7 +402,7 @@ def _marks(found: "History") -> list[tuple[float, str]]:
     ]
 
 
-def _png(picture: str) -> bytes:
+def _png(picture: bytes) -> bytes:
     import subprocess
 
     if not shutil.which(CONVERTER):
@@ -420,8 +410,8 @@ def _png(picture: str) -> bytes:
             f"a PNG is made by {CONVERTER}, which is not installed",
             "install it (Debian: librsvg2-bin, Fedora: librsvg2-tools), or give FILE.svg",
         )
-    made = subprocess.run([CONVERTER, "--format=png", "--zoom=2"], input=picture.encode(),
-                          capture_output=True, check=False)
+    made = subprocess.run(
+        [CONVERTER, "--format=png", "--zoom=2"], input=picture, capture_output=True, check=False)
     if made.returncode:
         raise NvshareError(f"{CONVERTER} failed: {made.stderr.decode(errors='replace').strip()}")
     return made.stdout

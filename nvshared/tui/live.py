@@ -115,14 +115,12 @@ class Watch:
             self._drop()
             news = partial(failed, words=str(error))
         else:
-            news = partial(looked, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,
-                           turns=turns)
+            news = partial(
+                looked, snapshot=snapshot, moment=time.monotonic(), tenants=tenants, turns=turns)
         self._heard = time.monotonic()
         self._tell(news)
 
-    def _details(
-        self, daemon: Daemon, snapshot: Snapshot
-    ) -> tuple[tuple[Tenant, ...], tuple[Turn, ...]]:
+    def _details(self, daemon: Daemon, snapshot: Snapshot) -> tuple[list[Tenant], list[Turn]]:
         """Tenants and last turns of the program whose details are shown."""
         opened = self._state.opened
         for client in snapshot.clients:
@@ -131,8 +129,8 @@ class Watch:
                 with suppress(NvshareError):
                     own = daemon.tenant(client.tenant)
                     around = [daemon.tenant(name) for name in own.within]
-                    return (own, *around), tuple(daemon.turns(client.id))
-        return (), ()
+                    return [own, *around], daemon.turns(client.id)
+        return [], []
 
     def _carry_out(self, command: Command) -> None:
         try:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The samples of each GPU over the last minutes, one for each snapshot of the daemon."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
+from nvshared.control.snapshot import Snapshot
 
 SPAN = 300.0                            # seconds that are kept
 WINDOW = 15.0                           # seconds; rates are computed over so many, or two samples
@@ -59,9 +59,13 @@ class Past:
 
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
         """A Past with one more sample, and without samples older than SPAN."""
-        kept = tuple(look for look in self.looks if moment - look.moment <= SPAN)
+        kept = (look for look in self.looks if moment - look.moment <= SPAN)
         return Past((*kept, Look(moment, {
-            gpu.index: _figures(gpu, snapshot.of(gpu)) for gpu in snapshot.gpus})))
+            gpu.index: Figures(
+                gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length,
+                sum(client.resident + client.pinned for client in snapshot.of(gpu)),
+                sum(client.swapped for client in snapshot.of(gpu)))
+            for gpu in snapshot.gpus})))
 
     def rates(self, gpu: int) -> Rates | None:
         """Rates over the last WINDOW; None: only one sample since the daemon was started."""
@@ -90,29 +94,17 @@ class Past:
             return [None] * max(0, cells)
         step = SPAN / cells
         last = int(self.looks[-1].moment / step)        # fixed parts, so graphs do not flicker
-        sums, numbers = [0.0] * cells, [0] * cells
+        values: list[list[float]] = [[] for _ in range(cells)]
         for before, now in pairwise(self.looks):
             at = int(now.moment / step) - last + cells - 1
-            if at < 0 or gpu not in before.gpus or gpu not in now.gpus:
+            seconds = now.moment - before.moment
+            if at < 0 or seconds <= 0 or gpu not in before.gpus or gpu not in now.gpus:
                 continue
             old, new = before.gpus[gpu], now.gpus[gpu]
-            seconds = now.moment - before.moment
-            if seconds <= 0 or _went_back(old, new):
-                continue
-            value = MEASURES[what](old, new, seconds)
+            value = None if _went_back(old, new) else MEASURES[what](old, new, seconds)
             if value is not None:
-                sums[at] += value
-                numbers[at] += 1
-        return [total / number if number else None
-                for total, number in zip(sums, numbers, strict=True)]
-
-
-def _figures(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> Figures:
-    return Figures(
-        gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length,
-        sum(client.resident + client.pinned for client in clients),
-        sum(client.swapped for client in clients),
-    )
+                values[at].append(value)
+        return [sum(some) / len(some) if some else None for some in values]
 
 
 def _went_back(before: Figures, now: Figures) -> bool:
