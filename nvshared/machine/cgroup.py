@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 
-from nvshared.machine.tenant import DEPTH, OTHERS
+from nvshared.machine.tenant import DEPTH, OTHERS, lines
 
 STANDARD = ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -43,11 +43,11 @@ Membership = tuple[str, str]            # controllers and path, as in /proc/PID/
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The tightest limit of a group; bytes."""
+    """The tightest limit of a group, or the size of the host; bytes."""
 
     file: Path                          # that holds it
     size: int
-    free: int                           # below the limit
+    free: int                           # that could be allocated without any swapping
     used: int                           # by the group's processes, without files
 
 
@@ -77,8 +77,7 @@ class Group:
 
 def memberships(text: str) -> list[Membership]:
     """The memberships in /proc/PID/cgroup that may limit memory."""
-    lines = [line.split(":", 2) for line in text.split("\n") if line.count(":") > 1]
-    return [(c, path) for _, c, path in lines if c == "" or "memory" in c.split(",")]
+    return [(c, path) for c, path in lines(text) if c == "" or "memory" in c.split(",")]
 
 
 def owner(controllers: str, path: str) -> int | None:
@@ -236,10 +235,10 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
 def _files(path: Path) -> int:
     """Bytes of page cache, which the kernel can drop."""
     try:
-        lines = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
+        figures = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:
         return 0
-    sizes = {line[0]: int(line[1]) for line in lines if len(line) == 2 and line[0] in FILES}
+    sizes = {line[0]: int(line[1]) for line in figures if len(line) == 2 and line[0] in FILES}
     return max(
         sum(size for name, size in sizes.items() if name.startswith("total_")),
         sum(size for name, size in sizes.items() if not name.startswith("total_")),

@@ -22,11 +22,11 @@ Swapped managed memory is not in RssAnon, and is not counted.
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from nvshared.machine import cgroup
+from nvshared.machine.cgroup import Limit
 
 SAFE_SHARE = 0.8                        # of the memory that is free at start
 
@@ -36,37 +36,14 @@ PROCESSES = Path("/proc")
 START_FIELD = 22 - 3                    # of proc(5)'s stat, counted after the name
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """The host, or a control group with a limit that contains the daemon; bytes."""
-
-    total: int
-    free: int                           # that could be allocated without any swapping
-    used: int                           # by processes
-    group: Path | None = None           # its folder; None: the host
-
-    def with_held(self, held: Iterable["_Held"]) -> int:
-        """Free bytes, and the bytes that these processes hold."""
-        inside = [one.bytes for one in held if self.group is None or self.group in one.groups]
-        return self.free + min(self.used, sum(inside))
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The host memory that a process holds, as far as confirmed."""
-
-    bytes: int
-    groups: frozenset[Path]             # that contain it, as far as visible
-
-
 def total() -> int:
     """Bytes of memory of this host, or of the container in which the daemon runs."""
-    return min(room.total for room in _rooms())
+    return min(limit.size for limit in _limits())
 
 
 def free() -> int:
     """Bytes that could be allocated now without any swapping."""
-    return min(room.free for room in _rooms())
+    return min(limit.free for limit in _limits())
 
 
 def safe_budget(held: Mapping[int, int] | None = None) -> int:
@@ -74,29 +51,29 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
 
     `held`: the bytes that processes report, by process id.
     """
-    before = _rooms()
-    known = [
-        _Held(min(size, private(pid)), frozenset(
-            group.folder for group in cgroup.chain(process(pid, "cgroup"))))
+    before = _limits()
+    confirmed = [
+        (min(size, private(pid)), {
+            group.folder for group in cgroup.chain(process(pid, "cgroup"))})
         for pid, size in (held or {}).items()
     ]
+
+    def available(limit: Limit) -> int:
+        inside = [size for size, groups in confirmed
+                  if limit.file == MEMINFO or limit.file.parent in groups]
+        return limit.free + min(limit.used, sum(inside))
+
     # Memory that changes hands meanwhile is free or held in one of the two readings, never both.
-    rooms = (*before, *_rooms()) if known else before
-    return int(SAFE_SHARE * min(room.with_held(known) for room in rooms))
+    limits = (*before, *_limits()) if confirmed else before
+    return int(SAFE_SHARE * min(map(available, limits)))
 
 
-def _rooms() -> list[_Room]:
-    """The host, and the daemon's control groups up to the root that have a limit."""
-    host = _sizes(MEMINFO.read_text(encoding="ascii"))
-    return [_Room(host["MemTotal"], host["MemAvailable"], host["AnonPages"]), *_limited()]
-
-
-def _limited() -> list[_Room]:
-    limits = [(g, g.limit()) for g in cgroup.chain(kernel_text(CGROUP))]
-    return [
-        _Room(limit.size, limit.free, limit.used, group.folder)
-        for group, limit in limits if limit is not None
-    ]
+def _limits() -> list[Limit]:
+    """Of the host, and of the daemon's control groups up to the root that have a limit."""
+    sizes = _sizes(MEMINFO.read_text(encoding="ascii"))
+    host = Limit(MEMINFO, sizes["MemTotal"], sizes["MemAvailable"], sizes["AnonPages"])
+    groups = [group.limit() for group in cgroup.chain(kernel_text(CGROUP))]
+    return [host, *(limit for limit in groups if limit is not None)]
 
 
 def private(pid: int) -> int:

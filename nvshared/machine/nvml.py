@@ -117,7 +117,14 @@ class NVML:
 
     def __init__(self) -> None:
         """Raises NoDriver with a hint for the user."""
-        self._nvml = _library()
+        try:
+            import pynvml
+        except ImportError as error:
+            raise NoDriver(
+                "the Python package nvidia-ml-py is not installed",
+                "install it with: pip install nvidia-ml-py",
+            ) from error
+        self._nvml: Any = pynvml
         self._handles: dict[str, Any] = {}      # by UUID
         try:
             self._nvml.nvmlInit()
@@ -128,9 +135,9 @@ class NVML:
         """Returns all cards that respond. Raises NoGPU if there is none."""
         nvml = self._nvml
         try:
-            found = self._nvml.nvmlDeviceGetCount()
-        except self._nvml.NVMLError as error:
-            raise _no_driver(self._nvml, error) from error
+            found = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            raise _no_driver(nvml, error) from error
         cards = []
         for index in range(found):
             try:
@@ -167,11 +174,7 @@ class NVML:
 
     def mode(self, uuid: str) -> Mode:
         """Returns the administrator's settings of a card. Raises NvshareError if not found."""
-        nvml = self._nvml
-        try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except Exception as error:
-            raise NvshareError(f"NVML does not find {uuid}: {self._words(error)}") from error
+        nvml, handle = self._nvml, self._handle(uuid)
         compute = self._ask(lambda: nvml.nvmlDeviceGetComputeMode(handle))
         return Mode(
             exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle)
@@ -179,13 +182,7 @@ class NVML:
 
     def sample(self, uuid: str) -> Sample:
         """Samples one card. Raises GPULost if it is lost, NvshareError if it is not found."""
-        nvml = self._nvml
-        try:
-            handle = self._handles.get(uuid) or nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except Exception as error:
-            self._demand_card(error)
-            raise NvshareError(f"NVML does not find {uuid}: {self._words(error)}") from error
-        self._handles[uuid] = handle
+        nvml, handle = self._nvml, self._handle(uuid)
         used, trouble = None, ""
         try:
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
@@ -208,6 +205,15 @@ class NVML:
             ),
             trouble=trouble,
         )
+
+    def _handle(self, uuid: str) -> Any:
+        """Returns the handle of a card. Raises as sample()."""
+        try:
+            return self._handles.get(uuid) or self._handles.setdefault(
+                uuid, self._nvml.nvmlDeviceGetHandleByUUID(uuid))
+        except Exception as error:
+            self._demand_card(error)
+            raise NvshareError(f"NVML does not find {uuid}: {self._words(error)}") from error
 
     def watch_faults(self, uuids: Iterable[str], tell: Callable[[str, str], None]) -> None:
         """Calls `tell` with a card's UUID and a text for each error not caused by a program.
@@ -320,17 +326,6 @@ class NVML:
         """Returns the text of an error, with the type if it is not of NVML or nvshared."""
         plain = isinstance(error, (self._nvml.NVMLError, NvshareError))
         return str(error) if plain else f"{type(error).__name__}: {error}"
-
-
-def _library() -> Any:
-    try:
-        import pynvml
-    except ImportError as error:
-        raise NoDriver(
-            "the Python package nvidia-ml-py is not installed",
-            "install it with: pip install nvidia-ml-py",
-        ) from error
-    return pynvml
 
 
 def _no_driver(nvml: Any, error: Exception) -> NoDriver:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nvshared.machine import cgroup as control_groups
 from nvshared.machine import host, subordinate, tenant
-from nvshared.machine.tenant import Kind, Tenant, is_unnumbered, locate, tenants
+from nvshared.machine.tenant import Kind, Tenant, locate
 
 SO_PEERPIDFD = 77                       # not in module socket: a descriptor of the peer process
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
@@ -108,10 +108,9 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     started = host.started(pid)
     owner = subordinate.owner(uid)
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
-    found, puzzling = locate(cgroup, owner, own_cgroup(), _owner_of, control_groups.slurm_job)
-    if is_unnumbered(found[-1]):
-        environment = _read(pid, "environ", ENVIRONMENT_LONGEST)
-        found = tenants(cgroup, owner, own_cgroup(), environment, _owner_of)
+    found, puzzling = locate(
+        cgroup, owner, own_cgroup(), _owner_of, control_groups.slurm_job,
+        lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
     contained = not cgroup or bool(puzzling) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
     groups = tenant.groups(found[0].name) if grouped else None

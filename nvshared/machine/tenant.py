@@ -134,50 +134,43 @@ def groups(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def tenants(
-    cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
-    job_of: JobOf = unnamed,
-) -> tuple[Tenant, ...]:
-    """The tenants whose terms apply to a process: its user, then the one that contains it.
-
-    `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon; `environment` is
-    /proc/PID/environ as of the start of the process, which its user controls: it counts only in a
-    directory that SLURM created for a job, if `job_of` does not find the number.
-    """
-    found, _ = locate(cgroup, uid, own, owner_of, job_of)
-    if is_unnumbered(found[-1]):
-        job = re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment)
-        return (*found[:-1], Tenant(Kind.JOB, job[1]) if job else found[-1])
-    return found
-
-
 def locate(
     cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen, job_of: JobOf = unnamed,
+    environment: Callable[[], str] = str,
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """Returns the tenants of a process, and cgroup paths to report to the administrator.
+    """Returns the tenants whose terms apply to a process: its user, then the one that contains it;
+    and cgroup paths to report to the administrator.
 
-    These are the paths with names given by root that are not understood, if no tenant but the user
+    `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon; `environment` reads
+    /proc/PID/environ as of the start of the process, which its user controls: it counts only in a
+    directory that SLURM created for a job, if `job_of` does not find the number.
+
+    The paths are those with names given by root that are not understood, if no tenant but the user
     was found.
     """
-    beside = dict(_lines(own))
+    beside = dict(lines(own))
     found = [
         (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
-        for controllers, path in _lines(cgroup)
+        for controllers, path in lines(cgroup)
     ]
     known = [one for _, one in found if isinstance(one, Tenant)]
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
     whole = Tenant(Kind.USER, user(uid))
-    if best is not None:
-        return (whole, best), ()
-    return (whole,), tuple(path for path, one in found if one is STRANGE)
+    if best is None:
+        return (whole,), tuple(path for path, one in found if one is STRANGE)
+    if _is_unnumbered(best) and (
+        job := re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment())
+    ):
+        best = Tenant(Kind.JOB, job[1])
+    return (whole, best), ()
 
 
-def is_unnumbered(tenant: Tenant) -> bool:
+def _is_unnumbered(tenant: Tenant) -> bool:
     """Whether it is a SLURM job of which only the SLUID is known."""
     return tenant.kind is Kind.JOB and SLUID.fullmatch(tenant.name) is not None
 
 
-def _lines(cgroup: str) -> list[tuple[str, str]]:
+def lines(cgroup: str) -> list[tuple[str, str]]:
     """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7).
 
     A directory's name may contain any character but "/" and the newline, including those at which
@@ -188,7 +181,7 @@ def _lines(cgroup: str) -> list[tuple[str, str]]:
 
 
 def _of_path(
-    controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf = unnamed,
+    controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf,
 ) -> Tenant | object | None:
     """Returns the tenant that a path names.
 
@@ -206,7 +199,7 @@ def _of_path(
         manager = MANAGER.fullmatch(folder) if unit is None else None
         if number >= shared and manager is None:
             if certain and (trusted := _of_the_system(folder, above, beneath=bool(out))):
-                if is_unnumbered(trusted) and (job := job_of(controllers, here)):
+                if _is_unnumbered(trusted) and (job := job_of(controllers, here)):
                     trusted = replace(trusted, name=job)
                 return replace(trusted, container=_container(folders[number:]))
             runtime = unit is not None and RUNTIME.fullmatch(unit.name)
@@ -226,8 +219,8 @@ def _of_path(
         # Names below are trusted only if root owns all directories above.
         if unit is not None and (owner or not certain):
             return unit
-    told = all(folder.endswith(".slice") for folder in folders[shared:])
-    return unit or (None if told else STRANGE)
+    sliced = all(folder.endswith(".slice") for folder in folders[shared:])
+    return unit or (None if sliced else STRANGE)
 
 
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:

@@ -73,13 +73,7 @@ class Tried:
     obstacle: str                       # why the program could not be tried; "": it was
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A program's exit code and output."""
-
-    code: int                           # negative: the number of a signal
-    out: str
-    err: str
+Ended = subprocess.CompletedProcess[str]
 
 
 def check(tree: Tree, library: Path) -> None:
@@ -88,7 +82,7 @@ def check(tree: Tree, library: Path) -> None:
     Only root can run programs of another system; for other users nothing is checked.
     """
     if _can_run(tree):
-        _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), complaints(tree), library)
+        _judge(SIMPLE, _run_true(tree, library), complaints(tree), library)
 
 
 def complaints(tree: Tree) -> frozenset[str]:
@@ -98,18 +92,19 @@ def complaints(tree: Tree) -> frozenset[str]:
             f"there is no program {tree.outside(TRUE)}", "is --root the top folder of a system?")
     if not _can_run(tree):
         return frozenset()
-    ended = _run(_preloaded(tree, None, [str(TRUE)]))
-    if ended.code != 0:
-        said = ended.err.strip().splitlines()
+    ended = _run_true(tree)
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines()
         raise Unloadable(
-            f"programs of this system do not run: {said[-1] if said else ended.code}", UNCHANGED)
-    return frozenset(ended.err.splitlines())
+            f"programs of this system do not run: {said[-1] if said else ended.returncode}",
+            UNCHANGED)
+    return frozenset(ended.stderr.splitlines())
 
 
 def start(tree: Tree, usual: frozenset[str]) -> None:
     """Runs /bin/true with the list as it is now. Raises Unloadable if that fails."""
     if _can_run(tree):
-        _judge(SIMPLE, _run(_preloaded(tree, None, [str(TRUE)])), usual)
+        _judge(SIMPLE, _run_true(tree), usual)
 
 
 def _can_run(tree: Tree) -> bool:
@@ -121,7 +116,7 @@ def run(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
     if not _can_run(tree):
         yield Tried("every program", "only root can run programs of another system")
         return
-    _judge(SIMPLE, _run(_preloaded(tree, library, [str(TRUE)])), usual, library)
+    _judge(SIMPLE, _run_true(tree, library), usual, library)
     yield Tried(SIMPLE, "")
     python = Path(sys.executable if tree.running else "/usr/bin/python3")
     if tree.has(python):
@@ -159,37 +154,43 @@ def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
             ])
     except OSError as error:
         return Tried(name, f"{temporary} cannot be used: {error.strerror}")
-    if not done.out.startswith(READY + "\n"):
-        reason = done.err.strip().splitlines()
-        return Tried(name, reason[-1] if reason else f"its surroundings failed with {done.code}")
+    if not done.stdout.startswith(READY + "\n"):
+        reason = done.stderr.strip().splitlines() or [
+            f"its surroundings failed with {done.returncode}"]
+        return Tried(name, reason[-1])
     _judge(name, done, usual, library, tree.resolve(library))
     return Tried(name, "")
 
 
-def _run(command: Sequence[str]) -> _Ended:
+def _run_true(tree: Tree, library: Path | None = None) -> Ended:
+    return _run(_preloaded(tree, library, [str(TRUE)]))
+
+
+def _run(command: Sequence[str]) -> Ended:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=PATIENCE,
             check=False, stdin=subprocess.DEVNULL, cwd="/",
             env={"PATH": os.environ.get("PATH", os.defpath)},
         )
     except subprocess.TimeoutExpired:
-        return _Ended(-1, "", f"it did not end within {PATIENCE:.0f} seconds")
+        return Ended(command, -1, "", f"it did not end within {PATIENCE:.0f} seconds")
     except OSError as error:
-        return _Ended(-1, "", f"{command[0]} cannot be run: {error.strerror}")
-    return _Ended(done.returncode, done.stdout, done.stderr)
+        return Ended(command, -1, "", f"{command[0]} cannot be run: {error.strerror}")
 
 
 def _judge(
-    name: str, ended: _Ended, usual: frozenset[str], library: Path | str = "the library",
+    name: str, ended: Ended, usual: frozenset[str], library: Path | str = "the library",
     mapped: Path | None = None,
 ) -> None:
-    complaints = [line for line in ended.err.splitlines() if line.strip() and line not in usual]
-    if ended.code != 0 or complaints:
-        how = f"ended with {ended.code}" if ended.code > 0 else f"died of signal {-ended.code}"
+    complaints = [line for line in ended.stderr.splitlines() if line.strip() and line not in usual]
+    status = ended.returncode
+    if status != 0 or complaints:
+        how = (f"ended with {status}" if status > 0 else
+               f"died of signal {-status}" if status else "complains")
         said = f": {complaints[-1]}" if complaints else ""
         raise Unloadable(
-            f"with {library} preloaded, {name} {how if ended.code else 'complains'}{said}",
+            f"with {library} preloaded, {name} {how}{said}",
             f"{UNCHANGED}; install the library that was built for this system")
-    if mapped is not None and ended.out and f" {mapped}\n" not in ended.out:
+    if mapped is not None and ended.stdout and f" {mapped}\n" not in ended.stdout:
         raise Unloadable(f"{name} ran without {library} although it was preloaded", UNCHANGED)

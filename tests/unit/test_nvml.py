@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is made of NVML's answers, and of its refusals to answer. The library is a fake."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,7 @@ ANSWERS: dict[str, Any] = {
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     fake = FakeLibrary()
-    monkeypatch.setattr("nvshared.machine.nvml._library", lambda: fake)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.setattr("nvshared.machine.host.private", {7: 4 * GIB, 8: 0}.get)
     return fake
 

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.machine.tenant import DEPTH, OTHERS, Kind, OwnerOf, locate, tenants, unseen, user
+from nvshared.machine.tenant import (
+    DEPTH,
+    OTHERS,
+    JobOf,
+    Kind,
+    OwnerOf,
+    Tenant,
+    locate,
+    unnamed,
+    unseen,
+    user,
+)
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
@@ -16,6 +27,13 @@ STATIC = UID.replace("-", "")           # a static pod's: the hash of its manife
 CONTAINER = "9f1c" * 16
 V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "devices", "memory",
       "blkio", "cpuacct", "cpu", "cpuset")
+
+
+def tenants(
+    cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
+    job_of: JobOf = unnamed,
+) -> tuple[Tenant, ...]:
+    return locate(cgroup, uid, own, owner_of, job_of, lambda: environment)[0]
 
 
 def v1(path: str, unified: str = "") -> str:
