@@ -155,7 +155,7 @@ bench-preload: build $(VENV)/demo-ready
 
 bench-colocation: build $(VENV)/demo-ready
 	@$(MAKE) -C bench/colocation -s
-	@$(VENV)/bin/python -m bench.colocation.measure $(addprefix --variant=,$(VARIANTS)) $(OPTIONS)
+	@$(VENV)/bin/python -m bench.colocation.measure $(addprefix --variant ,$(VARIANTS)) $(OPTIONS)
 
 screenshot: build $(VENV)/demo-ready
 	@$(VENV)/bin/python docs/screenshot.py

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of job.c's program, which does what it is told, and how fast it is."""
+"""job.c's program: what it is told to do, how long that took, and how fast it is."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any
 
 from bench.harness import ROOT
-from nvshared.demo.workload import running
-from nvshared.errors import NvshareError
+from bench.program import Program, started
 
 PROGRAM = ROOT / "build" / "bench-colocation" / "job"
-NAME_IN_ERRORS = "nvshare-workload: "   # that program's and ours use the GPU by the same code
-START = 120.0                           # seconds that a start may take, on a card that is shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +18,7 @@ class Work:
 
     units: int                          # on the CPU
     steps: int                          # on the GPU, each over all of its memory
-    bursts: int                         # it changes from the one to the other so often
+    bursts: int = 1                     # it changes from the one to the other so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,89 +46,46 @@ class Rates:
 class Job:
     """A program that has allocated its memory."""
 
-    def __init__(self, process: asyncio.subprocess.Process, errors: "asyncio.Task[bytes]") -> None:
-        self._process = process
-        self._errors = errors
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._began = 0.0
 
-    async def fill(self) -> float:
-        """Starts anew. Returns the seconds that took."""
-        return (await self._ask("fill", START)).seconds
+    def fill(self) -> None:
+        """Fills its memory anew."""
+        self._program.ask("fill")
+        self._program.said()
 
-    async def work(self, work: Work, limit: float) -> Done:
-        """Raises NvshareError if it fails, or takes longer than `limit` seconds."""
-        return await self._ask(f"work {work.units} {work.steps} {work.bursts}", limit)
+    def begin(self, work: Work) -> None:
+        """Starts work, without waiting for its end."""
+        self._began = time.perf_counter()
+        self._program.ask("work", work.units, work.steps, work.bursts)
 
-    async def answer(self, limit: float) -> dict[str, Any]:
-        """The next line it says."""
-        assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(limit):
-                line = await self._process.stdout.readline()
-        except TimeoutError:
-            raise NvshareError(f"a program did not answer within {limit:.0f} seconds") from None
-        if not line:
-            raise NvshareError(await self._how_it_ended())
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def end(self) -> Done:
+        """Waits for the end of the work."""
+        said = self._program.said()
+        return Done(time.perf_counter() - self._began, float(said["cpu"]), float(said["gpu"]),
+                    str(said["digest"]))
 
-    async def ended(self, limit: float) -> None:
-        """Returns when it has ended by itself, which it does once nobody can tell it anything."""
-        try:
-            await asyncio.wait_for(self._process.wait(), limit)
-        except TimeoutError:
-            raise NvshareError(f"a program did not end within {limit:.0f} seconds") from None
-        if self._process.returncode != 0:
-            raise NvshareError(await self._how_it_ended())
-
-    async def _how_it_ended(self) -> str:
-        status = await self._process.wait()
-        if status < 0:
-            return f"a program was ended by signal {-status}"
-        said = (await self._errors).decode(errors="replace").strip().splitlines()
-        last = said[-1].removeprefix(NAME_IN_ERRORS) if said else "it said nothing"
-        return f"a program ended with status {status}: {last}"
-
-    async def _ask(self, order: str, limit: float) -> Done:
-        assert self._process.stdin is not None
-        began = perf_counter()
-        self._process.stdin.write(f"{order}\n".encode())
-        answer = await self.answer(limit)
-        return Done(
-            perf_counter() - began, float(answer["cpu"]), float(answer["gpu"]),
-            str(answer["digest"]),
-        )
+    def work(self, work: Work) -> Done:
+        """Does it."""
+        self.begin(work)
+        return self.end()
 
 
-@asynccontextmanager
-async def job(size: int, seed: int, environment: Mapping[str, str]) -> AsyncIterator[Job]:
-    """A program with `size` bytes on the card, gone when the block is left.
-
-    Raises NvshareError if it cannot start, or does not end well.
-    """
-    if not PROGRAM.is_file():
-        raise NvshareError(f"{PROGRAM} is missing", "build it with: make -C bench/colocation")
-    command = [str(PROGRAM), str(size), str(seed)]
-    async with running(command, environment, stdin=asyncio.subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stderr is not None
-        errors = asyncio.create_task(process.stderr.read())
-        try:
-            one = Job(process, errors)
-            await one.answer(START)
-            yield one
-            process.stdin.close()
-            await one.ended(START)
-        finally:
-            errors.cancel()
+@contextmanager
+def job(size: int, seed: int, environment: Mapping[str, str]) -> Iterator[Job]:
+    """A program with `size` bytes on the card, gone when the block is left."""
+    with started([str(PROGRAM), str(size), str(seed)], environment) as program:
+        yield Job(program)
 
 
-async def calibrate(one: Job, seconds: float) -> Rates:
+def calibrate(one: Job, seconds: float) -> Rates:
     """Measures for about so long on each of CPU and GPU, after less of it for warming up."""
-    await one.fill()
+    one.fill()
     units = steps = 1
-    while (done := await one.work(Work(units, 0, 1), START)).cpu < seconds / 2:
+    while (done := one.work(Work(units, 0))).cpu < seconds / 2:
         units *= 2
     on_cpu = units / done.cpu
-    while (done := await one.work(Work(0, steps, 1), START)).gpu < seconds / 2:
+    while (done := one.work(Work(0, steps))).gpu < seconds / 2:
         steps *= 2
     return Rates(on_cpu, steps / done.gpu)

@@ -10,27 +10,29 @@ beforehand. A cell whose time comes while its notebook still runs the one before
 is submitted when that has ended. Between cells a notebook does nothing.
 """
 
-import asyncio
 import math
 import random
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.colocation.card import Card
 from bench.colocation.expected import Times, expected
-from bench.colocation.job import Job, calibrate, job
-from bench.colocation.progress import Progress
-from bench.colocation.service import service
-from bench.colocation.thesis import Way
+from bench.colocation.job import calibrate, job
+from bench.colocation.thesis import HASTE, moved
+from bench.handover.card import Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.handover.measure import Variants
+from bench.harness import sharing
 from nvshared.errors import NvshareError
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.domains import margin
-from nvshared.units import MIB
+from nvshared.units import GIB, MIB
 
 NOTEBOOKS = 10
 SHARE = 20 / 139                        # of the card, each: 20 GiB of an H200
@@ -41,7 +43,6 @@ TQ = 2.0                                # seconds
 SEED = 40                               # of the pauses
 SPARE = 0.97                            # of what the host can take; the rest is for their contexts
 CALIBRATION = 0.5                       # seconds
-LIMIT = 300.0                           # seconds for one cell, after which something is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,102 +115,70 @@ class Cell:
         return self.took / self.alone
 
 
-@dataclass(frozen=True, slots=True)
-class Day:
-    """What came of it."""
-
-    size: Size
-    tq: float                           # seconds
-    writeback: bool
-    turns: bool                         # also where those that run fit together
-    times: Times                        # when cells were to be submitted
-    cells: tuple[Cell, ...]
-    trace: dict[str, Any]               # bench.trace.summary's figures
-
-    @property
-    def right(self) -> bool:
-        """Whether every cell's result was."""
-        return all(cell.right for cell in self.cells)
-
-    @property
-    def median(self) -> float:
-        """Of submit to result over alone."""
-        return median(cell.over_alone for cell in self.cells)
-
-    @property
-    def percentile_99(self) -> float:
-        """Likewise."""
-        return percentile([cell.over_alone for cell in self.cells], 0.99)
-
-    def expected(self, *, fitting: bool) -> tuple[float, float] | None:
-        """The same two figures of expected.py's model, with the card and bus that were measured.
-
-        `fitting`: of a card that holds all of them. None: no way in was measured.
-        """
-        alone = median(cell.alone for cell in self.cells)
-        places, way_in = float(len(self.times)), 0.0
-        if not fitting:
-            speed = self.trace.get("in_alone_gbps")
-            if not speed:
-                return None
-            places = max(1.0, self.size.card / self.size.chosen)
-            way_in = self.size.chosen / (speed * 1e9)
-        took = [cell / alone for cells in expected(self.times, alone, way_in, places)
-                for cell in cells]
-        return median(took), percentile(took, 0.99)
-
-
-async def measure(
-    card: Card, cells: int, folder: Path, progress: Progress, *, writeback: bool = True,
-    turns: bool = False,
-) -> Day:
-    """Ten notebooks, first each for itself, then together. `folder` is made for the daemon.
-
-    `writeback`: as the daemon's setting of that name. `turns`: its `anti-thrash` is on, not auto.
-    """
-    each = size(card.total, card.budget)
-    plain = card.environment
-    async with job(each.chosen, 1, plain) as first:
-        work = (await calibrate(first, CALIBRATION)).work(0.0, CELL * card.haste)
+def measure(card: Card, mode: str = "auto", writeback: str = "on") -> Iterator[Result]:
+    """Ten notebooks, first each for itself, then together under a daemon with these settings."""
+    each, haste = size(card.total, card.budget), HASTE if card.simulated else 1.0
+    plain = {**card.environment, **unshared()}
+    cells = max(CELLS, round(card.seconds * CELLS / 25))
+    with job(each.chosen, 1, plain) as first:
+        work = calibrate(first, CALIBRATION).work(0.0, CELL * haste)
     alone = []
     for seed in range(1, NOTEBOOKS + 1):
-        progress.step(f"notebooks: number {seed} alone")
-        async with job(each.chosen, seed, plain) as one:
-            await one.fill()
-            alone.append([await one.work(work, LIMIT) for _ in range(cells)])
-    async with AsyncExitStack() as stack:
-        progress.step("notebooks: starting them together")
-        way = Way("on" if turns else "auto", TQ)
-        daemon = await stack.enter_async_context(service(
-            folder, plain, tq=way.setting(card.haste), anti_thrash=way.mode,
-            writeback="on" if writeback else "off", **card.settings,
-        ))
-        notebooks = [
-            await stack.enter_async_context(job(each.chosen, seed, daemon.environment))
-            for seed in range(1, NOTEBOOKS + 1)
-        ]
+        with job(each.chosen, seed, plain) as one:
+            one.fill()
+            alone.append([one.work(work) for _ in range(cells)])
+    times = [tuple(when * haste for when in due) for due in schedule(NOTEBOOKS, cells)]
+    with card.log.open("ab") as log, sharing(
+        "--tq", f"{round(1000 * TQ * haste)}ms", "--anti-thrash", mode, "--writeback", writeback,
+        "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
+    ) as daemon, ExitStack() as stack, ThreadPoolExecutor(NOTEBOOKS) as pool:
+        notebooks = [stack.enter_context(job(each.chosen, seed, daemon.environment))
+                     for seed in range(1, NOTEBOOKS + 1)]
         for notebook in notebooks * 2:  # each has left the card before the first cell
-            await notebook.fill()
-        progress.step(f"notebooks: {NOTEBOOKS * cells} cells")
+            notebook.fill()
         known = len(daemon.trace())
-        start = asyncio.get_running_loop().time()
+        start = time.monotonic()
 
-        async def use(number: int, notebook: Job, times: Sequence[float]) -> list[Cell]:
-            mine: list[Cell] = []
-            for when, before in zip(times, alone[number], strict=True):
-                await asyncio.sleep(start + when - asyncio.get_running_loop().time())
-                submitted = asyncio.get_running_loop().time() - start
-                cell = await notebook.work(work, LIMIT)
-                right = cell.digest == before.digest
-                mine.append(Cell(number + 1, submitted, cell.seconds, before.seconds, right))
-            return mine
+        def use(number: int) -> list[Cell]:
+            used = []
+            for when, before in zip(times[number], alone[number], strict=True):
+                time.sleep(max(0.0, start + when - time.monotonic()))
+                submitted = time.monotonic() - start
+                cell = notebooks[number].work(work)
+                used.append(Cell(number + 1, submitted, cell.seconds, before.seconds,
+                                 cell.digest == before.digest))
+            return used
 
-        times = [
-            tuple(when * card.haste for when in due) for due in schedule(NOTEBOOKS, cells)
-        ]
-        used = await asyncio.gather(*(
-            use(number, notebook, times[number]) for number, notebook in enumerate(notebooks)
-        ))
-        figures = daemon.figures(known, card.measurable)
-    done = tuple(cell for one in used for cell in one)
-    return Day(each, TQ * card.haste, writeback, turns, times, done, figures)
+        found = [cell for used in pool.map(use, range(NOTEBOOKS)) for cell in used]
+        trace = moved(daemon, known, card)
+    yield _result(each, found, times, trace, f"{mode}, writeback {writeback}")
+
+
+def _result(
+    each: Size, cells: list[Cell], times: Times, trace: dict[str, Any], setting: str
+) -> Result:
+    alone = median(cell.alone for cell in cells)
+    figures = {"over alone": [cell.over_alone for cell in cells]}
+    if speed := trace["in_alone_gbps"]:
+        places = max(1.0, each.card / each.chosen)
+        figures["expected of card and bus"] = [
+            cell / alone for used in expected(times, alone, each.chosen / (speed * 1e9), places)
+            for cell in used]
+    figures["if the card held all"] = [
+        cell / alone for used in expected(times, alone, 0.0, float(len(times))) for cell in used]
+    return Result(
+        "notebooks", setting,
+        (Goal("memory of each", each.chosen / GIB, "GiB"), Goal("a cell alone", alone, "s"), *(
+            Goal(f"{name}, {words}", value, "times") for name, values in figures.items()
+            for words, value in (("median", median(values)),
+                                 ("99th percentile", percentile(values, 0.99))))),
+        {"size": {**asdict(each), "why": each.why}, "trace": trace,
+         "cells": [asdict(cell) for cell in cells]},
+        tuple(f"notebook {cell.notebook}: another result than alone"
+              for cell in cells if not cell.right))
+
+
+VARIANTS: Variants = {
+    "notebooks": measure, "notebooks-turns": partial(measure, mode="on"),
+    "notebooks-no-writeback": partial(measure, writeback="off"),
+}

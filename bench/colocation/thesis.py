@@ -1,28 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of nvshare's thesis, two copies of which share a card of 16 GiB.
 
-There each computes for about 650 s on the GPU, and for as long or for a ninth of
-that on the CPU. A `scale` makes the programs shorter, and nothing else: quanta,
-bursts and memory stay, because the hand-over, whose cost is to be seen next to
-the quantum, stays what it is. No program is shorter than some bursts.
+There each computes for about 650 s on the GPU, and for as long or for a ninth of that on the CPU.
+Here a quarter of the seconds of a run, and three periods or more. Quanta, bursts and memory
+stay, because the hand-over, whose cost is to be seen next to the quantum, stays what it is.
+
+What happens once in the life of a program (its start, taking host memory when it leaves the card
+for the first time) is over before any clock starts: before each measurement both fill their memory
+twice, so each has left the card once, and all of it has been written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-from bench.colocation.card import Card
-from bench.colocation.job import Rates, Work
+from bench.colocation.job import Done, Rates, Work, calibrate, job
+from bench.handover.card import Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.harness import Sharing, sharing
+from bench.trace import MEASURABLE, summary
+from nvshared.units import GIB, MIB
 
-GPU_SECONDS = 650.0                     # of each program in the thesis, about
+CAPACITY = 16 * GIB                     # of the thesis's card
+MOST = 0.7                              # of a card, where it has less than that
 PERIOD = 4.0                            # seconds on CPU and GPU together, where they alternate
-LEAST_BURSTS = 3                        # however small the scale
-QUANTA = (1.0, 2.0, 5.0, 30.0, 1000.0)  # seconds
-AUTO = 0.0                              # the daemon's choice
-SCALE = 0.009                           # 12 s, as long as the least bursts take
+QUANTA = (1.0, 2.0, 5.0, 30.0)          # seconds
+FORCED = 2.0                            # of programs that fit together, in turns all the same
+HASTE = 0.1                             # how long all takes on a simulated card
 SHAPES = ("sequence", "alternating")
-# A quantum so many times as long as all that one of the programs does ends no turn of it.
-ENDLESS = 1.5
+SEEDS = (1, 2)                          # of the two copies, so that neither's memory is the other's
+CALIBRATION = 0.5                       # seconds of each kind of work
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +44,100 @@ class Program:
 
     def size(self, card: Card) -> int:
         """Bytes it has on this card."""
-        return card.bytes(self.bytes)
+        return int(self.bytes * capacity(card) / CAPACITY) // MIB * MIB
 
-    def fit_together(self, card: Card) -> bool:
-        """Whether two copies do."""
-        return 2 * self.size(card) <= card.capacity
+    def ways(self, card: Card) -> list[tuple[str, float | None]]:
+        """Modes of anti-thrash and quanta; None: without library and daemon, as the driver shares.
 
-    def seconds(self, card: Card, scale: float) -> float:
-        """What it takes alone."""
-        return max(GPU_SECONDS * scale / self.gpu, LEAST_BURSTS * PERIOD) * card.haste
+        Programs that fit together run so, and take no turns but where these are forced upon them.
+        """
+        if 2 * self.size(card) <= capacity(card):
+            return [("free", None), ("auto", QUANTA[0]), ("on", FORCED)]
+        return [("auto", quantum) for quantum in QUANTA]
 
-    def work(self, card: Card, rates: Rates, scale: float, shape: str) -> Work:
+    def work(self, card: Card, rates: Rates, shape: str) -> Work:
         """What it is to do, all of the CPU part first or a little of each in turns."""
-        whole = self.seconds(card, scale)
-        bursts = round(whole / (PERIOD * card.haste)) if shape == "alternating" else 1
+        haste = HASTE if card.simulated else 1.0
+        whole = max(card.seconds / 4 / self.gpu, 3 * PERIOD) * haste
+        bursts = round(whole / (PERIOD * haste)) if shape == "alternating" else 1
         return rates.work(whole * (1 - self.gpu), whole * self.gpu, bursts)
+
+    def measure(self, card: Card) -> Iterator[Result]:
+        """In all shapes and ways."""
+        plain = {**card.environment, **unshared()}
+        rates = _rates(card, self.size(card))
+        for shape in SHAPES:
+            work = self.work(card, rates, shape)
+            alone = [_alone(self.size(card), seed, work, plain) for seed in SEEDS]
+            for mode, quantum in self.ways(card):
+                if quantum is None:
+                    yield self._result(card, shape, mode, alone, *self._pair(card, work, plain))
+                    continue
+                tq = f"{round(1000 * quantum * (HASTE if card.simulated else 1))}ms"
+                with card.log.open("ab") as log, sharing(
+                    "--tq", tq, "--anti-thrash", mode, "--capacity", str(capacity(card)),
+                    "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
+                ) as daemon:
+                    found = self._pair(card, work, daemon.environment, daemon)
+                yield self._result(card, shape, f"{mode}, quantum {quantum:g} s", alone, *found)
+
+    def _pair(
+        self, card: Card, work: Work, environment: dict[str, str], daemon: Sharing | None = None
+    ) -> tuple[list[Done], dict[str, Any]]:
+        with ExitStack() as stack:
+            copies = [stack.enter_context(job(self.size(card), seed, environment))
+                      for seed in SEEDS]
+            for copy in copies * 2:
+                copy.fill()
+            known = 0 if daemon is None else len(daemon.trace())
+            for copy in copies:
+                copy.begin(work)
+            done = [copy.end() for copy in copies]
+            return done, {} if daemon is None else moved(daemon, known, card)
+
+    def _result(
+        self, card: Card, shape: str, way: str, alone: list[Done], done: list[Done],
+        trace: dict[str, Any],
+    ) -> Result:
+        serial, together = sum(one.seconds for one in alone), max(one.seconds for one in done)
+        stop_to_run = trace.get("stop_to_run_ms")
+        return Result(
+            self.name, f"{shape}, {way}",
+            (
+                Goal("together, over one after the other", together / serial, "times"),
+                Goal("one after the other", serial, "s"),
+                Goal("STOP to RUN", stop_to_run and stop_to_run["median"], "ms"),
+            ),
+            {"bytes": self.size(card), "seconds": together, "serial": serial, "trace": trace,
+             "alone": [asdict(one) for one in alone], "each": [asdict(one) for one in done]},
+            tuple(f"copy {seed} has another result than alone" for seed, one, other
+                  in zip(SEEDS, done, alone, strict=True) if one.digest != other.digest))
+
+
+def capacity(card: Card) -> int:
+    """What the programs share of the card; bytes."""
+    return min(CAPACITY, int(MOST * card.total))
+
+
+def moved(daemon: Sharing, known: int, card: Card) -> dict[str, Any]:
+    """bench.trace.summary of what happened since the trace had `known` lines."""
+    trace = daemon.trace()
+    # What each client had by then, lest host memory it has had for long counts as new.
+    had = {line["client"]: line for line in trace[:known] if "memory" in line}
+    before = [{**line, "event": "memory"} for line in had.values()]
+    return summary([*before, *trace[known:]], card.block if card.simulated else MEASURABLE)
+
+
+@cache
+def _rates(card: Card, size: int) -> Rates:
+    with job(size, SEEDS[0], {**card.environment, **unshared()}) as one:
+        return calibrate(one, CALIBRATION)
+
+
+def _alone(size: int, seed: int, work: Work, environment: dict[str, str]) -> Done:
+    with job(size, seed, environment) as one:
+        one.fill()
+        return one.work(work)
 
 
 PROGRAMS = {
@@ -61,69 +149,3 @@ PROGRAMS = {
         Program("small_90", 7.2e9, 0.9),
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How two programs share: the daemon's anti-thrash mode and its quantum."""
-
-    mode: str                           # auto or on; "none" without daemon and library
-    tq: float                           # seconds, or AUTO; of no meaning without a daemon
-
-    def setting(self, haste: float) -> str:
-        """The daemon's tq for it, where seconds are the thesis's times `haste`."""
-        return words(self.tq) if self.tq == AUTO else f"{max(1, round(self.tq * haste * 1000))}ms"
-
-
-WITHOUT = Way("none", AUTO)
-
-
-def words(tq: float) -> str:
-    """A quantum as people and the daemon know it."""
-    return "auto" if tq == AUTO else f"{tq:g}"
-
-
-def ways(program: Program, card: Card, quanta: Sequence[float], scale: float) -> list[Way]:
-    """All that are compared; what cannot differ from another is left out.
-
-    Programs that fit together run together and take no turns: without the library, with it (the
-    shortest quantum would show if there were turns), and with turns forced upon them.
-    """
-    if program.fit_together(card):
-        forced = sorted(quanta)[min(1, len(quanta) - 1)]
-        return [WITHOUT, Way("auto", min(quanta)), Way("on", forced)]
-    alike = {measured_for(program, card, quanta, scale, tq) for tq in quanta}
-    return [Way("auto", tq) for tq in sorted(alike)]
-
-
-def measured_for(
-    program: Program, card: Card, quanta: Sequence[float], scale: float, tq: float
-) -> float:
-    """The quantum whose figure under anti-thrash auto is that of `tq` too."""
-    if program.fit_together(card):
-        return min(quanta)
-    endless = ENDLESS * program.seconds(card, scale)
-    return max(quanta) if tq * card.haste > endless else tq
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Two copies on a Tesla P100 of 16 GB, in the thesis; seconds from the first to the last."""
-
-    program: str
-    serial: float
-    without: float                      # unified memory, shared freely
-    turns: dict[str, float]             # by TQ in seconds
-
-
-PUBLISHED = (
-    Published("big_50", 2766, 11757, {"5": 3496, "10": 2465, "30": 2170, "60": 2122, "1000": 2043}),
-    Published("big_90", 1438, 11434, {"5": 2788, "30": 1521, "1000": 1380}),
-    Published("small_50", 2636, 1772, {"30": 2017}),
-    Published("small_90", 1384, 1128, {"30": 1366}),
-)
-
-
-def published() -> list[dict[str, Any]]:
-    """For the report."""
-    return [asdict(one) for one in PUBLISHED]

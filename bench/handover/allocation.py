@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
-from bench.handover.program import finish
 from bench.harness import ROOT, sharing
+from bench.program import finish
 from nvshared.units import MIB
 
 PROGRAM = ROOT / "build" / "bench-handover" / "allocate"

@@ -12,8 +12,8 @@ import statistics
 
 from bench.handover.card import Card, unshared
 from bench.handover.goal import Goal, Result
-from bench.handover.program import finish
 from bench.harness import ROOT
+from bench.program import finish
 from nvshared.units import GIB, MIB
 
 PROGRAM = ROOT / "build" / "bench-handover" / "crossing"

@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that share the card: nvshare-workload, at the same time, and how each ended.
+"""The programs that share the card: nvshare-workload, at the same time, and how each ended."""
 
-They are in sessions of their own, so that a Ctrl-C in the terminal reaches the
-benchmark alone, which ends them before it ends itself; and each asks the kernel
-to be killed when the benchmark is, before it can.
-"""
-
-import ctypes
 import json
 import os
 import signal
@@ -15,18 +9,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
+from bench.program import INTERRUPTS, die_with_us
 from nvshared import library
 from nvshared.errors import NvshareError
 
 PATIENCE = 120.0                        # seconds for a program to end after its time
-PR_SET_PDEATHSIG = 1
-INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -120,30 +109,6 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
             one.process.wait()
             one.output.close()
             one.errors.close()
-
-
-def finish(
-    command: Sequence[str | Path], environment: Mapping[str, str], limit: float
-) -> subprocess.CompletedProcess[str]:
-    """Runs one of the benchmark's own programs to its end, with these variables besides.
-
-    Raises NvshareError if that takes more than `limit` seconds, or it was not built.
-    """
-    try:
-        return subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True,
-            check=False, timeout=limit, start_new_session=True, preexec_fn=die_with_us,
-        )
-    except subprocess.TimeoutExpired:
-        raise NvshareError(f"{command[0]} did not end within {limit:.0f} s") from None
-    except FileNotFoundError:
-        raise NvshareError(f"{command[0]} is missing", "make bench-handover builds it") from None
-
-
-def die_with_us() -> None:
-    """For a child, before it becomes another program."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
 
 
 def _start(task: Task, environment: Mapping[str, str]) -> Running:

@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.handover.card import Card, unshared
-from bench.handover.program import Task, finish
+from bench.handover.program import Task
 from bench.harness import sharing
 from bench.models.demand import Request
-from bench.models.program import Answer, Program, Weights, started, write
+from bench.models.program import Answer, Weights, answer, write
+from bench.program import Program, finish, started
 from bench.trace import Line
 from nvshared.errors import NvshareError
 
@@ -74,7 +75,7 @@ def shared(
         for program, due in timed:
             program.ask(0, due)
         found = [
-            program.answer()._replace(model=programs.index(program)) for program, _ in timed
+            answer(program)._replace(model=programs.index(program)) for program, _ in timed
         ]
         if late:
             time.sleep(IDLE)
@@ -84,7 +85,7 @@ def shared(
             if ended.returncode:
                 raise NvshareError(f"the program on the second card failed: {ended.stderr}")
         trace = daemon.trace()
-        same = [program.conclude() for program in programs]
+        same = [program.conclude()["same"] for program in programs]
         wrong = [f"model {number}: wrong words" for number, one in enumerate(same) if not one]
         wrong += [f"model {one.model}: a wrong sum" for one in [*answers, *found] if not one.right]
         return Shared(
@@ -112,7 +113,7 @@ def by_hand(
         found = []
         for due, number in _paced(requests, seconds):
             program.ask(number, due)
-            found.append(program.answer())
+            found.append(answer(program))
         return found
 
 
@@ -134,8 +135,7 @@ def anew(
                 stack = rest.enter_context(ExitStack())
                 running[number] = stack.enter_context(started(one.command(), _plain(card))), stack
             running.move_to_end(number)
-            answer = _asked(running[number][0])
-            found.append(answer._replace(model=number, due=due, began=began))
+            found.append(_asked(running[number][0])._replace(model=number, due=due, began=began))
     Path(one.file).unlink()
     return found
 
@@ -157,7 +157,7 @@ def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, i
 def _asked(program: Program) -> Answer:
     """At once."""
     program.ask(0, _now())
-    return program.answer()
+    return answer(program)
 
 
 def _plain(card: Card) -> Mapping[str, str]:

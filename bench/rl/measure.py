@@ -22,7 +22,7 @@ from bench.handover.goal import Goal, Result
 from bench.handover.measure import main
 from bench.handover.passage import handovers
 from bench.harness import ROOT, sharing
-from bench.models.program import Program, started
+from bench.program import Program, started
 from nvshared.units import GIB
 
 ENGINE = ROOT / "build" / "bench-rl" / "engine"
@@ -80,7 +80,7 @@ def shared(card: Card, releases: bool) -> Iterator[Result]:
         engines = [stack.enter_context(started(one, daemon.environment)) for one in commands]
         found = phases(engines, lasting(card)[0], 0, releases, lasting(card)[1])
         trace = daemon.trace()
-        right = [engine.conclude("right") for engine in engines]
+        right = [engine.conclude()["right"] for engine in engines]
     warm = handovers(trace)[WARM:]
     crossed = {
         "out_bytes": median([one.out_bytes for one in warm] or [0]),
@@ -124,7 +124,7 @@ def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) 
         engines.append(stack.enter_context(started(commands[1], environment)))
         phases(engines[1:] * 2, 0.0, moved, False, 1)
         found = phases(engines, lasting(card)[0], moved, False, lasting(card)[1])
-        right = [engine.conclude("right") for engine in engines]
+        right = [engine.conclude()["right"] for engine in engines]
     crossed = {"out_bytes": moved, "in_bytes": moved}
     goals = [Goal("moved each way", moved / GIB, "GiB")]
     return result(name, card, found, right, crossed, goals, None)

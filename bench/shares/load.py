@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of load.c side by side, each of a user of its own, so that rules can tell them apart."""
 
-import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
+from bench import program
 from bench.handover.card import Card, unshared
 from bench.harness import ROOT, Sharing, sharing
 from bench.trace import Line
@@ -110,8 +108,8 @@ def serving(
 @cache
 def _rate(card: Card) -> float:
     """Rounds of the kernels in a microsecond."""
-    with _started(card, Shape("", 1, 1), 0, {**card.environment, **unshared()}, 0.0) as process:
-        return float(_said(process)["rate"])
+    with _started(card, Shape("", 1, 1), 0, {**card.environment, **unshared()}, 0.0) as measuring:
+        return float(measuring.ready["rate"])
 
 
 def work(
@@ -121,26 +119,21 @@ def work(
     """What each does in so many seconds. `apart`: each is of a user of its own."""
     rate = _rate(card)
     with ExitStack() as stack:
-        started = [
+        running = [
             stack.enter_context(
                 _started(card, one.shape, number if apart else None, environment, rate))
             for number, one in enumerate(programs)
         ]
-        for process in started:
-            _said(process)
-        order = f"{time.monotonic() + SOON} {seconds}\n".encode()
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write(order)
-            process.stdin.flush()
-        answers = [_said(process) for process in started]
+        begin = time.monotonic() + SOON
+        for one in running:
+            one.ask(begin, seconds)
+        answers = [one.said() for one in running]
     return [Work(tuple(one["done"]), tuple(one["milliseconds"]), one["right"]) for one in answers]
 
 
-@contextmanager
 def _started(
     card: Card, shape: Shape, number: int | None, environment: Mapping[str, str], rate: float
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> AbstractContextManager[program.Program]:
     if not card.simulated and number is not None and os.geteuid() != 0:
         raise NvshareError("programs of several users are needed", "run this as root")
     words = SIMULATED_WORDS if card.simulated else WORDS
@@ -148,22 +141,7 @@ def _started(
     if shape.part:
         chunk = CHUNK * card.block // WORD
         memory = card.share(shape.part) // WORD
-    with subprocess.Popen(
-        [PROGRAM, *map(str, (shape.kernels, shape.each, shape.passes, shape.period,
-                             int(shape.graph), words, rate, memory, chunk, shape.host))],
-        cwd=ROOT, env={**os.environ, **environment}, user=user_of(card, number),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _said(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise NvshareError(f"a program ended with status {process.wait()}")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+    numbers = (shape.kernels, shape.each, shape.passes, shape.period, int(shape.graph), words,
+               rate, memory, chunk, shape.host)
+    return program.started(
+        [str(PROGRAM), *map(str, numbers)], environment, user_of(card, number))

@@ -52,13 +52,13 @@ def test_bench_handover_on_a_simulated_card_reports_right_results(tmp_path: Path
 
 @pytest.mark.long
 def test_bench_colocation_on_a_simulated_card_reports_right_results(tmp_path: Path) -> None:
-    found = report(tmp_path, "colocation", "--variant", "big_50", "--shape", "alternating",
-                   "--tq", "5", "--scale", "0.001")
-    assert found["complete"]
-    assert found["right"]
-    trial, = found["thesis"]["trials"]
-    assert trial["trace"]["handovers"] > 0
-    assert [one["digest"] for one in trial["each"]] != ["0" * 16, "0" * 16]
+    found = report(tmp_path, "colocation", "--variant", "big_50", "--variant", "notebooks",
+                   "--seconds", "2")
+    *trials, notebooks = found["results"]
+    assert [one["right"] for one in found["results"]] == [True] * 9
+    assert all(one["figures"]["trace"]["handovers"] > 0 for one in trials)
+    assert {one["digest"] for one in trials[0]["figures"]["each"]} & {"0" * 16} == set()
+    assert len(notebooks["figures"]["cells"]) == 30
 
 
 @pytest.mark.long
