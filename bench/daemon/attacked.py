@@ -7,8 +7,6 @@ must have them all. Prints a table and the same as JSON, which is kept in bench/
 with status 1 where an attack was not there, or a goal is missed. Needs root, for the users.
 """
 
-import argparse
-import json
 import os
 import re
 import subprocess
@@ -20,15 +18,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench.daemon.crowd import Client
-from bench.daemon.service import ROOT, Service, service
-from bench.harness import machine
+from bench.daemon.service import Service, service
+from bench.harness import ROOT
+from bench.output import parser, publish
 from nvshared.errors import NvshareError
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 
-RESULTS = ROOT / "bench" / "results"
 ATTACKER, SOMEBODY = 65_534, 65_533     # user ids
 PAUSE = 0.05                            # seconds between two HELLOs
 UP_WITHIN = 60.0                        # seconds until an attack is there
@@ -136,33 +135,26 @@ def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> At
 
 def main() -> int:
     """Measures, prints and keeps the results."""
-    parser = argparse.ArgumentParser(prog="python -m bench.daemon.attacked", allow_abbrev=False)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each attack")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to keep the JSON")
-    given = parser.parse_args()
+    made = parser("bench.daemon.attacked", __doc__)
+    made.add_argument("--seconds", type=float, default=15.0, help="of each attack")
+    given = made.parse_args()
     if os.geteuid() != 0:
         print("an attacker must be another user: run it as root", file=sys.stderr)
         return 1
-    where = machine()
-    found = []
-    try:
+    found: list[Attacked] = []
+
+    def attacks() -> tuple[dict[str, Any], str]:
         with tempfile.TemporaryDirectory() as folder:
             for name, (width, holds) in ATTACKS.items():
                 found.append(measure(name, width, holds, given.seconds, Path(folder) / name))
-    except NvshareError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    text = json.dumps({"machine": where, "attacks": [asdict(one) for one in found]}, indent=1)
-    print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
-    print("attack             connections  HELLOs  median     most  loop stood   ran, ms")
-    for one in found:
-        print(f"{one.attack:18} {one.connections:11} {one.hellos:7} {one.median:7.1f} "
-              f"{one.most:8.1f} {one.loop_stood:11.1f} {one.loop_ran:9.1f}")
-    print(f"\n{text}")
-    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
-    RESULTS.mkdir(exist_ok=True)
-    (given.output or RESULTS / f"attacked-{stamp}.json").write_text(text + "\n")
-    return 0 if all(one.is_good for one in found) else 1
+        lines = ["attack             connections  HELLOs  median     most  loop stood   ran, ms"]
+        lines += [
+            f"{one.attack:18} {one.connections:11} {one.hellos:7} {one.median:7.1f} "
+            f"{one.most:8.1f} {one.loop_stood:11.1f} {one.loop_ran:9.1f}" for one in found]
+        return {"attacks": [asdict(one) for one in found]}, "\n".join(lines)
+
+    return publish("attacked", attacks, given.output) or int(
+        not all(one.is_good for one in found))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from statistics import median
 
-from bench.daemon.service import ROOT
+from bench.harness import ROOT
 
 RUNS = 21                               # odd, so that a median is one of them
 PAUSE = 0.3                             # seconds; who asks for everything again at once has to wait

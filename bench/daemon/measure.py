@@ -5,8 +5,6 @@ Prints tables and, below them, the same as JSON, which is also kept in
 bench/results/. bench/README.md says what is measured and how.
 """
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -14,17 +12,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 from bench.daemon import command, handover
 from bench.daemon.crowd import Crowd
 from bench.daemon.process import megabytes, wakeups
-from bench.daemon.service import ROOT, Service, service
-from bench.harness import machine
-from nvshared.errors import NvshareError
+from bench.daemon.service import Service, service
+from bench.harness import ROOT
+from bench.output import parser, publish
 from nvshared.units import MIB
 
-RESULTS = ROOT / "bench" / "results"
 CARD = 8 * MIB                          # small, so that a thousand clients fit into host memory
 LARGE = CARD * 11 // 16                 # no two fit together
 CROWDS = (2, 100, 500, 1000)
@@ -145,45 +142,20 @@ def tables(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.daemon.measure", description=__doc__, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where to keep the JSON; in bench/results/"
-    )
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Measures, prints and keeps the results."""
-    given = options()
+def measure() -> tuple[dict[str, Any], str]:
+    """All of it, as the document and as tables."""
     # Before what else runs on the machine, where we may: its scheduler is not what is measured.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    try:
-        latencies, alone, durations = handovers(), idle(), commands()
-    except NvshareError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    where = machine()
-    report = {
-        "machine": where,
+    latencies, alone, durations = handovers(), idle(), commands()
+    return {
         "handovers": [asdict(one) for one in latencies],
         "idle": asdict(alone),
         "commands": [asdict(one) for one in durations],
         "predecessor": [asdict(one) for one in PREDECESSOR],
-    }
-    text = json.dumps(report, indent=1)
-    print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
-    print(tables(latencies, alone, durations))
-    print(f"\n{text}")
-    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
-    RESULTS.mkdir(exist_ok=True)
-    (given.output or RESULTS / f"daemon-{stamp}.json").write_text(text + "\n")
-    return 0
+    }, tables(latencies, alone, durations)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    given = parser("bench.daemon.measure", __doc__).parse_args()
+    sys.exit(publish("daemon", measure, given.output))

@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.harness import ROOT
 from nvshared import library
 from nvshared.errors import NvshareError
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0                         # seconds for a start
 WATCHDOG = 30_000_000                   # microseconds, as in nvshared.service
 BUS = """\

@@ -14,16 +14,15 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 from bench.gate.opener import opener
-from bench.harness import machine
-from bench.rounds import options
+from bench.harness import ROOT
+from bench.output import publish, rounds
 from nvshared import library
 from nvshared.errors import NvshareError
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench-gate"
-RESULTS = ROOT / "bench" / "results"
 FEWEST = 2                              # rounds of which there are tenths
 ROUNDS = 61                             # of each way; odd, so that a median is one of them
 
@@ -41,7 +40,7 @@ class Figure:
     added: float                        # median less that of "direct"
 
 
-def batches(rounds: int) -> dict[tuple[int, int, str], list[float]]:
+def batches(number: int) -> dict[tuple[int, int, str], list[float]]:
     """Runs the program; the nanoseconds of its batches by threads, pace and way."""
     if not (BUILD / "launch").exists():
         raise NvshareError(f"there is no {BUILD / 'launch'}", "compile it with: make -C bench/gate")
@@ -56,7 +55,7 @@ def batches(rounds: int) -> dict[tuple[int, int, str], list[float]]:
         }
         with opener(path):
             done = subprocess.run(
-                [BUILD / "launch", str(rounds)],
+                [BUILD / "launch", str(number)],
                 env=environment, capture_output=True, text=True, check=True,
             )
     if done.stderr:                     # the library has something to say: it is not attached
@@ -95,22 +94,13 @@ def table(results: list[Figure]) -> str:
 
 def main() -> int:
     """Measures, prints and keeps the results."""
-    given = options("bench.gate.measure", __doc__, ROUNDS, FEWEST)
-    try:
-        results = figures(batches(given.rounds))
-    except NvshareError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    where = machine()
-    report = {"machine": where, "rounds": given.rounds, "figures": [asdict(one) for one in results]}
-    text = json.dumps(report, indent=1)
-    print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
-    print(table(results))
-    print(f"\n{text}")
-    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
-    RESULTS.mkdir(exist_ok=True)
-    (given.output or RESULTS / f"gate-{stamp}.json").write_text(text + "\n")
-    return 0
+    given = rounds("bench.gate.measure", __doc__, ROUNDS, FEWEST)
+
+    def measure() -> tuple[dict[str, Any], str]:
+        found = figures(batches(given.rounds))
+        return {"rounds": given.rounds, "figures": [asdict(one) for one in found]}, table(found)
+
+    return publish("gate", measure, given.output)
 
 
 if __name__ == "__main__":

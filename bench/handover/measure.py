@@ -8,7 +8,6 @@ any program ended with data that is not what it should be.
 
 import argparse
 import json
-import re
 import signal
 import sys
 import tempfile
@@ -29,12 +28,12 @@ from bench.handover.swapping import three_ahead, two_large
 from bench.handover.table import show
 from bench.handover.undisturbed import LOADS, undisturbed
 from bench.handover.unused import little_used
-from bench.harness import ROOT, machine
+from bench.harness import machine
+from bench.output import checked, kept
 from nvshared import quantity
 from nvshared.cli.history import svg
 from nvshared.errors import NvshareError
 
-RESULTS = ROOT / "bench" / "results"
 INTERRUPTED = 128
 
 Variants = Mapping[str, Callable[[Card], Iterator[Result]]]
@@ -65,11 +64,11 @@ def arguments(name: str, description: str, variants: Variants) -> argparse.Argum
         help="on a simulated card, to try the benchmark itself; its figures mean nothing",
     )
     parser.add_argument(
-        "--seconds", type=_seconds, metavar="N",
+        "--seconds", type=checked(quantity.positive, 2), metavar="N",
         help="that programs compute for in each run (default: 25, on a simulated card 6)",
     )
     parser.add_argument(
-        "--swap-budget", type=_bytes, metavar="SIZE",
+        "--swap-budget", type=checked(quantity.size), metavar="SIZE",
         help="host memory for the daemon (default: 86%% of the host's, at most 108GiB)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
@@ -138,9 +137,7 @@ def _report(
     else:
         show(results, where, complete, Console(highlight=False))
     if output is None and not card.simulated:
-        stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
-        RESULTS.mkdir(exist_ok=True)
-        output = RESULTS / f"{name}-{stamp}.json"
+        output = kept(name, where)
     if output is not None:
         output.write_text(text + "\n")
         print(f"kept in {output}", file=sys.stderr)
@@ -148,19 +145,6 @@ def _report(
         if output is not None and result.drawing:
             place = f"{output.stem}-{result.variant}-{result.setting}.svg".replace(" ", "-")
             output.with_name(place).write_text(svg(result.drawing, result.marks))
-
-
-def _bytes(text: str) -> int:
-    try:
-        return quantity.size(text)
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; {wrong}") from None
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give whole seconds, at least 2")
-    return float(text)
 
 
 def _interrupted(number: int, _: object) -> NoReturn:

@@ -9,20 +9,17 @@ table and, below it, the same as JSON, which is also kept in bench/results/.
 """
 
 import ctypes.util
-import json
 import os
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
+from typing import Any
 
-from bench.harness import machine
-from bench.rounds import options
+from bench.output import publish, rounds
 from nvshared import library
 from nvshared.errors import NvshareError
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 PROGRAM = "/bin/true"
 ROUNDS = 2001                           # odd, so that a median is one of them
 
@@ -58,10 +55,10 @@ def start(preload: str) -> Start:
     return Start((used.ru_utime + used.ru_stime) * 1e6, elapsed / 1000)
 
 
-def measure(ways: dict[str, str], rounds: int) -> list[Figure]:
+def measure(ways: dict[str, str], number: int) -> list[Figure]:
     """Starts it in all ways in turns; the figures, "nothing" first."""
     starts: dict[str, list[Start]] = {way: [] for way in ways}
-    for _ in range(rounds):
+    for _ in range(number):
         for way, preload in ways.items():
             starts[way].append(start(preload))
     medians = {
@@ -91,27 +88,17 @@ def table(figures: list[Figure]) -> str:
 
 def main() -> int:
     """Measures, prints and keeps the results."""
-    given = options("bench.preload.measure", __doc__, ROUNDS)
-    try:
-        ways = {
+    given = rounds("bench.preload.measure", __doc__, ROUNDS)
+
+    def measured() -> tuple[dict[str, Any], str]:
+        figures = measure({
             "nothing": "", "libnvshare.so": str(library.hook()),
             "libm.so.6": ctypes.util.find_library("m") or "libm.so.6",
-        }
-        figures = measure(ways, given.rounds)
-    except NvshareError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    where = machine()
-    text = json.dumps({
-        "machine": where, "rounds": given.rounds, "figures": [asdict(one) for one in figures],
-    }, indent=1)
-    print(f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}\n")
-    print(table(figures))
-    print(f"\n{text}")
-    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
-    RESULTS.mkdir(exist_ok=True)
-    (given.output or RESULTS / f"preload-{stamp}.json").write_text(text + "\n")
-    return 0
+        }, given.rounds)
+        document = {"rounds": given.rounds, "figures": [asdict(one) for one in figures]}
+        return document, table(figures)
+
+    return publish("preload", measured, given.output)
 
 
 if __name__ == "__main__":
