@@ -233,19 +233,19 @@ def _manager(
     timer = _timer(asyncio.get_running_loop())
     safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
-    told: list[str] = []                # changed settings that were logged as needing a restart
+    logged: list[str] = []              # changed settings that were logged as needing a restart
 
     def derived() -> Defaults:
         latest = first.pop() if first else read()
         log.set_debug(latest.debug)
         defaults = derive(latest, cards, safe.bytes)
         later = waiting(config, latest)
-        if later and later != told:
+        if later and later != logged:
             logger.warning(
                 "%s: changed, but from the next start on: systemctl restart nvshared",
                 ", ".join(later),
             )
-        told[:] = later
+        logged[:] = later
         return defaults
 
     store = None if config.state_dir is None else StateFile(config.state_dir)

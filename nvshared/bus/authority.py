@@ -11,7 +11,7 @@ So a daemon on a session bus, in a test or in a demonstration, obeys the user wh
 
 A polkit check may wait for a password as long as the caller likes, and the bus limits the replies
 that the daemon may wait for (128 on Debian's). So the pending checks of each connection and of each
-user are limited, the last CHECKS_KEPT are reserved for users without a pending check, and a check
+user are limited, CHECKS_RESERVED of them are only for users without a pending check, and a check
 is cancelled when its caller has left the bus.
 """
 
@@ -43,11 +43,11 @@ USERS_REMEMBERED = 256                  # uids kept by bus name; a bus never reu
 _ALLOW_USER_INTERACTION = 1
 PATIENCE = 25.0                         # seconds for polkit's reply if no password is asked for
 OWNER_PATIENCE = SECOND                 # for looking up the owner of a subordinate user id
-LOOK = 2.0                              # seconds between checks that a caller is on the bus
+PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
 CHECKS = 64                             # pending at polkit at most, of all callers
 CHECKS_EACH_CONNECTION = 4
 CHECKS_EACH_USER = 8
-CHECKS_KEPT = 16                        # of CHECKS, reserved for users without a pending one
+CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending one
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 
@@ -68,7 +68,7 @@ class Checks:
         Raises BusError if polkit does not reply, or if too many checks are pending.
         """
         user = await self._owner(uid)
-        most = CHECKS - CHECKS_KEPT if self._of_user[user] else CHECKS
+        most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
         if (
             self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
             or self._of_user[user] >= CHECKS_EACH_USER or self._of_user.total() >= most
@@ -89,7 +89,7 @@ class Checks:
         answer.add_done_callback(lambda _: self._answered(caller.name, user))
         try:
             async with asyncio.timeout(None if caller.interactive else PATIENCE):
-                while not (await asyncio.wait([answer], timeout=LOOK))[0]:
+                while not (await asyncio.wait([answer], timeout=PRESENCE_INTERVAL))[0]:
                     if not await caller.present():
                         raise BusError(ErrorType.NO_REPLY.value, "the caller has left the bus")
         except TimeoutError as error:

@@ -39,7 +39,7 @@ from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
-DRAINER_LOOK = 5.0                      # seconds between checks that Drain's caller is present
+DRAINER_INTERVAL = 5.0                  # seconds between checks that Drain's caller is present
 DRAINER_LINGER = 10.0                   # seconds that draining goes on afterwards
 
 
@@ -81,19 +81,19 @@ async def set_term(manager: Manager, client: Client, term: str, value: int) -> N
 
     The program's owner may, within the administrator's terms; other callers need polkit.
     """
-    who = caller.get()
-    owned = client.peer.is_of(await who.uid())
-    as_owner = owned and not await who.administers() and client.terms.allows(term, value)
+    sender = caller.get()
+    owned = client.peer.is_of(await sender.uid())
+    as_owner = owned and not await sender.administers() and client.terms.allows(term, value)
     if not as_owner:
-        await who.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
+        await sender.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
     manager.set_terms(client.id, term, value, by_owner=as_owner)
 
 
 async def permit(client: Client) -> None:
     """Raises NotPermitted unless the caller owns the client's program, or polkit agrees."""
-    who = caller.get()
-    if not client.peer.is_of(await who.uid()):
-        await who.authorise(ACTION_MANAGE_CLIENTS, "")
+    sender = caller.get()
+    if not client.peer.is_of(await sender.uid()):
+        await sender.authorise(ACTION_MANAGE_CLIENTS, "")
 
 
 # syslog's level names; Python's logging has fewer levels.
@@ -458,11 +458,11 @@ class ManagerInterface(TurnSettings):
     @method("Drain", action=names.ACTION_MANAGE_CLIENTS)
     def drain(self) -> None:
         """Drains until DRAINER_LINGER after the caller has left the bus."""
-        who = caller.get()
-        if who.name not in self._drainers:
+        sender = caller.get()
+        if sender.name not in self._drainers:
             self.manager.drain(True)
-            task = asyncio.get_running_loop().create_task(self._drain(who))
-            self._drainers[who.name] = task
+            task = asyncio.get_running_loop().create_task(self._drain(sender))
+            self._drainers[sender.name] = task
 
     @method("ResetSettings", action=names.ACTION_RELOAD)
     async def reset_settings(self) -> None:
@@ -471,13 +471,13 @@ class ManagerInterface(TurnSettings):
     async def _set_term(self, client: int, term: str, value: int) -> None:
         await set_term(self.manager, self.manager.client(client), term, value)
 
-    async def _drain(self, who: Caller) -> None:
+    async def _drain(self, sender: Caller) -> None:
         there = True
         while there:
-            await asyncio.sleep(DRAINER_LOOK)
-            there = await who.present()
+            await asyncio.sleep(DRAINER_INTERVAL)
+            there = await sender.present()
         await asyncio.sleep(DRAINER_LINGER)
-        del self._drainers[who.name]
+        del self._drainers[sender.name]
         self.manager.drain(bool(self._drainers))
 
     def _named(self, gpu: str) -> str:

@@ -85,11 +85,11 @@ def owner(controllers: str, path: str) -> int | None:
 
     OTHERS: users other than the owner may create groups in it, too. None: not visible.
     """
-    place = _place(controllers, path)
-    if place is None:
+    located = _directory(controllers, path)
+    if located is None:
         return None
     try:
-        found = place[1].stat()
+        found = located[1].stat()
     except (OSError, ValueError):
         return None
     return OTHERS if found.st_mode & (S_IWGRP | S_IWOTH) else found.st_uid
@@ -100,8 +100,8 @@ def slurm_job(controllers: str, path: str) -> str:
 
     Each step has a group with slurmstepd only, which runs as root and has the number in its title.
     """
-    place = _place(controllers, path)
-    steps = sorted(place[1].glob("step_*/slurm*")) if place is not None else []
+    located = _directory(controllers, path)
+    steps = sorted(located[1].glob("step_*/slurm*")) if located is not None else []
     for step in steps[:STEPS_MOST]:
         try:
             pids = (step / "cgroup.procs").read_bytes().split()[:STEPS_MOST]
@@ -127,10 +127,10 @@ def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
     """
     groups: list[Group] = []
     for controllers, path in memberships(text):
-        place = _place(controllers, path, root)
-        if place is None:
+        located = _directory(controllers, path, root)
+        if located is None:
             continue
-        start, folder = place
+        start, folder = located
         names = folder.parts[len(start.parts):]
         groups += (
             Group(start.joinpath(*names[:number]), controllers)
@@ -161,7 +161,7 @@ def hides(text: str) -> bool:
     return False
 
 
-def _place(controllers: str, path: str, root: Path | None = None) -> tuple[Path, Path] | None:
+def _directory(controllers: str, path: str, root: Path | None = None) -> tuple[Path, Path] | None:
     """The visible top of a hierarchy, and the directory of a group in it.
 
     None: the group is not visible.

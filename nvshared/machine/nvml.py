@@ -143,7 +143,7 @@ class NVML:
             try:
                 cards.append(self._facts(index))
             except Exception as error:
-                logger.warning("GPU %d is left out: %s", index, self._words(error))
+                logger.warning("GPU %d is left out: %s", index, self._describe(error))
         if not cards:
             raise NoGPU(
                 "the NVIDIA driver knows no GPU that can be shared",
@@ -158,7 +158,7 @@ class NVML:
 
         def reaches(other: Facts) -> bool:
             try:
-                status = self._ask(lambda: nvml.nvmlDeviceGetP2PStatus(
+                status = self._query(lambda: nvml.nvmlDeviceGetP2PStatus(
                     handle, self._handles[other.uuid], capability))
             except GPULost:
                 return False            # the first sample reports the loss
@@ -170,12 +170,12 @@ class NVML:
 
     def driver(self) -> str:
         """Returns the driver's version, such as "580.159"; "unknown" if the query fails."""
-        return _text(self._ask(self._nvml.nvmlSystemGetDriverVersion) or "unknown")
+        return _text(self._query(self._nvml.nvmlSystemGetDriverVersion) or "unknown")
 
     def mode(self, uuid: str) -> Mode:
         """Returns the administrator's settings of a card. Raises NvshareError if not found."""
         nvml, handle = self._nvml, self._handle(uuid)
-        compute = self._ask(lambda: nvml.nvmlDeviceGetComputeMode(handle))
+        compute = self._query(lambda: nvml.nvmlDeviceGetComputeMode(handle))
         return Mode(
             exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle)
         )
@@ -188,15 +188,15 @@ class NVML:
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         except Exception as error:
             del self._handles[uuid]     # the next sample looks the card up again
-            self._demand_card(error)
-            trouble = f"NVML does not say how much memory is in use: {self._words(error)}"
-        utilisation = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+            self._raise_if_lost(error)
+            trouble = f"NVML does not say how much memory is in use: {self._describe(error)}"
+        utilisation = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        milliwatts = self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        processes = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return Sample(
             memory_used=used,
             utilisation=None if utilisation is None else utilisation / 100,
-            temperature=self._ask(
+            temperature=self._query(
                 lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
             power=None if milliwatts is None else milliwatts / 1000,
@@ -212,11 +212,11 @@ class NVML:
             return self._handles.get(uuid) or self._handles.setdefault(
                 uuid, self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         except Exception as error:
-            self._demand_card(error)
-            raise NvshareError(f"NVML does not find {uuid}: {self._words(error)}") from error
+            self._raise_if_lost(error)
+            raise NvshareError(f"NVML does not find {uuid}: {self._describe(error)}") from error
 
-    def watch_faults(self, uuids: Iterable[str], tell: Callable[[str, str], None]) -> None:
-        """Calls `tell` with a card's UUID and a text for each error not caused by a program.
+    def watch_faults(self, uuids: Iterable[str], report: Callable[[str, str], None]) -> None:
+        """Calls `report` with a card's UUID and a text for each error not caused by a program.
 
         Blocks while at least one card reports errors. Cards that NVML loses are left out.
         """
@@ -228,12 +228,12 @@ class NVML:
                 cards = self._register(events, uuids)
                 if not cards:
                     return
-                self._hear(events, cards, tell)
+                self._wait_for_faults(events, cards, report)
                 nvml.nvmlEventSetFree(events)
                 time.sleep(FAULT_PAUSE)
         except Exception as error:
             # For example, the driver is unloaded: then the samples of the cards fail, too.
-            logger.warning("errors of the GPUs are not heard: %s", self._words(error))
+            logger.warning("errors of the GPUs are not reported: %s", self._describe(error))
 
     def _register(self, events: Any, uuids: Iterable[str]) -> dict[int | None, str]:
         """Registers cards with a set of events. Returns their UUIDs by address of NVML's handle."""
@@ -244,13 +244,13 @@ class NVML:
                 handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
                 nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
             except nvml.NVMLError as error:
-                logger.debug("%s does not tell of errors: %s", uuid, error)
+                logger.debug("%s reports no errors: %s", uuid, error)
             else:
                 cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
         return cards
 
-    def _hear(
-        self, events: Any, cards: Mapping[int | None, str], tell: Callable[[str, str], None],
+    def _wait_for_faults(
+        self, events: Any, cards: Mapping[int | None, str], report: Callable[[str, str], None],
     ) -> None:
         """Reports errors until NVML's wait fails, as it does after a card is lost."""
         nvml = self._nvml
@@ -264,7 +264,7 @@ class NVML:
                 return
             found = cards.get(ctypes.cast(event.device, ctypes.c_void_p).value)
             if found is not None and event.eventData not in OF_PROGRAMS:
-                tell(found, f"Xid {event.eventData}")
+                report(found, f"Xid {event.eventData}")
 
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml
@@ -278,7 +278,7 @@ class NVML:
         except UnicodeDecodeError as error:     # pynvml decodes it strictly
             name = printable(error.object.decode(errors="replace"))
         except Exception as error:
-            logger.warning("GPU %d does not tell its name: %s", index, self._words(error))
+            logger.warning("GPU %d does not tell its name: %s", index, self._describe(error))
             name = f"GPU {index}"
         return Facts(
             index=index,
@@ -304,25 +304,25 @@ class NVML:
         return total
 
     def _mig(self, handle: Any) -> bool:
-        mode = self._ask(lambda: self._nvml.nvmlDeviceGetMigMode(handle)[0])
+        mode = self._query(lambda: self._nvml.nvmlDeviceGetMigMode(handle)[0])
         return bool(mode == self._nvml.NVML_DEVICE_MIG_ENABLE)
 
-    def _ask(self, question: Callable[[], Value]) -> Value | None:
+    def _query(self, query: Callable[[], Value]) -> Value | None:
         """Makes a query. Returns None if it fails. Raises GPULost if the card is lost."""
         try:
-            return question()
+            return query()
         except Exception as error:
-            self._demand_card(error)
-            logger.debug("NVML has no answer: %s", self._words(error))
+            self._raise_if_lost(error)
+            logger.debug("a query failed: %s", self._describe(error))
             return None
 
-    def _demand_card(self, error: Exception) -> None:
+    def _raise_if_lost(self, error: Exception) -> None:
         """Raises GPULost if the error means that the card is lost."""
         lost = (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_NOT_FOUND)
         if getattr(error, "value", None) in lost:
-            raise GPULost(self._words(error)) from error
+            raise GPULost(self._describe(error)) from error
 
-    def _words(self, error: Exception) -> str:
+    def _describe(self, error: Exception) -> str:
         """Returns the text of an error, with the type if it is not of NVML or nvshared."""
         plain = isinstance(error, (self._nvml.NVMLError, NvshareError))
         return str(error) if plain else f"{type(error).__name__}: {error}"

@@ -108,13 +108,13 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     started = host.started(pid)
     owner = subordinate.owner(uid)
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
-    found, puzzling = locate(
+    found, strange = locate(
         cgroup, owner, own_cgroup(), _owner_of, control_groups.slurm_job,
         lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
-    contained = not cgroup or bool(puzzling) or _contained(pid)
+    contained = not cgroup or bool(strange) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
     groups = tenant.groups(found[0].name) if grouped else None
-    return Peer(pid, uid, owner, called, found, contained, started, puzzling, groups)
+    return Peer(pid, uid, owner, called, found, contained, started, strange, groups)
 
 
 def _is_of_the_systems_container(tenant: Tenant) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from nvshared.errors import NotPermitted, NvshareError
 from nvshared.preload.tree import Tree
 
-PLACE = Path("/etc/ld.so.preload")
+LIST = Path("/etc/ld.so.preload")
 OURS = "libnvshare.so"
 MODE = 0o644                            # all users' programs read the list
 LABEL = "security.selinux"
@@ -75,24 +75,24 @@ def without_library(data: bytes) -> bytes:
 
 def read(tree: Tree) -> bytes:
     """The bytes of the list; empty if the file does not exist. Raises NvshareError."""
-    place = _place(tree)
+    path = _list_path(tree)
     try:
-        return place.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise _sentence(place, error, "read") from error
+        raise _error(path, error, "read") from error
 
 
 def writable(tree: Tree) -> None:
     """Raises NotPermitted if the list cannot be written, NvshareError if it has no folder."""
-    folder = _place(tree).parent
+    folder = _list_path(tree).parent
     if not folder.is_dir():
         missing = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        raise _sentence(_place(tree), missing, "written")
+        raise _error(_list_path(tree), missing, "written")
     if not os.access(folder, os.W_OK | os.X_OK):
         refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        raise _sentence(_place(tree), refused, "written")
+        raise _error(_list_path(tree), refused, "written")
 
 
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
@@ -100,51 +100,51 @@ def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
 
     Removes the file if the result is blank. Raises NotPermitted, NvshareError.
     """
-    place = _place(tree)
+    path = _list_path(tree)
     try:
-        with _locked(place.parent) as folder:
+        with _locked(path.parent) as folder:
             before = read(tree)
             after = edit(before)
             if after == before:
                 return before
             if after.strip():
-                _replace(tree, place, after)
+                _replace(tree, path, after)
             else:
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             os.fsync(folder)
     except OSError as error:
-        raise _sentence(place, error, "written") from error
+        raise _error(path, error, "written") from error
     return before
 
 
-def _place(tree: Tree) -> Path:
-    return tree.outside(tree.resolve(PLACE))
+def _list_path(tree: Tree) -> Path:
+    return tree.outside(tree.resolve(LIST))
 
 
-def _replace(tree: Tree, place: Path, data: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+def _replace(tree: Tree, path: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     new = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            if place.exists():
-                status = place.stat()
+            if path.exists():
+                status = path.stat()
                 os.fchown(file.fileno(), status.st_uid, status.st_gid)
                 os.fchmod(file.fileno(), status.st_mode & 0o7777)
             else:
                 os.fchmod(file.fileno(), MODE)
-            _label(tree, place, file.fileno())
+            _label(tree, path, file.fileno())
             os.fsync(file.fileno())
-        new.replace(place)
+        new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
 
 
-def _label(tree: Tree, place: Path, descriptor: int) -> None:
+def _label(tree: Tree, path: Path, descriptor: int) -> None:
     """Copies the SELinux label of the old list, or of /etc/ld.so.cache, so programs can read it."""
-    example = place if place.exists() else tree.outside(LABELLED_ALIKE)
+    example = path if path.exists() else tree.outside(LABELLED_ALIKE)
     try:
         os.setxattr(descriptor, LABEL, os.getxattr(example, LABEL))
     except OSError as error:
@@ -164,14 +164,14 @@ def _locked(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _sentence(place: Path, error: OSError, what: str) -> NvshareError:
+def _error(path: Path, error: OSError, what: str) -> NvshareError:
     if isinstance(error, PermissionError):
         hint = "run it with sudo" if os.geteuid() else ""
-        return NotPermitted(f"{place} cannot be {what}: {error.strerror}", hint)
+        return NotPermitted(f"{path} cannot be {what}: {error.strerror}", hint)
     hint = {
         errno.ENOSPC: "the disk is full; the list is as it was. Make room and try again",
         errno.EDQUOT: "the quota is used up; the list is as it was. Make room and try again",
         errno.EROFS: "the list is as it was. Make the file system writable: mount -o remount,rw /",
         errno.ENOENT: "is --root the top folder of a system?",
     }.get(error.errno or 0, "the list is as it was")
-    return NvshareError(f"{place} cannot be {what}: {error.strerror or error}", hint)
+    return NvshareError(f"{path} cannot be {what}: {error.strerror or error}", hint)

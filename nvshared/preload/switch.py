@@ -52,15 +52,15 @@ def _check_one(path: Path) -> None:
     status = path.stat()
     # The user of this process is also allowed: an image may be built without root.
     if status.st_uid not in (0, os.geteuid()):
-        who = f"it belongs to uid {status.st_uid}"
+        reason = f"it belongs to uid {status.st_uid}"
     elif status.st_mode & stat.S_IWOTH:
-        who = "everybody may write it"
+        reason = "everybody may write it"
     elif status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid()):
-        who = f"the group {status.st_gid} may write it"
+        reason = f"the group {status.st_gid} may write it"
     else:
         return
     raise Unguarded(
-        f"the library would be in every program, and others than root can change {path}: {who}",
+        f"the library would be in every program, and others than root can change {path}: {reason}",
         "install the library where only root can write, such as /usr/lib",
     )
 
@@ -119,7 +119,7 @@ def look(tree: Tree) -> State:
     entries = tuple(entry for entry in found if listing.ours(entry))
     others = tuple(entry for entry in found if not listing.ours(entry))
     return State(
-        str(tree.outside(listing.PLACE)), entries, others, _fault(tree, entries),
+        str(tree.outside(listing.LIST)), entries, others, _fault(tree, entries),
     )
 
 

@@ -34,8 +34,8 @@ def release() -> bool:
     Returns False, and does nothing, if this process shares no GPU: it runs without libnvshare.so or
     nvshared, has not used CUDA yet, or is a forked child of a process that has. Raises nothing.
     """
-    told = getattr(ctypes.CDLL(None), "nvshare_release", None)
-    return told is not None and told() > 0
+    function = getattr(ctypes.CDLL(None), "nvshare_release", None)
+    return function is not None and function() > 0
 
 
 @contextlib.contextmanager

@@ -314,7 +314,7 @@ async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs
 async def test_checks_of_a_caller_that_left_are_cancelled(
     manager: Manager, caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nvshared.bus.authority.LOOK", 0.01)
+    monkeypatch.setattr("nvshared.bus.authority.PRESENCE_INTERVAL", 0.01)
     async with polkit_on(private.address) as polkit:
         polkit.silent = True
         for _ in range(3):              # more in all than one user may have

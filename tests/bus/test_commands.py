@@ -116,7 +116,7 @@ async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: R
 async def test_drain_without_waiting_names_programs_that_do_not_fit(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvshared.bus.services.DRAINER_LOOK", 0.01)
+    monkeypatch.setattr("nvshared.bus.services.DRAINER_INTERVAL", 0.01)
     monkeypatch.setattr("nvshared.bus.services.DRAINER_LINGER", 0.01)
     gpu = manager.gpus[0]
     a_client(manager, gpu)
