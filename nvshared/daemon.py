@@ -136,14 +136,13 @@ async def _serve(
             stack.callback(made.close)
             listening = made.socket
             successor = successor or made.found_stale
-        lanes = Lanes("lanes", THREADS, _poster(loop), monotonic, _timer(loop))
-        programs = Lanes("programs", THREADS_FOR_NAMES, _poster(loop), monotonic, _timer(loop))
-        manager = _manager(cards, config, read, lanes)
-        limited = log.Limited(logger, monotonic, _timer(loop))
-        queries = Lanes("nvml", len(cards), _poster(loop), monotonic, _timer(loop))
-        sampler = Sampler(
-            nvml.sample, queries.run, monotonic, _timer(loop), config.sample_interval)
-        post = _poster(loop)
+        timer, post = _timer(loop), _poster(loop)
+        lanes = Lanes("lanes", THREADS, post, monotonic, timer)
+        programs = Lanes("programs", THREADS_FOR_NAMES, post, monotonic, timer)
+        manager = _manager(cards, config, read, lanes, timer)
+        limited = log.Limited(logger, monotonic, timer)
+        queries = Lanes("nvml", len(cards), post, monotonic, timer)
+        sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval)
         manager.disk.client_failed.connect(
             lambda who, words: journal.complain(limited, who, "disk", words))
         trace = None if config.trace is None else Trace(config.trace)
@@ -151,7 +150,7 @@ async def _serve(
             stack.callback(trace.close)
         kept = None
         if config.state_dir is not None:
-            kept = RememberedTerms(config.state_dir, monotonic, _timer(loop), lanes.run)
+            kept = RememberedTerms(config.state_dir, monotonic, timer, lanes.run)
         for facts, sample in samples.items():
             gpu = manager.add(facts, sample, gather=successor or bool(sample.processes))
             sampler.add(gpu)
@@ -166,7 +165,7 @@ async def _serve(
             args=([facts.uuid for facts in cards],
                   lambda uuid, error: post(partial(sampler.report, uuid, error))),
         ).start()
-        history = _history(config, stack, manager)
+        history = _history(config, stack, manager, timer)
         if config.metrics:
             from nvshared.report import metrics
 
@@ -229,8 +228,8 @@ def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
 
 def _manager(
     cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
+    timer: Timer,
 ) -> Manager:
-    timer = _timer(asyncio.get_running_loop())
     safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
     logged: list[str] = []              # changed settings that were logged as needing a restart
@@ -256,12 +255,13 @@ def _manager(
     return manager
 
 
-def _history(config: Config, stack: AsyncExitStack, manager: Manager) -> "History | None":
+def _history(
+    config: Config, stack: AsyncExitStack, manager: Manager, timer: Timer
+) -> "History | None":
     if config.state_dir is None or config.history is None:
         return None
     from nvshared.history import History, Keeper
 
-    timer = _timer(asyncio.get_running_loop())
     keeper = Keeper(config.state_dir, config.history)
     history = History(keeper, monotonic, timer, time.time)
     stack.callback(history.close)

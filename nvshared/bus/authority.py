@@ -22,6 +22,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
+from typing import Any
 
 from dbus_next.constants import ErrorType, MessageFlag
 from dbus_next.message import Message
@@ -145,8 +146,7 @@ class Caller:
         """User id of the caller. Raises BusError if it has left the bus."""
         users = self._connection.users
         if self.name not in users:
-            (uid,) = await self._connection.ask(BUS, "GetConnectionUnixUser", "s", [self.name])
-            users[self.name] = int(uid)
+            users[self.name] = int(await self._ask_bus("GetConnectionUnixUser"))
             if len(users) > USERS_REMEMBERED:
                 del users[next(iter(users))]
         return users[self.name]
@@ -157,16 +157,18 @@ class Caller:
 
     async def pid(self) -> int:
         """Process id of the caller. Raises BusError if it has left the bus."""
-        (pid,) = await self._connection.ask(BUS, "GetConnectionUnixProcessID", "s", [self.name])
-        return int(pid)
+        return int(await self._ask_bus("GetConnectionUnixProcessID"))
 
     async def present(self) -> bool:
         """Whether the caller is still on the bus."""
         try:
-            (there,) = await self._connection.ask(BUS, "NameHasOwner", "s", [self.name])
+            return bool(await self._ask_bus("NameHasOwner"))
         except BusError:
             return False
-        return bool(there)
+
+    async def _ask_bus(self, member: str) -> Any:
+        (found,) = await self._connection.ask(BUS, member, "s", [self.name])
+        return found
 
     async def authorise(self, action: str, hint: str = "") -> None:
         """Returns if the caller may do this.

@@ -99,15 +99,15 @@ async def ask(
                 asked = True
                 said = await helper.ask(" ".join(words))
         answer = parse(said)
-    except TimeoutError:
+    except (OSError, ValueError) as error:
         _end(helper)
-        raise _error(f"nvshare-checkpoint has not answered for {PATIENCE:.0f} s", asked) from None
-    except OSError as error:
-        _end(helper)
-        raise _error(f"nvshare-checkpoint cannot be used: {error.strerror}", asked) from error
-    except ValueError as error:         # from parse(), or from readline() for an overlong line
-        _end(helper)
-        raise _error(f"nvshare-checkpoint answers nonsense: {error}", asked) from error
+        if isinstance(error, TimeoutError):
+            fault = f"has not answered for {PATIENCE:.0f} s"
+        elif isinstance(error, OSError):
+            fault = f"cannot be used: {error.strerror}"
+        else:                           # from parse(), or from readline() for an overlong line
+            fault = f"answers nonsense: {error}"
+        raise (NvshareError if asked else NotAsked)(f"nvshare-checkpoint {fault}") from error
     except BaseException:
         _end(helper)
         raise
@@ -116,10 +116,6 @@ async def ask(
     else:
         _idle.append(helper)
     return answer
-
-
-def _error(words: str, asked: bool) -> NvshareError:
-    return NvshareError(words) if asked else NotAsked(words)
 
 
 class _Helper(NamedTuple):

@@ -109,7 +109,7 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     owner = subordinate.owner(uid)
     cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
     found, strange = locate(
-        cgroup, owner, own_cgroup(), _owner_of, control_groups.slurm_job,
+        cgroup, owner, own("cgroup"), _owner_of, control_groups.slurm_job,
         lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
     contained = not cgroup or bool(strange) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
@@ -206,19 +206,13 @@ def _contained(pid: int) -> bool:
     status = _read(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
     users = _read(pid, "uid_map")
-    return len(numbers) != 1 or not users or users != own_users()
+    return len(numbers) != 1 or not users or users != own("uid_map")
 
 
 @cache
-def own_cgroup() -> str:
-    """/proc/PID/cgroup of the daemon, which never changes its group."""
-    return _read(os.getpid(), "cgroup", CGROUPS_LONGEST)
-
-
-@cache
-def own_users() -> str:
-    """/proc/PID/uid_map of the daemon."""
-    return _read(os.getpid(), "uid_map")
+def own(name: str) -> str:
+    """A file of the daemon's process, which never changes its group or user namespace."""
+    return _read(os.getpid(), name, CGROUPS_LONGEST)
 
 
 def _read(pid: int, name: str, longest: int = 4096) -> str:

@@ -86,13 +86,10 @@ def read(tree: Tree) -> bytes:
 
 def writable(tree: Tree) -> None:
     """Raises NotPermitted if the list cannot be written, NvshareError if it has no folder."""
-    folder = _list_path(tree).parent
-    if not folder.is_dir():
-        missing = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        raise _error(_list_path(tree), missing, "written")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        raise _error(_list_path(tree), refused, "written")
+    path = _list_path(tree)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        code = errno.EACCES if path.parent.is_dir() else errno.ENOENT
+        raise _error(path, OSError(code, os.strerror(code)), "written")
 
 
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:

@@ -33,7 +33,7 @@ def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -
         "status": "", "uid_map": "",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
-    monkeypatch.setattr(peer, "own_cgroup", str)
+    monkeypatch.setattr(peer, "own", lambda _name: "")
     who = peer.identify(1, 0)
     assert who.name == "python"
     assert [str(one) for one in who.tenants] == ["user:root", "job:42"]
@@ -61,7 +61,7 @@ def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) ->
         "status": "", "uid_map": "",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
-    monkeypatch.setattr(peer, "own_cgroup", str)
+    monkeypatch.setattr(peer, "own", lambda _name: "")
     who = peer.identify(1, 0)
     assert who.name == "?[2J"
     assert str(who.tenant) == "unit:?.service"
@@ -77,7 +77,7 @@ def test_contained_process_is_recognised_whatever_the_process_name(
         "comm": "x\n", "cgroup": "0::/\n",
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name])
-    monkeypatch.setattr(peer, "own_cgroup", lambda: "0::/\n")
+    monkeypatch.setattr(peer, "own", lambda name: files[name])
     assert peer.identify(9, 1000).is_contained
 
 
@@ -149,8 +149,9 @@ def accounts(uid: int, cgroup: str, numbers: str = "9", users: str = "0 0 429496
     files = {"cgroup": cgroup, "status": f"Name:\tx\nNSpid:\t{numbers}\n", "uid_map": users}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peer, "_read", lambda _, name, longest=4096: files.get(name, ""))
-        patch.setattr(peer, "own_users", lambda: "0 0 4294967295\n")
-        patch.setattr(peer, "own_cgroup", lambda: "0::/system.slice/nvshared.service\n")
+        patch.setattr(peer, "own", {
+            "uid_map": "0 0 4294967295\n", "cgroup": "0::/system.slice/nvshared.service\n",
+        }.__getitem__)
         patch.setattr(control_groups, "owner", lambda _controllers, _path: 0)
         return peer.identify(9, uid).account
 
