@@ -6,8 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from nvshared.bus import Publication
+from nvshared.bus.authority import Caller
 from nvshared.sharing.manager import Manager
-from tests.bus.service import Peeper, PrivateBus, a_manager, peeper, private_bus, published
+from tests.bus.service import (
+    SOMEBODY,
+    Peeper,
+    PrivateBus,
+    a_manager,
+    peeper,
+    private_bus,
+    published,
+)
 from tests.unit.scripted import script
 
 
@@ -36,4 +45,24 @@ async def publication(manager: Manager, private: PrivateBus) -> AsyncIterator[Pu
 async def other(publication: Publication, private: PrivateBus) -> AsyncIterator[Peeper]:
     """Somebody who talks to it."""
     async with peeper(private.address) as someone:
+        yield someone
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers are neither root nor the daemon's user."""
+
+    async def uid(_caller: Caller) -> int:
+        return SOMEBODY
+
+    monkeypatch.setattr(Caller, "uid", uid)
+
+
+@pytest.fixture
+async def caller(
+    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Peeper]:
+    """That user on what passes for the system bus, where the manager is."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
+    async with published(manager, "system"), peeper(private.address) as someone:
         yield someone

@@ -44,6 +44,8 @@ CONFIGURATION = """\
   </policy>
 </busconfig>
 """
+PROPERTIES = "org.freedesktop.DBus.Properties"
+SOMEBODY = 4711                         # a user who is neither root nor the daemon's
 NOBODY = 4_999_999                      # no process has such a number
 SAMPLE = Sample(
     memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=()
@@ -164,6 +166,11 @@ class Peeper:
         assert reply.message_type is MessageType.METHOD_RETURN, reply.body
         (value,) = reply.body
         return value
+
+    async def properties(self, path: str, interface: str = "") -> dict[str, Any]:
+        """The values of an interface's properties; of all interfaces by default."""
+        found = await self.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
+        return {name: variant.value for name, variant in found.items()}
 
     async def watch(self) -> None:
         """Collects nvshared's signals from now on."""

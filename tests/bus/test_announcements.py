@@ -21,10 +21,8 @@ from nvshared.names import (
 from nvshared.scheduler.actions import ClientState, Stuck, TurnEnd, TurnEnded, TurnStarted
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.bus.service import SAMPLE, Peeper, a_client, decide
+from tests.bus.service import PROPERTIES, SAMPLE, Peeper, a_client, decide
 from tests.unit.scripted import Scripted
-
-PROPERTIES = "org.freedesktop.DBus.Properties"
 
 
 def named(other: Peeper, member: str) -> list[tuple[str, list[Any]]]:

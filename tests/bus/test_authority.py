@@ -30,10 +30,17 @@ from nvshared.names import (
 )
 from nvshared.sharing.manager import Manager
 from nvshared.units import MILLISECOND
-from tests.bus.service import Peeper, PrivateBus, a_timer, peeper, published
-from tests.bus.test_calls import PROPERTIES, STANDARD, refusal
+from tests.bus.service import (
+    PROPERTIES,
+    SOMEBODY,
+    Peeper,
+    PrivateBus,
+    a_timer,
+    peeper,
+    published,
+)
+from tests.bus.test_calls import STANDARD, refusal
 
-SOMEBODY = 4711
 NOBODY = 65534                          # a user that every system has
 
 
@@ -83,26 +90,6 @@ async def polkit_on(address: str) -> AsyncIterator[Polkit]:
         yield polkit
     finally:
         await polkit.close()
-
-
-@pytest.fixture
-def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers are neither root nor the daemon's user."""
-
-    async def uid(_caller: Caller) -> int:
-        return SOMEBODY
-
-    monkeypatch.setattr(Caller, "uid", uid)
-
-
-@pytest.fixture
-async def caller(
-    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Peeper]:
-    """Somebody on what passes for the system bus, where the manager is."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
-    async with published(manager, "system"), peeper(private.address) as someone:
-        yield someone
 
 
 CHANGES = [
@@ -189,10 +176,6 @@ async def test_arguments_of_a_caller_that_is_not_permitted_are_not_read(
     assert read == []
     assert len(await caller.result("ListGPUs")) == 2
     assert read == ["ListGPUs"]
-
-
-async def test_unprivileged_caller_may_list_gpus(caller: Peeper) -> None:
-    assert len(await caller.result("ListGPUs")) == 2
 
 
 async def test_call_that_waits_for_polkit_delays_no_other_call(

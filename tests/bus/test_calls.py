@@ -42,10 +42,17 @@ from nvshared.settings.state import (
 )
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
-from tests.bus.service import Peeper, PrivateBus, a_client, a_manager, peeper, published
+from tests.bus.service import (
+    PROPERTIES,
+    Peeper,
+    PrivateBus,
+    a_client,
+    a_manager,
+    peeper,
+    published,
+)
 from tests.unit.scripted import FACTS, OTHER, script
 
-PROPERTIES = "org.freedesktop.DBus.Properties"
 STANDARD = "org.freedesktop.DBus.Error."
 
 
@@ -77,8 +84,8 @@ async def test_automatic_quantum_is_shown_with_its_present_length(
     manager: Manager, other: Peeper
 ) -> None:
     async def shown(path: str, interface: str) -> dict[str, object]:
-        whole = await other.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
-        return {name: whole[name].value for name in whole if name.startswith("TQ")}
+        whole = await other.properties(path, interface)
+        return {name: whole[name] for name in whole if name.startswith("TQ")}
 
     await other.call("SetGPUTQAuto", "s", [OTHER.uuid])
     assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
@@ -138,11 +145,7 @@ async def test_getall_shows_settings_and_state_of_each_object(
 ) -> None:
     client = a_client(manager, manager.gpus[0])
     manager.gpus[1].lose("it fell off the bus")
-
-    async def get_all(path: str, interface: str) -> dict[str, Any]:
-        found = await other.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
-        return {name: variant.value for name, variant in found.items()}
-
+    get_all = other.properties
     whole = await get_all(MANAGER_PATH, MANAGER_INTERFACE)
     assert (whole["TQ"], whole["AntiThrash"]) == (30, "auto")
     assert whole["GPUs"] == [gpu_path(0), gpu_path(1)]

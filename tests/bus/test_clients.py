@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits, weights, suspension and preemption over the bus: who may, and what becomes of it."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from dbus_next.constants import MessageType
 
-from nvshared.bus.authority import Caller
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
 from nvshared.scheduler.events import Preempted, TermsChanged
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
-from tests.bus.service import Peeper, PrivateBus, a_client, peeper, published
-from tests.bus.test_authority import SOMEBODY, polkit_on
+from tests.bus.service import SOMEBODY, Peeper, PrivateBus, a_client
+from tests.bus.test_authority import polkit_on
 from tests.bus.test_calls import STANDARD, refusal
 from tests.unit.scripted import Scripted
 
@@ -59,14 +56,11 @@ async def test_client_terms_reach_the_scheduler_and_the_properties(
     else:
         await on(other, client, member, signature, body)
     assert scheduler(client).events[-1] == TermsChanged(client.id, terms)
-    shown = await other.result(
-        "GetAll", "s", [CLIENT_INTERFACE],
-        path=client_path(client.id), interface="org.freedesktop.DBus.Properties",
-    )
-    assert shown["MemoryLimit"].value == terms.memory_limit
-    assert shown["ComputeLimit"].value == terms.compute_limit
-    assert shown["Weight"].value == terms.weight
-    assert shown["Suspended"].value is terms.suspended
+    shown = await other.properties(client_path(client.id))
+    assert shown["MemoryLimit"] == terms.memory_limit
+    assert shown["ComputeLimit"] == terms.compute_limit
+    assert shown["Weight"] == terms.weight
+    assert shown["Suspended"] is terms.suspended
 
 
 async def test_resume_lifts_the_suspension_of_a_client(manager: Manager, other: Peeper) -> None:
@@ -118,21 +112,6 @@ async def test_invalid_term_of_a_client_is_refused_with_one_sentence(
     assert client.terms.in_force == Terms()
 
 
-@pytest.fixture
-async def user(
-    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Peeper]:
-    """Somebody who is neither root nor the daemon's user, on what passes for the system bus."""
-
-    async def uid(_caller: Caller) -> int:
-        return SOMEBODY
-
-    monkeypatch.setattr(Caller, "uid", uid)
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
-    async with published(manager, "system"), peeper(private.address) as someone:
-        yield someone
-
-
 def owned_by(client: Client, uid: int) -> Client:
     object.__setattr__(client.peer, "uid", uid)
     return client
@@ -140,37 +119,37 @@ def owned_by(client: Client, uid: int) -> Client:
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 async def test_terms_of_other_users_programs_need_polkit(
-    manager: Manager, user: Peeper, private: PrivateBus,
+    manager: Manager, caller: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY + 1)
     async with polkit_on(private.address) as polkit:
-        reply = await user.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
+        reply = await caller.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
         name, sentence = refusal(reply)
         assert name == STANDARD + "AccessDenied"
         assert MANAGE in sentence
         assert client.terms.in_force == Terms()
         polkit.granted = True
-        await on(user, client, member, signature, body)
+        await on(caller, client, member, signature, body)
         assert [action for _, action, _ in polkit.asked] == [MANAGE] * 2
     assert client.terms.administrator == terms
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 async def test_owner_may_tighten_terms_without_authentication(
-    manager: Manager, user: Peeper, private: PrivateBus,
+    manager: Manager, caller: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
     async with polkit_on(private.address) as polkit:
-        await on(user, client, member, signature, body)
+        await on(caller, client, member, signature, body)
         assert client.terms.in_force == terms
         assert client.terms.administrator == Terms()
         assert polkit.asked == []
 
 
 async def test_owner_may_not_exceed_terms_of_the_administrator(
-    manager: Manager, user: Peeper, private: PrivateBus
+    manager: Manager, caller: Peeper, private: PrivateBus
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
     manager.set_terms(client.id, "memory_limit", 4 * GIB)
@@ -187,7 +166,7 @@ async def test_owner_may_not_exceed_terms_of_the_administrator(
             ("ResumeClient", "u", [client.id], "the administrator has suspended the program"),
             ("PreemptGPU", "s", ["0"], ""),
         ):
-            name, sentence = refusal(await user.call(member, signature, body))
+            name, sentence = refusal(await caller.call(member, signature, body))
             assert name == STANDARD + "AccessDenied", member
             assert sentence.startswith(said)
             assert bound in sentence
@@ -195,9 +174,9 @@ async def test_owner_may_not_exceed_terms_of_the_administrator(
         assert len(polkit.asked) == 6
         # Of another one's program that is not what is in the way.
         owned_by(client, SOMEBODY + 1)
-        assert refusal(await user.call("ResumeClient", "u", [client.id]))[1] == said
+        assert refusal(await caller.call("ResumeClient", "u", [client.id]))[1] == said
         owned_by(client, SOMEBODY)
     assert client.terms == before
-    reply = await user.call("SetMemoryLimit", "ut", [client.id, GIB])
+    reply = await caller.call("SetMemoryLimit", "ut", [client.id, GIB])
     assert reply.message_type is MessageType.METHOD_RETURN
     assert client.terms.in_force.memory_limit == GIB

@@ -10,11 +10,9 @@ import pytest
 from nvshared.errors import ExitCode
 from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, PrivateBus, a_client
-from tests.bus.test_authority import caller, polkit_on, somebody
+from tests.bus.test_authority import polkit_on
 from tests.bus.test_commands import NVSHARECTL, run
 from tests.bus.test_terminal import on_a_terminal
-
-__all__ = ["caller", "somebody"]        # fixtures
 
 AGENT = """#!{python}
 import os, signal, sys

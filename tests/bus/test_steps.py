@@ -6,27 +6,15 @@ from typing import Any
 
 import pytest
 
-from nvshared.bus.authority import Caller
 from nvshared.errors import ExitCode, NoSuchClient, NotKept, NotPermitted
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
-from tests.bus.service import PrivateBus, a_client
-from tests.bus.test_authority import SOMEBODY
+from tests.bus.service import SOMEBODY, PrivateBus, a_client
 from tests.bus.test_clients import owned_by
 from tests.bus.test_commands import Run, ctl, sentence
 
 __all__ = ["ctl"]                       # a fixture
-
-
-@pytest.fixture
-def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever calls is neither root nor the daemon's user."""
-
-    async def uid(_caller: Caller) -> int:
-        return SOMEBODY
-
-    monkeypatch.setattr(Caller, "uid", uid)
 
 
 @pytest.mark.usefixtures("somebody")

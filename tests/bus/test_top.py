@@ -16,12 +16,12 @@ from nvshared.scheduler.settings import TenantTerms, Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import PrivateBus, a_client, peeper, published
-from tests.bus.test_authority import polkit_on, somebody
+from tests.bus.test_authority import polkit_on
 from tests.bus.test_commands import NVSHARECTL, Run, ctl
 from tests.bus.test_terminal import on_a_terminal
 from tests.unit.scripted import Scripted
 
-__all__ = ["ctl", "somebody"]           # fixtures
+__all__ = ["ctl"]                       # a fixture
 TOP = (*NVSHARECTL, "top", "-i", "0.2")
 LOOK = 0.02                             # seconds
 GIVEN_BACK = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"

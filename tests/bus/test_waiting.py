@@ -18,13 +18,6 @@ from tests.unit.scripted import Scripted
 
 __all__ = ["ctl"]                       # a fixture
 
-PROPERTIES = "org.freedesktop.DBus.Properties"
-
-
-async def properties(other: Peeper, path: str, interface: str) -> dict[str, object]:
-    shown = await other.result("GetAll", "s", [interface], path=path, interface=PROPERTIES)
-    return {name: variant.value for name, variant in shown.items()}
-
 
 async def test_client_properties_show_time_waited_and_expected_wait(
     manager: Manager, other: Peeper, ctl: Run
@@ -32,7 +25,7 @@ async def test_client_properties_show_time_waited_and_expected_wait(
     client = a_client(manager, manager.gpus[0])
     scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
-    shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
     assert (shown["WaitingUSec"], shown["ExpectedUSec"], shown["Position"]) == (0, 0, 0)
     assert shown["IdleUSec"] == 0
 
@@ -40,7 +33,7 @@ async def test_client_properties_show_time_waited_and_expected_wait(
     scheduler.waits = {client.id: Wait(2, 1000 * SECOND)}
     scheduler._clients[client.id] = replace(view, waiting=5 * SECOND, idle=7 * SECOND)
     decide(client)
-    shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
     assert isinstance(shown["IdleUSec"], int)
     assert shown["IdleUSec"] >= 7 * SECOND
     assert "IDLE" in (await ctl("clients")).out.splitlines()[0]
@@ -54,7 +47,7 @@ async def test_client_properties_show_time_waited_and_expected_wait(
 
     scheduler.waits = {client.id: Wait(1, None)}
     decide(client)
-    shown = await properties(other, client_path(client.id), CLIENT_INTERFACE)
+    shown = await other.properties(client_path(client.id), CLIENT_INTERFACE)
     assert shown["ExpectedUSec"] == UNKNOWN
 
 
@@ -90,7 +83,7 @@ async def test_processes_that_do_not_share_are_listed_as_unshared(
     )
     gpu.sample = replace(gpu.sample, processes=processes)
     gpu.unsuspendable[NOBODY] = "it uses several GPUs"
-    shown = await properties(other, gpu_path(0), STATISTICS_INTERFACE)
+    shown = await other.properties(gpu_path(0), STATISTICS_INTERFACE)
     assert isinstance(shown["Unshared"], list)
     (own, gone) = shown["Unshared"]
     assert own[0] == os.getpid()

@@ -80,15 +80,9 @@ def test_received_raises_wire_error_for_a_damaged_message(
         return
 
 
-@pytest.mark.parametrize(("type_", "value"), [("u", -1), ("u", 2**32), ("y", 256), ("u", "x")])
-def test_marshalled_raises_value_error_for_a_value_of_another_type(
-    type_: str, value: object
+@pytest.mark.parametrize("values", [[-1], [2**32], ["x"], [], [1, 2]])
+def test_marshalled_raises_value_error_for_values_of_another_type_or_number(
+    values: list[object]
 ) -> None:
-    with pytest.raises(ValueError, match="DBus"):
-        marshalled(type_, value)
-
-
-@pytest.mark.parametrize("values", [[], [1, 2]])
-def test_marshalled_raises_value_error_for_another_number_of_values(values: list[int]) -> None:
-    with pytest.raises(ValueError, match="wrong number"):
+    with pytest.raises(ValueError, match=r"DBus|wrong number"):
         marshalled("u", *values)
