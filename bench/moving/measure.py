@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGTERM
 from statistics import median
-from typing import Any
+from typing import IO, Any
 
 from bench.harness import ROOT
 from nvshared import library
@@ -25,10 +27,14 @@ from nvshared.units import MIB
 class Told:
     """A process that answers lines."""
 
-    def __init__(self, command: list[str], **variables: str) -> None:
+    def __init__(
+        self, command: Sequence[str], log: IO[str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.popen = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **variables}, text=True, bufsize=1,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            command, cwd=ROOT, env={**os.environ, **(variables or {})}, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        self.pid = self.popen.pid
 
     def said(self) -> list[str]:
         assert self.popen.stdout is not None
@@ -37,17 +43,49 @@ class Told:
             raise SystemExit(f"{self.popen.args!r} ended with {self.popen.wait()}")
         return line.split()
 
-    def ask(self, line: str) -> tuple[list[str], float]:
-        """The answer, and seconds that it took."""
+    def tell(self, *words: object) -> None:
         assert self.popen.stdin is not None
+        print(*words, file=self.popen.stdin, flush=True)
+
+    def ask(self, *words: object) -> tuple[list[str], float]:
+        """The answer, and seconds that it took."""
         began = time.monotonic()
-        print(line, file=self.popen.stdin, flush=True)
+        self.tell(*words)
         return self.said(), time.monotonic() - began
 
-    def end(self) -> None:
+    def end(self, signal: int = 0) -> None:
         assert self.popen.stdin is not None
-        self.popen.stdin.close()
+        self.popen.stdin.close()        # a thread of the daemon may read it
+        if signal:
+            self.popen.send_signal(signal)
         self.popen.wait()
+
+
+class Daemon:
+    """A daemon; `module` may take orders by lines."""
+
+    def __init__(self, folder: Path, *options: str, module: str = "nvshared") -> None:
+        self.log = folder / "log"
+        self.socket = folder / "sock"
+        with self.log.open("w") as log:
+            self.told = Told([sys.executable, "-m", module, "--bus", "none", "--socket",
+                              str(self.socket), *options], log)
+        while not self.socket.exists():
+            if self.told.popen.poll() is not None:
+                raise SystemExit(self.log.read_text())
+            time.sleep(0.05)
+
+    def order(self, *words: object) -> str:
+        return " ".join(self.told.ask(*words)[0])
+
+    def end(self) -> None:
+        self.told.end(SIGTERM)
+
+
+def start(module: str, socket: Path, *words: object, shared: bool = True) -> Told:
+    variables = {"NVSHARE_SOCKET": str(socket), "LD_PRELOAD": str(library.hook())}
+    command = [sys.executable, "-m", module, *map(str, words)]
+    return Told(command, variables=variables if shared else None)
 
 
 class Bench:
@@ -56,13 +94,8 @@ class Bench:
     def __init__(self, folder: Path, gib: float) -> None:
         self._nvml = NVML()
         self.cards: tuple[Facts, ...] = tuple(self._nvml.find())
-        self.daemon = Told([sys.executable, "-m", "bench.moving.daemon", "--bus", "none",
-                            "--socket", str(folder / "sock")])
-        while not (folder / "sock").exists():
-            time.sleep(0.05)
-        self.program = Told(
-            [sys.executable, "-m", "bench.moving.program", str(gib)],
-            LD_PRELOAD=str(library.hook()), NVSHARE_SOCKET=str(folder / "sock"))
+        self.daemon = Daemon(folder, module="bench.moving.daemon")
+        self.program = start("bench.moving.program", self.daemon.socket, gib)
         self.right = self.program.said()[1]
         self.wrong = 0
 
@@ -71,15 +104,17 @@ class Bench:
         found: list[int | None] = []
         for card in self.cards:
             processes = self._nvml.sample(card.uuid).processes or ()
-            mine = [one.memory for one in processes if one.pid == self.program.popen.pid]
+            mine = [one.memory for one in processes if one.pid == self.program.pid]
             found.append(None if not mine else (mine[0] or 0) // MIB)
         return found
 
     def order(self, *words: object) -> float:
-        answer, took = self.daemon.ask(" ".join(map(str, words)))
-        if answer != ["done"]:
-            raise SystemExit(f"{words}: {' '.join(answer)}")
-        return took
+        """Seconds until the daemon has done it."""
+        began = time.monotonic()
+        answer = self.daemon.order(*words)
+        if answer != "done":
+            raise SystemExit(f"{words}: {answer}")
+        return time.monotonic() - began
 
     def step(self) -> float:
         """Seconds until the program has answered."""
@@ -88,13 +123,13 @@ class Bench:
         return took
 
     def park(self) -> dict[str, Any]:
-        park = self.order("park", self.program.popen.pid)
+        park = self.order("park", self.program.pid)
         held = self.held()
         return {"park_s": park, "held_mib": held, "wake_s": self.step(), "step_s": self.step()}
 
     def move(self, to: int) -> dict[str, Any]:
         began = time.monotonic()
-        move = self.order("move", self.program.popen.pid, to)
+        move = self.order("move", self.program.pid, to)
         step = self.step()
         return {"to": to, "move_s": move, "to_next_step_s": time.monotonic() - began,
                 "step_s": step, "held_mib": self.held()}
@@ -125,8 +160,7 @@ def main() -> int:
                 print(kind, json.dumps(figures), flush=True)
             wrong += bench.wrong
             bench.program.end()
-            bench.daemon.popen.terminate()
-            bench.daemon.end()          # a thread of it reads its input
+            bench.daemon.end()
     result["wrong"] = wrong
     for kind, name in (("parks", "park_s"), ("parks", "wake_s"), ("moves", "to_next_step_s")):
         if times := [one[name] for one in result[kind]]:

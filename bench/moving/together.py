@@ -14,7 +14,6 @@ Each figure is a line of JSON as soon as it is there; exit status 1 if a checksu
 import argparse
 import importlib.util
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.moving.measure import Told
-from nvshared import library
+from bench.moving.measure import Daemon, Told, start
 from nvshared.machine.nvml import NVML
 from nvshared.units import MIB
 
@@ -34,40 +32,6 @@ CAPACITY = "18GiB"                      # of each GPU, so that two trainings do 
 
 def say(part: str, **figures: Any) -> None:
     print(json.dumps({"part": part, **figures}), flush=True)
-
-
-def start(module: str, socket: Path, *words: object, shared: bool = True) -> Told:
-    variables = {"NVSHARE_SOCKET": str(socket), "LD_PRELOAD": str(library.hook())}
-    return Told([sys.executable, "-m", module, *map(str, words)], **variables if shared else {})
-
-
-class Daemon:
-    """A daemon; `module` may take orders by lines."""
-
-    def __init__(self, folder: Path, *options: str, module: str = "nvshared") -> None:
-        self.log = folder / "log"
-        self.socket = folder / "sock"
-        with self.log.open("w") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", module, "--bus", "none", "--socket", str(self.socket),
-                 *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                bufsize=1)
-        while not self.socket.exists():
-            if self.popen.poll() is not None:
-                raise SystemExit(self.log.read_text())
-            time.sleep(0.05)
-
-    def order(self, *words: object) -> str:
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        print(*words, file=self.popen.stdin, flush=True)
-        return self.popen.stdout.readline().strip()
-
-    def end(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()        # which a thread of it may read
-        self.popen.terminate()
-        self.popen.wait()
 
 
 def balance(seconds: float) -> int:
@@ -89,8 +53,7 @@ def balance(seconds: float) -> int:
                             "on" if variant == "on" else "off")
             began = time.monotonic()
             for one in trainings[variant]:
-                assert one.popen.stdin is not None
-                print(file=one.popen.stdin, flush=True)
+                one.tell()
             ends = []
             for one in trainings[variant]:
                 total, alone = one.said()
@@ -140,7 +103,7 @@ def random(seconds: float, seed: int) -> int:
                     say("random", wrong=str(kind), said=answer, right=right, counts=counts)
                 continue
             to = [1 - at[0]] if action == "move" else []
-            said = daemon.order(action, shared.popen.pid, *to)
+            said = daemon.order(action, shared.pid, *to)
             if said == "done":
                 at[:] = to or at
             else:
@@ -172,20 +135,20 @@ def charged(gib: float) -> int:
         right = program.said()[1]
 
         def look(moment: str) -> None:
-            children = Path(f"/proc/{daemon.popen.pid}/task/{daemon.popen.pid}/children")
+            children = Path(f"/proc/{daemon.told.pid}/task/{daemon.told.pid}/children")
             helpers = [rss(int(pid)) for pid in children.read_text().split()]
             own = Path("/proc/self/cgroup").read_text().split(":")[-1].strip()
             group = [path for path in (Path(f"/sys/fs/cgroup{own}/memory.current"),
                                        Path("/sys/fs/cgroup/memory.current"),
                                        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"))
                      if path.exists()]
-            say("charged", moment=moment, program=rss(program.popen.pid),
-                daemon=rss(daemon.popen.pid), helper=helpers,
+            say("charged", moment=moment, program=rss(program.pid),
+                daemon=rss(daemon.told.pid), helper=helpers,
                 cgroup_mib=int(group[0].read_text()) // MIB if group else None)
 
         look("running")
         for number in range(2):
-            answer = daemon.order("park", program.popen.pid)
+            answer = daemon.order("park", program.pid)
             look(f"parked {number + 1}: {answer}")
             same = program.ask("step")[0][0] == right
             look(f"awake {number + 1}: {same}")
