@@ -21,11 +21,10 @@ from bench.handover.allocation import allocation
 from bench.handover.bus import bus
 from bench.handover.card import Card, find
 from bench.handover.first import first_out
-from bench.handover.goal import Result
+from bench.handover.goal import Result, show
 from bench.handover.neighbour import beside, neighbour
 from bench.handover.pieces import pieces
 from bench.handover.swapping import three_ahead, two_large
-from bench.handover.table import show
 from bench.handover.undisturbed import LOADS, undisturbed
 from bench.handover.unused import little_used
 from bench.harness import machine

@@ -4,12 +4,196 @@
 Prints a table and a drawing of where the time goes, or JSON; what a real card gave is kept in
 bench/results/. bench/README.md says what is measured and how. Exit status 1 if any weights were not
 what they should be.
+
+What is measured: models of what size are asked for how, and what a request may take.
+
+Sizes are parts of the card; in brackets, of an H200's 139 GiB. All ways of a case are measured in
+one run: under the daemon, then by hand, then by starting processes anew (ways.py).
 """
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from statistics import fmean, median
 
-from bench.handover.measure import main
-from bench.models.rows import ROWS
+from bench.handover.card import Card, unshared
+from bench.handover.goal import Goal, Result
+from bench.handover.measure import Variants, main
+from bench.handover.neighbour import NEARLY_ALL, given_back_in, returns, two_cards
+from bench.models import demand
+from bench.models.demand import Demand, Request
+from bench.models.parts import PARTS, Told, crossed, told
+from bench.models.program import Answer, Weights, speed, wrong
+from bench.models.ways import Shared, alone, anew, by_hand, fitting, shared, weights
+from nvshared.units import GIB
+
+LARGE, MIDDLE, SMALL = 0.394, 0.1435, 0.107     # 55 and 20 GiB, 16 GB
+FILLER = 0.6                            # 83 GiB
+SLOWER = 5                              # a simulated card, than what is asked of a real one
+KINDS = ("resident", "partly", "absent")
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "shared": ("--neighbour", "off"), "ahead": ("--neighbour", "off", "--prefetch", "on")}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Models and what is asked of them."""
+
+    sizes: tuple[float, ...]            # of each, of the card
+    demand: Demand
+    tight: bool = False                 # the first model fills what the daemon has of the card,
+    counted: frozenset[int] | None = None   # and requests to these count; None: to all
+    median: float | None = None         # ms that it may take,
+    slowest: float | None = None        # and the 99th percentile
+    of_alone: float | None = None       # the median, in times what it takes alone
+    of_limit: float | None = None       # of an absent model, in times the bus's limit
+
+
+def _turn_about(seconds: float) -> list[Request]:
+    return [Request(float(second), second % 2) for second in range(int(seconds))]
+
+
+CASES = {
+    "three": Case((LARGE,) * 3, demand.each(3, 2.0, 2.5), median=700, slowest=1000),
+    "eight-zipf": Case((MIDDLE,) * 8, demand.zipf(8, 1.0, 1.0), slowest=450, of_alone=1.1),
+    "eight-uniform": Case((MIDDLE,) * 8, demand.zipf(8, 1.0, 0.0)),
+    "eight-bursts": Case((MIDDLE,) * 8, demand.bursts(8, 4.0, 8, 0.1)),
+    "absent": Case(
+        (FILLER, SMALL), _turn_about, tight=True, counted=frozenset({1}), of_limit=1.15),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What the figures are read beside, measured without the library."""
+
+    alone: float                        # ms of a request to a model that has the card to itself
+    bus: dict[str, float]               # GB/s, one way at a time
+
+
+def measured(card: Card, name: str) -> Iterator[Result]:
+    """One case, each way."""
+    case = CASES[name]
+    models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
+    slower = SLOWER if card.simulated else 1
+    requests = [
+        Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
+    scale = _scale(card, models[-1])
+    capacity = str(models[0].size + models[0].chunk) if case.tight else "100%"
+    for setting, options in SETTINGS.items():
+        found = shared(card, models, requests, capacity, options)
+        yield _shared(name, setting, case, found, scale)
+    # Models that are alike; where one fills the card, one of two is there.
+    count, fit = (2, 1) if case.tight else (len(models), fitting(card, models[-1]))
+    for setting, way in (("by hand", partial(by_hand, count=count)), ("anew", anew)):
+        answers = way(card, models[-1], fit=fit, requests=requests, seconds=card.seconds)
+        took = [(one.ended - max(one.due, one.began)) / 1000 for one in answers]
+        goals = (*_percentiles("", took), Goal("requests that fitted the time", len(took), ""))
+        yield Result(name, setting, goals, {"milliseconds": took}, wrong(answers))
+
+
+def neighbour(card: Card) -> Iterator[Result]:
+    """The case `three` with the memory of a second card, and without.
+
+    A program on the second card takes most of that at the end, while the models idle.
+    """
+    case, card = CASES["three"], two_cards(card)
+    models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
+    slower = SLOWER if card.simulated else 1
+    requests = [
+        Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
+    for mode in ("auto", "off"):
+        late = card.share(NEARLY_ALL) if mode == "auto" else 0
+        found = shared(card, models, requests, "100%", ("--neighbour", mode), late)
+        took = [(one.ended - one.due) / 1000 for one in found.answers]
+        most = (100, 250) if mode == "auto" else (None, None)
+        given = returns(found.trace)
+        yield Result(
+            "neighbour", f"neighbour {mode}",
+            (*_percentiles("", took, *most), Goal("requests", len(took), ""),
+             *(given_back_in(given) if late else ())),
+            {"milliseconds": took, "returns": given}, found.wrong)
+
+
+ROWS: Variants = {
+    **{name: partial(measured, name=name) for name in CASES}, "neighbour": neighbour}
+
+
+@cache
+def _scale(card: Card, model: Weights) -> Scale:
+    answers: Sequence[Answer] = alone(card, model)
+    return Scale(
+        median(one.ended - one.due for one in answers) / 1000,
+        speed(model.chunk, {**card.environment, **unshared()}))
+
+
+def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) -> Result:
+    counted = [one for one in found.answers if case.counted is None or one.model in case.counted]
+    requests = told(counted, found.trace, found.pids, 1000 * scale.alone)
+    out, into = crossed(found.trace, found.answers)
+    took = [one.took / 1000 for one in requests]
+    goals = [*_percentiles("", took, case.median, case.slowest)]
+    of_kind = {
+        kind: [one for one in requests if one.kind == kind] for kind in KINDS}
+    for kind, some in of_kind.items():
+        if some:
+            goals += _percentiles(f"{kind} ({len(some)}): ", [one.took / 1000 for one in some])
+    goals += [
+        Goal("alone", scale.alone, "ms"),
+        Goal("median over alone", median(took) / scale.alone, "times", most=case.of_alone),
+        *(Goal(f"{kind}: over the bus's limit", _of_limit(of_kind[kind], scale), "times",
+               most=case.of_limit if kind == "absent" else None)
+          for kind in KINDS[1:] if of_kind[kind]),
+        Goal("went out", out / GIB, "GiB"), Goal("came in", into / GIB, "GiB"),
+        Goal("the bus alone, in", scale.bus["in_gbps"], "GB/s"),
+    ]
+    means = {part: fmean(one.parts[part] for one in requests) / 1000 for part in PARTS}
+    goals += [Goal(f"where it goes: {part}", mean, "ms") for part, mean in means.items() if mean]
+    told_of = [
+        {**one.answer._asdict(), "missing": one.missing, "parts": one.parts} for one in requests]
+    figures = {
+        "models": len(found.pids), "out_bytes": out, "in_bytes": into, "alone_ms": scale.alone,
+        "bus": scale.bus, "mean_ms": means, "requests": told_of,
+    }
+    return Result(name, setting, tuple(goals), figures, found.wrong, drawing(requests), marks(took))
+
+
+def _percentiles(
+    words: str, took: Sequence[float], most: float | None = None, slowest: float | None = None
+) -> Iterator[Goal]:
+    for percent, goal in ((50, most), (90, None), (99, slowest)):
+        what = "median" if percent == 50 else f"{percent}th percentile"
+        yield Goal(words + what, percentile(took, percent), "ms", most=goal)
+
+
+def percentile(took: Sequence[float], percent: int) -> float | None:
+    """The time within which so many were done; None if there were none."""
+    return sorted(took)[min(len(took) - 1, len(took) * percent // 100)] if took else None
+
+
+def _of_limit(some: Sequence[Told], scale: Scale) -> float:
+    """The median, over what the missing bytes alone would take one way."""
+    return median(one.took / (one.missing / scale.bus["in_gbps"] / 1000) for one in some)
+
+
+def drawing(requests: Sequence[Told]) -> dict[str, list[float]]:
+    """Of each part its share of the longest request's time; requests by the time they took."""
+    ordered = sorted(requests, key=lambda one: one.took)
+    longest = max((one.took for one in ordered), default=1)
+    return {
+        part: values for part in PARTS
+        if any(values := [one.parts[part] / longest for one in ordered])
+    }
+
+
+def marks(took: Sequence[float]) -> list[tuple[float, str]]:
+    """Along the drawing: how long requests took there, and the longest at its end."""
+    return [
+        (percent / 100, f"{percent} %: {percentile(took, percent):.0f} ms")
+        for percent in (50, 90, 100) if took
+    ]
+
 
 if __name__ == "__main__":
     sys.exit(main(

@@ -16,7 +16,7 @@ from bench.harness import Result as Ended
 from bench.harness import run, sharing
 from bench.peers import others
 from bench.shares import load
-from bench.shares.rows import LARGE, MILLISECOND, SMALL, TRAINING, alone
+from bench.shares.measure import LARGE, MILLISECOND, SMALL, TRAINING, alone
 from nvshared import library
 from nvshared.errors import NvshareError
 

@@ -22,8 +22,9 @@ from statistics import median
 from typing import Any
 
 from bench.harness import machine
-from bench.tiers.orders import Ordered, open_file
+from bench.tiers.orders import Ordered
 from nvshared import library
+from nvshared.machine.disk import open_file
 from nvshared.units import GIB, MIB
 
 CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so are these

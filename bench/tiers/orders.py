@@ -5,7 +5,6 @@ What a program asks for while it runs is granted: memory, and the room that it g
 rest a test or a benchmark orders.
 """
 
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -181,12 +180,3 @@ def _receive(client: socket.socket) -> bytes:
         return client.recv(4096)
     except OSError:
         return b""
-
-
-def open_file(folder: Path, *, direct: bool = True) -> int:
-    """A file without a name, as the daemon gives one; O_DIRECT, if the file system allows it."""
-    flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
-    try:
-        return os.open(folder, flags | (os.O_DIRECT if direct else 0), 0o600)
-    except OSError:
-        return os.open(folder, flags, 0o600)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.tiers.orders import Ordered, open_file
+from bench.tiers.orders import Ordered
 from nvshared.hook.protocol import Flag, Park, ReportRecord, Type
-from nvshared.machine.disk import fault
+from nvshared.machine.disk import fault, open_file
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import GIB, MIB
 from tests.integration.conftest import BUILD, CARD, Site
