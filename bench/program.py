@@ -35,9 +35,9 @@ class Program:
         self._errors = errors
         self._buffer = b""
         self.pid = process.pid
-        self.ready = self.said()
+        self.ready = self.receive()
 
-    def ask(self, *words: object) -> None:
+    def send(self, *words: object) -> None:
         """Sends a line of these, without waiting for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
@@ -47,11 +47,11 @@ class Program:
         """Ends its input. Returns the last line, once the process has ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        last = self.said()
+        last = self.receive()
         self._process.wait(PATIENCE)
         return last
 
-    def said(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """The next line. Raises NvshareError if there comes none within PATIENCE."""
         assert self._process.stdout is not None
         limit, file = time.monotonic() + PATIENCE, self._process.stdout.fileno()

@@ -52,17 +52,17 @@ class Job:
 
     def fill(self) -> None:
         """Fills its memory anew."""
-        self._program.ask("fill")
-        self._program.said()
+        self._program.send("fill")
+        self._program.receive()
 
     def begin(self, work: Work) -> None:
         """Starts work, without waiting for its end."""
         self._began = time.perf_counter()
-        self._program.ask("work", work.units, work.steps, work.bursts)
+        self._program.send("work", work.units, work.steps, work.bursts)
 
     def end(self) -> Done:
         """Waits for the end of the work."""
-        said = self._program.said()
+        said = self._program.receive()
         return Done(time.perf_counter() - self._began, float(said["cpu"]), float(said["gpu"]),
                     str(said["digest"]))
 

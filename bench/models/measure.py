@@ -23,7 +23,7 @@ from bench.handover.measure import Variants, main
 from bench.handover.neighbour import NEARLY_ALL, given_back_in, returns, two_cards
 from bench.models import demand
 from bench.models.demand import Demand, Request
-from bench.models.parts import PARTS, Told, crossed, told
+from bench.models.parts import PARTS, Breakdown, breakdowns, crossed
 from bench.models.program import Answer, Weights, speed, wrong
 from bench.models.ways import Shared, alone, anew, by_hand, fitting, shared, weights
 from nvshared.units import GIB
@@ -130,7 +130,7 @@ def _scale(card: Card, model: Weights) -> Scale:
 
 def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) -> Result:
     counted = [one for one in found.answers if case.counted is None or one.model in case.counted]
-    requests = told(counted, found.trace, found.pids, 1000 * scale.alone)
+    requests = breakdowns(counted, found.trace, found.pids, 1000 * scale.alone)
     out, into = crossed(found.trace, found.answers)
     took = [one.took / 1000 for one in requests]
     goals = [*_percentiles("", took, case.median, case.slowest)]
@@ -150,11 +150,11 @@ def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) ->
     ]
     means = {part: fmean(one.parts[part] for one in requests) / 1000 for part in PARTS}
     goals += [Goal(f"where it goes: {part}", mean, "ms") for part, mean in means.items() if mean]
-    told_of = [
+    requests = [
         {**one.answer._asdict(), "missing": one.missing, "parts": one.parts} for one in requests]
     figures = {
         "models": len(found.pids), "out_bytes": out, "in_bytes": into, "alone_ms": scale.alone,
-        "bus": scale.bus, "mean_ms": means, "requests": told_of,
+        "bus": scale.bus, "mean_ms": means, "requests": requests,
     }
     return Result(name, setting, tuple(goals), figures, found.wrong, drawing(requests), marks(took))
 
@@ -172,12 +172,12 @@ def percentile(took: Sequence[float], percent: int) -> float | None:
     return sorted(took)[min(len(took) - 1, len(took) * percent // 100)] if took else None
 
 
-def _of_limit(some: Sequence[Told], scale: Scale) -> float:
+def _of_limit(some: Sequence[Breakdown], scale: Scale) -> float:
     """The median, over what the missing bytes alone would take one way."""
     return median(one.took / (one.missing / scale.bus["in_gbps"] / 1000) for one in some)
 
 
-def drawing(requests: Sequence[Told]) -> dict[str, list[float]]:
+def drawing(requests: Sequence[Breakdown]) -> dict[str, list[float]]:
     """Of each part its share of the longest request's time; requests by the time they took."""
     ordered = sorted(requests, key=lambda one: one.took)
     longest = max((one.took for one in ordered), default=1)

@@ -24,7 +24,7 @@ PARTS = ("queue", "ask", "turn", "stop", "drain", "out", "in", "order", "start",
 ABSENT = 0.9                            # of a model, so that it counts as wholly absent
 
 
-class Told(NamedTuple):
+class Breakdown(NamedTuple):
     """A request, what of its model was not on the card when it began, and where its time went."""
 
     answer: Answer
@@ -45,11 +45,11 @@ class Told(NamedTuple):
         return "partly" if self.missing else "resident"
 
 
-def told(
+def breakdowns(
     answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[int], alone: float
-) -> list[Told]:
+) -> list[Breakdown]:
     """Of each request. `alone`: what one takes whose model has the card to itself; microseconds."""
-    return [_told(one, trace, pids[one.model], alone) for one in answers]
+    return [_breakdown(one, trace, pids[one.model], alone) for one in answers]
 
 
 def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]:
@@ -62,7 +62,7 @@ def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]
     )
 
 
-def _told(answer: Answer, trace: Sequence[Line], pid: int, alone: float) -> Told:
+def _breakdown(answer: Answer, trace: Sequence[Line], pid: int, alone: float) -> Breakdown:
     mine = [line for line in trace if line.get("pid") == pid and line["at"] <= answer.ended]
     known = [line["memory"] for line in mine if "memory" in line and line["at"] <= answer.began]
     memory = known[-1] if known else {"allocated": 1, "resident": 1}
@@ -78,7 +78,7 @@ def _told(answer: Answer, trace: Sequence[Line], pid: int, alone: float) -> Told
         parts[name] += covered(common(left, covering))
         left = _less(left, covering)
     parts["order"] = covered(left)
-    return Told(
+    return Breakdown(
         answer, memory["allocated"] - memory["resident"], memory["allocated"],
         {name: round(value, 3) for name, value in parts.items()})
 

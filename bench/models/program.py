@@ -42,7 +42,7 @@ class Weights:
 
 def answer(program: Program) -> Answer:
     """To the first request that has none. Raises NvshareError if there comes none."""
-    return Answer(**program.said())
+    return Answer(**program.receive())
 
 
 def speed(chunk: int, environment: Mapping[str, str]) -> dict[str, float]:

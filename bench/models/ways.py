@@ -73,7 +73,7 @@ def shared(
         # The first process of the trace has the first request; each answers its own in order.
         timed = [(programs[one.model], start + round(1e6 * one.due)) for one in requests]
         for program, due in timed:
-            program.ask(0, due)
+            program.send(0, due)
         found = [
             answer(program)._replace(model=programs.index(program)) for program, _ in timed
         ]
@@ -112,7 +112,7 @@ def by_hand(
     ) as program:
         found = []
         for due, number in _paced(requests, seconds):
-            program.ask(number, due)
+            program.send(number, due)
             found.append(answer(program))
         return found
 
@@ -156,7 +156,7 @@ def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, i
 
 def _asked(program: Program) -> Answer:
     """At once."""
-    program.ask(0, _now())
+    program.send(0, _now())
     return answer(program)
 
 

@@ -24,7 +24,7 @@ from nvshared.machine.nvml import NVML, Facts
 from nvshared.units import MIB
 
 
-class Told:
+class LineProcess:
     """A process that answers lines."""
 
     def __init__(
@@ -36,22 +36,22 @@ class Told:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self.pid = self.popen.pid
 
-    def said(self) -> list[str]:
+    def receive(self) -> list[str]:
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if not line:
             raise SystemExit(f"{self.popen.args!r} ended with {self.popen.wait()}")
         return line.split()
 
-    def tell(self, *words: object) -> None:
+    def send(self, *words: object) -> None:
         assert self.popen.stdin is not None
         print(*words, file=self.popen.stdin, flush=True)
 
     def ask(self, *words: object) -> tuple[list[str], float]:
         """The answer, and seconds that it took."""
         began = time.monotonic()
-        self.tell(*words)
-        return self.said(), time.monotonic() - began
+        self.send(*words)
+        return self.receive(), time.monotonic() - began
 
     def end(self, signal: int = 0) -> None:
         assert self.popen.stdin is not None
@@ -68,24 +68,24 @@ class Daemon:
         self.log = folder / "log"
         self.socket = folder / "sock"
         with self.log.open("w") as log:
-            self.told = Told([sys.executable, "-m", module, "--bus", "none", "--socket",
+            self.process = LineProcess([sys.executable, "-m", module, "--bus", "none", "--socket",
                               str(self.socket), *options], log)
         while not self.socket.exists():
-            if self.told.popen.poll() is not None:
+            if self.process.popen.poll() is not None:
                 raise SystemExit(self.log.read_text())
             time.sleep(0.05)
 
     def order(self, *words: object) -> str:
-        return " ".join(self.told.ask(*words)[0])
+        return " ".join(self.process.ask(*words)[0])
 
     def end(self) -> None:
-        self.told.end(SIGTERM)
+        self.process.end(SIGTERM)
 
 
-def start(module: str, socket: Path, *words: object, shared: bool = True) -> Told:
+def start(module: str, socket: Path, *words: object, shared: bool = True) -> LineProcess:
     variables = {"NVSHARE_SOCKET": str(socket), "LD_PRELOAD": str(library.hook())}
     command = [sys.executable, "-m", module, *map(str, words)]
-    return Told(command, variables=variables if shared else None)
+    return LineProcess(command, variables=variables if shared else None)
 
 
 class Bench:
@@ -96,7 +96,7 @@ class Bench:
         self.cards: tuple[Facts, ...] = tuple(self._nvml.find())
         self.daemon = Daemon(folder, module="bench.moving.daemon")
         self.program = start("bench.moving.program", self.daemon.socket, gib)
-        self.right = self.program.said()[1]
+        self.right = self.program.receive()[1]
         self.wrong = 0
 
     def held(self) -> list[int | None]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.moving.measure import Daemon, Told, start
+from bench.moving.measure import Daemon, LineProcess, start
 from nvshared.machine.nvml import NVML
 from nvshared.units import MIB
 
@@ -38,14 +38,14 @@ def balance(seconds: float) -> int:
     """Whether a checksum is wrong. All programs import PyTorch before the first variant begins."""
     with tempfile.TemporaryDirectory() as name:
         folders = {one: Path(name) / one for one in ("on", "best", "off")}
-        trainings: dict[str, list[Told]] = {}
+        trainings: dict[str, list[LineProcess]] = {}
         for variant, folder in folders.items():
             folder.mkdir()
             gpus = OFF if variant == "best" else ON
             trainings[variant] = [
                 start("bench.moving.training", folder / "sock", gpu, 11, seconds) for gpu in gpus]
         for one in (one for all_ in trainings.values() for one in all_):
-            one.said()
+            one.receive()
         took: dict[str, float] = {}
         sums: set[str] = set()
         for variant, folder in folders.items():
@@ -53,10 +53,10 @@ def balance(seconds: float) -> int:
                             "on" if variant == "on" else "off")
             began = time.monotonic()
             for one in trainings[variant]:
-                one.tell()
+                one.send()
             ends = []
             for one in trainings[variant]:
-                total, alone = one.said()
+                total, alone = one.receive()
                 sums.add(total)
                 ends.append(round(float(alone), 2))
             took[variant] = time.monotonic() - began
@@ -88,7 +88,7 @@ def random(seconds: float, seed: int) -> int:
                   start(module, daemon.socket, *words, shared=False), [0])
                  for module, words in kinds]
         for _, shared, alone, _at in pairs:
-            wrong += shared.said() != alone.said()
+            wrong += shared.receive() != alone.receive()
         say("random", programs=[str(kind) for kind, *_ in pairs], wrong_at_start=wrong)
         until = time.monotonic() + seconds
         while time.monotonic() < until and counts["park"] + counts["move"] < 100:
@@ -132,10 +132,10 @@ def charged(gib: float) -> int:
     with tempfile.TemporaryDirectory() as name:
         daemon = Daemon(Path(name), module="bench.moving.daemon")
         program = start("bench.moving.program", daemon.socket, gib)
-        right = program.said()[1]
+        right = program.receive()[1]
 
         def look(moment: str) -> None:
-            children = Path(f"/proc/{daemon.told.pid}/task/{daemon.told.pid}/children")
+            children = Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children")
             helpers = [rss(int(pid)) for pid in children.read_text().split()]
             own = Path("/proc/self/cgroup").read_text().split(":")[-1].strip()
             group = [path for path in (Path(f"/sys/fs/cgroup{own}/memory.current"),
@@ -143,7 +143,7 @@ def charged(gib: float) -> int:
                                        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"))
                      if path.exists()]
             say("charged", moment=moment, program=rss(program.pid),
-                daemon=rss(daemon.told.pid), helper=helpers,
+                daemon=rss(daemon.process.pid), helper=helpers,
                 cgroup_mib=int(group[0].read_text()) // MIB if group else None)
 
         look("running")
@@ -175,7 +175,7 @@ def idle(number: int) -> int:
 
         answers = []
         for one in notebooks:
-            answers.append(one.said()[1])
+            answers.append(one.receive()[1])
             most = max(most, sum(held()))
         say("idle", notebooks=number, most_mib=most, ready_s=round(time.monotonic() - began, 1))
         began = time.monotonic()

@@ -49,8 +49,8 @@ def phases(engines: Sequence[Program], lasts: float, moved: int, releases: bool,
     found = []
     for one in range(number):
         engine = engines[one % 2]
-        engine.ask(round(1e6 * lasts), moved, int(releases))
-        said = engine.said()
+        engine.send(round(1e6 * lasts), moved, int(releases))
+        said = engine.receive()
         found.append(Phase(said["first"], said["ended"], said["pass"]))
     return found
 

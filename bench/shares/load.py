@@ -126,8 +126,8 @@ def work(
         ]
         begin = time.monotonic() + SOON
         for one in running:
-            one.ask(begin, seconds)
-        answers = [one.said() for one in running]
+            one.send(begin, seconds)
+        answers = [one.receive() for one in running]
     return [Work(tuple(one["done"]), tuple(one["milliseconds"]), one["right"]) for one in answers]
 
 
