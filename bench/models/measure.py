@@ -150,11 +150,11 @@ def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) ->
     ]
     means = {part: fmean(one.parts[part] for one in requests) / 1000 for part in PARTS}
     goals += [Goal(f"where it goes: {part}", mean, "ms") for part, mean in means.items() if mean]
-    requests = [
+    documented = [
         {**one.answer._asdict(), "missing": one.missing, "parts": one.parts} for one in requests]
     figures = {
         "models": len(found.pids), "out_bytes": out, "in_bytes": into, "alone_ms": scale.alone,
-        "bus": scale.bus, "mean_ms": means, "requests": requests,
+        "bus": scale.bus, "mean_ms": means, "requests": documented,
     }
     return Result(name, setting, tuple(goals), figures, found.wrong, drawing(requests), marks(took))
 

@@ -406,7 +406,7 @@ def test_doctor_grades_the_list_of_preloaded_libraries(
 ) -> None:
     place = tmp_path / "ld.so.preload"
     place.write_text(text.format(hook=library.hook()))
-    monkeypatch.setattr("nvshared.preload.listing.PLACE", place)
+    monkeypatch.setattr("nvshared.preload.listing.LIST", place)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     assert grades(machine.installed())[-1] == ("preload", grade)
 
