@@ -9,7 +9,7 @@
     API server ◄─ api ─► pods ─► annotations: sets pods' names and terms in nvshared over D-Bus,
                     │      ▲     from annotations and claims
                     │      └── driver: has claims prepared
-                    └── slices: publishes the GPUs that claims may have
+                    └── slices: publishes the GPUs: labels, and devices for claims
 
 nvshare-kubelet is a process of its own, since gRPC would double the daemon's memory. It makes no
 scheduling decisions: it offers shares of GPUs, and refuses them while nvshared does not reply.

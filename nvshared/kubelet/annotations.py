@@ -23,7 +23,7 @@ from typing import Any
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.kubelet.meanings import Asked, Classes, Unknown, meanings, priority
+from nvshared.kubelet.meanings import Classes, Unknown, meanings, priority
 from nvshared.kubelet.pod import Claimed, Pod, clipped
 from nvshared.quantity import sized
 
@@ -32,13 +32,15 @@ logger = logging.getLogger(__name__)
 PATIENCE = 5.0                          # seconds for nvshared's reply
 PERIOD = 2.0                            # seconds until nvshared is called again
 MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
-
+MOST_QUOTED = 60                        # characters of an annotation that a message quotes
+ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # what sets a term
+NONE = (0, CLASS)                       # value and source of a term that is not set,
+UNKNOWN = (-1, "")                      # and of one that nvshared may have or not
 
 # Terms whose annotation cannot exceed the claim; each with the formatter of its value.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
-MOST_QUOTED = 60                        # characters of an annotation that a message quotes
 
 
 class Terms:
@@ -46,14 +48,13 @@ class Terms:
 
     def __init__(
         self, bus: str, complain: Callable[[Pod, str], None],
-        mark: Callable[[Pod, str], bool], claimed: Claimed,
-        classes: Classes = (), smallest: Callable[[], int] | None = None,
+        mark: Callable[[Pod, str], None], classes: Classes = (),
+        smallest: Callable[[], int] | None = None,
     ) -> None:
         """`complain` reports a refused annotation once, as an event.
 
-        `mark` sets the pod's status to all current refusals, "" for none; returns False if that
-        failed. `claimed`: terms of claims from before our start, which nvshared has. `classes`,
-        `smallest`: the meaning of PriorityClasses and foreign annotations, see meanings.py.
+        `mark` sets the pod's status to all current refusals, "" for none. `classes`, `smallest`:
+        the meaning of PriorityClasses and foreign annotations, see meanings.py.
         """
         self._bus = bus
         self._complain = complain
@@ -62,19 +63,17 @@ class Terms:
         self._smallest = smallest
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
-        self._renamed = False                           # nvshared lacks names of pods
-        self._untold: dict[Pod, dict[str, int]] = {}    # terms to send; 0 resets a term
-        self._set = {one: dict(terms) for one, terms in claimed.items()}    # terms in nvshared
         self._asked: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
+        self._claimed: dict[Pod, dict[str, int]] = {}   # terms by claims
         self._wrong: dict[Pod, dict[str, str]] = {}     # reasons of refusals, by term or annotation
         self._refusals: dict[Pod, list[str]] = {}       # not sent as events yet
-        self._unmarked: dict[str, str] = {}     # by uid: status that could not be written
-        self._unread: set[Pod] = set()                  # with annotations that need the GPUs' sizes
-        self._claimed = dict(claimed)
-        self._before = set(claimed)                     # of these, pods that no list has had yet
+        # The terms that we have set in nvshared: value and what sets it.
+        self._set: dict[Pod, dict[str, tuple[int, str]]] = {}
+        self._changed: set[Pod] = set()                 # whose terms may differ from those there
+        self._renamed = False                           # nvshared lacks names of pods
+        self._listed = False                            # terms of removed pods may be left
         self._waiting: list[Future[None]] = []          # claims that nvshared does not have yet
         self._refused: NvshareError | None = None       # its error for one of them
-        self._listed = False                            # terms of removed pods may be left
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def hear(self, news: str, what: Any = None) -> None:
@@ -110,7 +109,7 @@ class Terms:
 
     @property
     def _is_behind(self) -> bool:
-        return self._renamed or bool(self._untold or self._waiting) or self._listed
+        return bool(self._changed or self._waiting) or self._renamed or self._listed
 
     def _answer(self, error: NvshareError | None) -> None:
         for known in self._waiting:
@@ -122,15 +121,11 @@ class Terms:
 
     def _learn(self, news: str, what: Any) -> None:
         if news == "LISTED":
-            there = {one.uid: one for one in what}
+            there = {one.uid for one in what}
             for one in [one for uid, one in self._pods.items() if uid not in there]:
                 self._forget(one)
             for one in sorted(what, key=lambda one: one.created):
                 self._see(one)
-            for one in self._before:
-                self._claim(one, self._claimed[one] if one.uid in there else {})
-            self._before.clear()
-            self._unmarked.clear()
             self._listed = self._renamed = True
         elif news == "CLAIMED":
             claimed, known = what
@@ -139,11 +134,11 @@ class Terms:
             self._waiting.append(known)
         elif news == "AGAIN":
             self._renamed |= bool(self._pods)
-            unread, self._unread = self._unread, set()
-            for one in unread & set(self._pods.values()):
-                self._read(self._pods[one.uid], {})
-            for one, terms in self._set.items():
-                self._untold[one] = terms | self._untold.get(one, {})
+            for one, held in self._set.items():
+                self._set[one] = dict.fromkeys(held, UNKNOWN)
+            self._changed.update(self._set)
+            for one in self._pods.values():     # some may need the sizes of GPUs
+                self._read(one, one.annotations)
         elif news == "DELETED":
             if what.uid in self._pods:
                 self._forget(what)
@@ -162,78 +157,77 @@ class Terms:
                 return
         before = self._pods.get(one.uid)
         self._pods[one.uid] = one
-        self._unmarked.pop(one.uid, None)
         self._renamed |= before is None or before.containers != one.containers
         self._read(one, {} if before is None else before.annotations)
-        if before is None:
-            self._want(one, "priority")
 
     def _forget(self, one: Pod) -> None:
-        gone = self._pods.pop(one.uid)
-        self._read(replace(one, annotations={}), gone.annotations)
-        self._want(one, "priority")
-        self._asked.pop(one, None)      # its claims stay until kubelet unprepares them
+        """Takes a removed pod. Its claims stay until kubelet unprepares them."""
+        del self._pods[one.uid]
+        self._asked.pop(one, None)
         self._wrong.pop(one, None)
-        self._unmarked.pop(one.uid, None)
+        self._changed.add(one)
         self._renamed = True
 
     def _read(self, one: Pod, before: Mapping[str, str]) -> None:
-        """Parses the annotations of a pod that have changed since `before`."""
-        was, now = meanings(before, self._smallest), self._meant(one)
-        for what in sorted(was.keys() | now.keys()):
-            if what in was and what in now and was[what][:2] == now[what][:2]:
+        """Parses the annotations of a pod that differ from `before`, or were not computable."""
+        was, now = meanings(before, self._smallest), meanings(one.annotations, self._smallest)
+        asked, wrong = self._asked.setdefault(one, {}), self._wrong.setdefault(one, {})
+        for term in was.keys() - now.keys():
+            asked.pop(term, None)
+            wrong.pop(term, None)
+        for term, (key, text, parse) in sorted(now.items()):
+            is_known = term in asked or term in wrong
+            if is_known and term in was and was[term][:2] == (key, text):
                 continue
-            self._wrong.get(one, {}).pop(what, None)
-            value = 0
-            if what in now:
-                key, text, parse = now[what]
-                try:
-                    value = parse(text.strip())
-                except Unknown:
-                    self._unread.add(one)
-                    continue
-                except ValueError as wrong:
-                    self._refuse(one, what, f"{key} cannot be {quoted(text)}; {wrong}")
-                    continue
-            if "/" not in what and self._is_claimed(one, what, value):
-                self._asked.setdefault(one, {})[what] = value
-                self._want(one, what)
-
-    def _meant(self, one: Pod) -> dict[str, Asked]:
-        known = self._pods.get(one.uid, one)    # a Pod made from a claim has no annotations
-        return meanings(known.annotations, self._smallest)
+            wrong.pop(term, None)
+            try:
+                value = parse(text.strip())
+            except Unknown:
+                asked.pop(term, None)
+            except ValueError as error:
+                self._refuse(one, term, f"{key} cannot be {quoted(text)}; {error}")
+            else:
+                if self._is_claimed(one, term, value):
+                    asked[term] = value
+        self._compare(one)
 
     def _claim(self, one: Pod, terms: dict[str, int]) -> None:
         """Sets the terms that a pod has by claims."""
-        before = self._claimed.pop(one, {})
-        if terms:
-            self._claimed[one] = terms
-        for term in before.keys() | terms.keys():
-            asked = self._asked.get(one, {})
-            if not self._is_claimed(one, term, asked.get(term, 0)):
+        self._claimed[one] = dict(terms)
+        if not terms:
+            del self._claimed[one]
+        asked = self._asked.get(one, {})
+        for term, value in list(asked.items()):
+            if not self._is_claimed(one, term, value):
                 del asked[term]
-            self._want(one, term)
+        self._compare(one)
 
     def _is_claimed(self, one: Pod, term: str, value: int) -> bool:
         """Whether a term is within the pod's claim; if not, refuses its annotation."""
         most = self._claimed.get(one, {}).get(term, 0)
         if term not in CLAIMED or not 0 < most < value:
             return True
-        words = CLAIMED[term]
-        self._refuse(
-            one, term,
-            f"{self._meant(one)[term].key} cannot be {words(value)}: {words(most)} are claimed")
+        key, words = self._meant(one, term)[0], CLAIMED[term]
+        self._refuse(one, term, f"{key} cannot be {words(value)}: {words(most)} are claimed")
         return False
 
-    def _want(self, one: Pod, term: str) -> None:
-        """Queues a term for nvshared: by annotation, or else by claim, or by PriorityClass."""
-        self._untold.setdefault(one, {})[term] = (
-            self._asked.get(one, {}).get(term, 0) or self._claimed.get(one, {}).get(term, 0)
-            or self._by_class(one, term))
+    def _meant(self, one: Pod, term: str) -> tuple[str, str]:
+        """The annotation of a term, and its text."""
+        known = self._pods[one.uid]             # a Pod made from a claim has no annotations
+        return meanings(known.annotations, self._smallest)[term][:2]
 
-    def _by_class(self, one: Pod, term: str) -> int:
+    def _wanted(self, one: Pod) -> dict[str, tuple[int, str]]:
+        """The terms that a pod is to have, and what sets each."""
         known = self._pods.get(one.uid)
-        return priority(self._classes, *known.priority_class) if known and term == "priority" else 0
+        by_class = priority(self._classes, *known.priority_class) if known else 0
+        found = {"priority": (by_class, CLASS)} if by_class else {}
+        for source, terms in ((CLAIM, self._claimed), (ANNOTATION, self._asked)):
+            found |= {term: (value, source) for term, value in terms.get(one, {}).items()}
+        return found
+
+    def _compare(self, one: Pod) -> None:
+        if self._wanted(one) != self._set.get(one, {}):
+            self._changed.add(one)
 
     def _settle(self, daemon: Daemon) -> None:
         """Sends nvshared the names and terms that it lacks. Raises NvshareError without a reply."""
@@ -243,45 +237,47 @@ class Terms:
                 for one in self._pods.values()
             )
             self._renamed = False
-        for one in list(self._untold):
+        while self._changed:
+            one = next(iter(self._changed))
             held = self._set.setdefault(one, {})
-            for term, value in list(self._untold[one].items()):
-                if value or term in held:
-                    self._tell(daemon, one, term, value)
-                del self._untold[one][term]
-            del self._untold[one]
+            for term in sorted(held.keys() | self._wanted(one).keys()):
+                # A refused value is wanted no longer: then the next source sets the term.
+                while (wanted := self._wanted(one).get(term, NONE)) != held.get(term, NONE):
+                    self._tell(daemon, one, term, *wanted)
+            self._changed.remove(one)
             if not held:
                 del self._set[one]
         if self._listed:
             self._clean(daemon)
             self._listed = False
 
-    def _tell(self, daemon: Daemon, one: Pod, term: str, value: int) -> None:
+    def _tell(self, daemon: Daemon, one: Pod, term: str, value: int, source: str) -> None:
+        """Sets or, with the value 0, resets a term in nvshared."""
+        held = self._set[one]
         try:
-            source = ("annotation" if self._asked.get(one, {}).get(term) else
-                      "claim" if self._claimed.get(one, {}).get(term) else "class")
             daemon.set_tenant_terms(one.tenant, {term: value}, source)
+            logger.info("%s: %s is %s now", one, term, value or "as it would be without us")
         except NotKept as error:
             logger.warning("%s: %s", one, error)
         except InvalidArgs as error:
-            claimed = self._claimed.get(one, {}).get(term, 0)
-            if value == claimed:
-                self._refused = error
-                self._complain(one, str(error))
+            if source == ANNOTATION:
+                key, text = self._meant(one, term)
+                why = str(error).replace(one.tenant, f"pod {one}")
+                self._refuse(one, term, f"{key} cannot be {quoted(text)}: {why}")
+                before, its_source = held.get(term, NONE)
+                if its_source == ANNOTATION:
+                    self._asked[one][term] = before     # the earlier value stays
+                else:
+                    del self._asked[one][term]
                 return
-            asked = self._meant(one).get(term)
-            key, text = (term, str(value)) if asked is None else asked[:2]
-            why = str(error).replace(one.tenant, f"pod {one}")
-            self._refuse(one, term, f"{key} cannot be {quoted(text)}: {why}")
-            if self._asked.get(one, {}).pop(term, 0) and claimed and term not in self._set[one]:
-                self._tell(daemon, one, term, claimed)
-            return
-        else:
-            logger.info("%s: %s is %s now", one, term, value or "as it would be without us")
-        if value:
-            self._set[one][term] = value
-        else:
-            del self._set[one][term]
+            self._refused = error
+            self._complain(one, str(error))
+            if source == CLAIM:
+                del self._claimed[one][term]
+                return
+        held[term] = value, source
+        if not value:
+            del held[term]
 
     def _clean(self, daemon: Daemon) -> None:
         """Resets terms of pods that were removed unseen: nvshared has no name for them."""
@@ -301,16 +297,14 @@ class Terms:
     def _show(self) -> None:
         """Writes the current refusals to the status of pods where it differs.
 
-        A status that could not be written is retried when the pod changes, or when all are listed.
+        A status that could not be written is retried when the pod changes, or when all are listed:
+        then the API server reports the status that the pod has.
         """
         for one in list(self._pods.values()):
             wrong = clipped(". ".join(sorted(self._wrong.get(one, {}).values())), MOST_IN_STATUS)
-            if wrong in (one.refused, self._unmarked.get(one.uid)):
-                continue
-            if self._mark(one, wrong):
+            if wrong != one.refused:
                 self._pods[one.uid] = replace(one, refused=wrong)
-            else:
-                self._unmarked[one.uid] = wrong
+                self._mark(one, wrong)
 
 
 def quoted(text: str) -> str:

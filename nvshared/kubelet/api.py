@@ -14,11 +14,13 @@ import http.client
 import json
 import logging
 import os
+import queue
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,9 +66,8 @@ class Server:
     """The address of an API server, and our credentials."""
 
     url: str
-    authority: str = ""                 # file of the CA certificates,
-    authority_data: str = ""            # or their text
-    certificate: tuple[str | bytes, ...] = ()   # client certificate, key: files or contents
+    authority: str = ""                 # the CA certificates (PEM); "": the system's
+    certificate: bytes = b""            # our certificate and its key (PEM)
     token: str = ""
     name: str = ""                      # expected in its certificate; "": the address
     is_verified: bool = True
@@ -100,8 +101,7 @@ class Server:
 
     def _context(self) -> ssl.SSLContext:
         """A TLS context that verifies what kubelet and kubectl verify. Raises OSError."""
-        context = ssl.create_default_context(
-            cafile=self.authority or None, cadata=self.authority_data or None)
+        context = ssl.create_default_context(cadata=self.authority or None)
         # Python 3.13 and later would refuse a CA certificate without key usage or key
         # identifiers, which many clusters have. Go also trusts an intermediate CA.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -109,9 +109,10 @@ class Server:
         if not self.is_verified:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if self.certificate:
-            with ExitStack() as files:
-                context.load_cert_chain(*(files.enter_context(_file(one))
-                                          for one in self.certificate))
+            with os.fdopen(os.memfd_create("certificate"), "wb") as file:   # ssl needs a path
+                file.write(self.certificate)
+                file.flush()
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         return context
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
@@ -120,13 +121,13 @@ class Server:
             return json.load(answer)
 
     def follow(
-        self, path: str, selector: str, read: Callable[[Any], Any]
+        self, path: str, node: str, read: Callable[[Any], Any]
     ) -> Iterator[tuple[str, Any]]:
-        """Yields LISTED with all objects, then ADDED, MODIFIED or DELETED with one each.
+        """Yields LISTED with all objects of a node, then ADDED, MODIFIED or DELETED with one each.
 
         Ends when the objects must be listed again. Raises as ask() and read() do.
         """
-        chosen = {"fieldSelector": selector}
+        chosen = {"fieldSelector": f"spec.nodeName={node}"}
         found: list[Any] = []
         page = {"limit": str(PAGE)}
         while page:
@@ -165,7 +166,7 @@ def listen(
     trouble = ""
     while True:
         try:
-            for news, what in server(kubeconfig).follow(path, f"spec.nodeName={node}", read):
+            for news, what in server(kubeconfig).follow(path, node, read):
                 if news == "LISTED":
                     logger.info("%s of %s are read", words, node)
                     trouble = ""
@@ -176,6 +177,54 @@ def listen(
             time.sleep(PERIOD)
 
 
+class Writer:
+    """Writes something to the API server whenever it changes, in a thread, until that succeeds."""
+
+    def __init__(self, words: str, write: Callable[[Any], object], pause: float = PERIOD) -> None:
+        """`words`: the thing, for the log. `write` may raise as Server.ask() does.
+
+        `pause`: seconds until a failed write is tried again.
+        """
+        self._words = words
+        self._write = write
+        self._pause = pause
+        self._wanted: Any = None
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=words, daemon=True).start()
+
+    def want(self, wanted: Any) -> None:
+        """Has this written, unless it was wanted before."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._news.put(wanted)
+
+    def write_again(self) -> None:
+        """Has it written again: it was removed. No-op if nothing is wanted yet."""
+        if self._wanted is not None:
+            self._news.put(self._wanted)
+
+    def _run(self) -> None:
+        trouble = ""
+        while True:
+            with suppress(queue.Empty):             # then the same is tried again
+                wanted = self._news.get(timeout=self._pause if trouble else None)
+            try:
+                self._write(wanted)
+                logger.info("%s: written", self._words)
+                trouble = ""
+            except TROUBLES as error:
+                if trouble != (trouble := str(error) or repr(error)):
+                    logger.warning("%s cannot be written: %s", self._words, error)
+
+
+def _certificates(text: bytes) -> str:
+    """The certificates of an authority's file without the text around them: ssl wants ASCII."""
+    found = CERTIFICATE.findall(text)
+    if not found:
+        raise ValueError("there is no certificate in the authority's file")
+    return b"\n".join(found).decode()
+
+
 def server(kubeconfig: Path) -> Server:
     """The API server, by service account or kubeconfig. Raises NvshareError without either."""
     try:
@@ -183,7 +232,7 @@ def server(kubeconfig: Path) -> Server:
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
             name = f"[{host}]" if ":" in host else host
             return Server(
-                f"https://{name}:{port}", str(ACCOUNT / "ca.crt"),
+                f"https://{name}:{port}", _certificates((ACCOUNT / "ca.crt").read_bytes()),
                 token=(ACCOUNT / "token").read_text().strip(),
             )
         return _of(yaml.safe_load(kubeconfig.read_text()), kubeconfig)
@@ -201,52 +250,28 @@ def server(kubeconfig: Path) -> Server:
 
 
 def _of(config: Any, kubeconfig: Path) -> Server:
-    context = _named(config, "context", config["current-context"])
-    cluster = _named(config, "cluster", context["cluster"])
-    user = _named(config, "user", context["user"])
+    def named(kind: str, name: str) -> Any:
+        return next(one[kind] for one in config[f"{kind}s"] if one["name"] == name)
 
-    def path(text: str) -> str:
-        return str(kubeconfig.parent / text)
+    def content(of: Any, key: str) -> bytes:
+        """What an entry holds itself, or the file that it names; b"" without either."""
+        if text := of.get(f"{key}-data"):
+            return base64.b64decode(text)
+        return (kubeconfig.parent / of[key]).read_bytes() if of.get(key) else b""
 
-    authority = cluster.get("certificate-authority") or ""
-    data = ""
-    if text := cluster.get("certificate-authority-data"):
-        # Only the certificates: text around them may not be ASCII, which ssl requires.
-        found = CERTIFICATE.findall(base64.b64decode(text))
-        if not found:
-            raise ValueError("there is no certificate in certificate-authority-data")
-        authority, data = "", b"\n".join(found).decode()
-    token = user.get("token") or ""
-    if user.get("tokenFile"):
-        token = Path(path(user["tokenFile"])).read_text().strip()
-    certificate: list[str | bytes] = []
-    for key in ("client-certificate", "client-key"):
-        if user.get(f"{key}-data"):
-            certificate.append(base64.b64decode(user[f"{key}-data"]))
-        elif user.get(key):
-            certificate.append(path(user[key]))
+    context = named("context", config["current-context"])
+    cluster, user = named("cluster", context["cluster"]), named("user", context["user"])
+    authority = content(cluster, "certificate-authority")
+    token = content(user, "tokenFile").decode().strip() or user.get("token") or ""
+    # Kubelet's own certificate and key are one file, which is to be taken once.
+    certificate = b"\n".join(dict.fromkeys(
+        (content(user, "client-certificate"), content(user, "client-key"))))
     if not token and not certificate:
         raise NvshareError(
             f"{kubeconfig} names neither a token nor a certificate",
             "run nvshare-kubelet as a DaemonSet, or give it another file with --kubeconfig",
         )
     return Server(
-        cluster["server"], authority and path(authority), data, tuple(certificate), token,
+        cluster["server"], _certificates(authority) if authority else "", certificate, token,
         cluster.get("tls-server-name") or "", not cluster.get("insecure-skip-tls-verify"),
     )
-
-
-@contextmanager
-def _file(certificate: str | bytes) -> Iterator[str]:
-    """The path of a certificate; contents are put into a memory file, as ssl needs a path."""
-    if isinstance(certificate, str):
-        yield certificate
-        return
-    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
-        file.write(certificate)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
-
-
-def _named(config: Any, kind: str, name: str) -> Any:
-    return next(one[kind] for one in config[f"{kind}s"] if one["name"] == name)

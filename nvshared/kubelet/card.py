@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from nvshared.control import Daemon
 from nvshared.errors import NvshareError
@@ -39,6 +39,11 @@ class Card:
     trouble: str = ""                   # why it cannot be shared now
     product: str = ""
     memory: int = 0                     # bytes
+
+    @property
+    def device(self) -> str:
+        """The GPU's device name in a ResourceSlice."""
+        return self.uuid.lower()
 
     @property
     def names(self) -> set[str]:
@@ -84,51 +89,38 @@ def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
 
 # The GPUs, or the error of asking nvshared; and nvshared's unique bus name, "" without a reply.
 Seen = tuple[tuple[Card, ...] | NvshareError, str]
-T = TypeVar("T")
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 # Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
 GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
 OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
 
 
-def elsewhere(kubelet: Path, ours: str) -> dict[str, str]:
-    """Names of the devices of resources other than ours, each with its resource.
+class Entry(NamedTuple):
+    """Devices of a resource in kubelet's checkpoint file."""
+
+    resource: str
+    devices: list[str]
+    pod: str = ""                       # kubelet's UID of the pod that has them; "": registered
+    container: str = ""
+
+
+def checkpoint(kubelet: Path) -> list[Entry]:
+    """The devices of all resources that device plugins have registered, and that pods have.
 
     Raises NvshareError if kubelet's file cannot be read or parsed: then any GPU may be in use.
     """
-    def read(data: Any) -> dict[str, str]:
-        found = {
-            device: resource
-            for resource, devices in (data["RegisteredDevices"] or {}).items()
-            for device in devices or ()
-        }
-        for entry in data["PodDeviceEntries"] or ():
-            found |= dict.fromkeys(_devices(entry["DeviceIDs"]), entry["ResourceName"])
-        return {device: resource for device, resource in found.items() if resource != ours}
-
-    return _checkpoint(kubelet, read, {})
-
-
-def holders(kubelet: Path, ours: str) -> set[tuple[str, str]]:
-    """Pods (kubelet's UID) and names of their containers that have devices of our resource.
-
-    Raises NvshareError as elsewhere() does.
-    """
-    def read(data: Any) -> set[tuple[str, str]]:
-        return {
-            (entry["PodUID"], entry["ContainerName"])
-            for entry in data["PodDeviceEntries"] or () if entry["ResourceName"] == ours
-        }
-
-    return _checkpoint(kubelet, read, set())
-
-
-def _checkpoint(kubelet: Path, read: Callable[[Any], T], nothing: T) -> T:
     path = kubelet / CHECKPOINT
     try:
-        return read(json.loads(path.read_text())["Data"])
+        data = json.loads(path.read_text())["Data"]
+        found = [Entry(resource, list(devices or ()))
+                 for resource, devices in (data["RegisteredDevices"] or {}).items()]
+        for one in data["PodDeviceEntries"] or ():
+            given = one["DeviceIDs"]    # by NUMA node; before kubelet 1.20 a list
+            lists = given.values() if isinstance(given, dict) else [given]
+            devices = [device for devices in lists for device in devices or ()]
+            found.append(Entry(one["ResourceName"], devices, one["PodUID"], one["ContainerName"]))
     except FileNotFoundError:
-        return nothing                  # no device plugin has ever registered here
+        return []                       # no device plugin has ever registered here
     except OSError as error:
         raise NvshareError(f"cannot read {path}: {error.strerror}", "run it as root") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -136,13 +128,7 @@ def _checkpoint(kubelet: Path, read: Callable[[Any], T], nothing: T) -> T:
             f"{path} is not as kubelet writes it: {type(error).__name__}: {error}",
             "please report the version of kubelet",
         ) from error
-
-
-def _devices(given: Any) -> list[str]:
-    """Device ids from a map by NUMA node (kubelet 1.20 and later) or from a list."""
-    if isinstance(given, dict):
-        return [device for devices in given.values() for device in devices or ()]
-    return list(given or ())
+    return found
 
 
 def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> str:
@@ -174,9 +160,7 @@ async def look_until_answered(
         await asyncio.sleep(pause)
 
 
-def look(
-    bus: str, socket: Path, kubelet: Path, *, fresh: bool = False
-) -> Seen:
+def look(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> Seen:
     """The current GPUs, or the error of asking nvshared; and nvshared's unique bus name.
 
     The name differs after each restart; "" without a reply. `socket`: nvshared's socket for
@@ -184,32 +168,27 @@ def look(
     """
     try:
         with Daemon(bus, PATIENCE) as daemon:
-            return _look(daemon, socket, kubelet, fresh=fresh), daemon.peer
+            gpus, name = daemon.gpus(fresh=fresh), daemon.peer
+        if not socket.is_socket():
+            raise NvshareError(
+                f"nvshared runs, and does not listen at {socket}", "--socket says where it does")
+        given = {device: entry.resource for entry in checkpoint(kubelet)
+                 for device in entry.devices if entry.resource != RESOURCE}
     except NvshareError as error:
         return error, ""
+    return tuple(of_daemon(gpu, given) for gpu in gpus), name
 
 
-def _look(
-    daemon: Daemon, socket: Path, kubelet: Path, *, fresh: bool = False
-) -> tuple[Card, ...]:
-    gpus = daemon.gpus(fresh=fresh)
-    if not socket.is_socket():
-        raise NvshareError(
-            f"nvshared runs, and does not listen at {socket}", "--socket says where it does"
-        )
-    given = elsewhere(kubelet, RESOURCE)
-    cards = []
-    for gpu in gpus:
-        uuid = gpu["UUID"]
-        card = Card(
-            uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
-        if gpu["State"] == "lost":
-            trouble = f"{uuid} fell off the bus, or its driver is gone"
-        elif gpu.get("Fault"):          # older versions of nvshared lack Fault
-            trouble = f"{uuid} cannot be relied on: {gpu['Fault']}"
-        elif gpu["MIG"]:
-            trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
-        else:
-            trouble = conflict(card, given)
-        cards.append(replace(card, trouble=trouble))
-    return tuple(cards)
+def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
+    """The GPU with these D-Bus properties. `given`: other resources by the names of devices."""
+    uuid = gpu["UUID"]
+    card = Card(uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
+    if gpu["State"] == "lost":
+        trouble = f"{uuid} fell off the bus, or its driver is gone"
+    elif gpu.get("Fault"):              # older versions of nvshared lack Fault
+        trouble = f"{uuid} cannot be relied on: {gpu['Fault']}"
+    elif gpu["MIG"]:
+        trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
+    else:
+        trouble = conflict(card, given)
+    return replace(card, trouble=trouble)

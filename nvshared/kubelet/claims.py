@@ -20,7 +20,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,15 @@ from nvshared.kubelet.container import replace
 from nvshared.kubelet.pod import Claimed, Pod
 from nvshared.quantity import priority, weight
 
+logger = logging.getLogger(__name__)
+
+FILE = "claims.json"
 DRIVER = "gpu.nvshare.com"
 # By name of a capacity: the term that consuming it sets.
 TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
 QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
+METADATA = ("namespace", "name", "uid", "ownerReferences")
 DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # powers of 1000 and of 1024
 
 
@@ -61,6 +65,7 @@ class Claim:
     pods: tuple[tuple[str, str], ...]   # names and UIDs of pods that it is reserved for
     is_shareable: bool                  # further pods may use it later
     shares: tuple[Share, ...]
+    said: Any = field(compare=False)    # the parts of the API object that read() needs
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -70,10 +75,10 @@ class Claim:
         """The UIDs of its pods."""
         return [uid for _, uid in self.pods]
 
-
-def device(uuid: str) -> str:
-    """The GPU's device name in a ResourceSlice."""
-    return uuid.lower()
+    def without(self, gone: Collection[str]) -> "Claim":
+        """The claim when the pods with these UIDs are removed."""
+        pods = [one for one in self.said["status"]["reservedFor"] if one["uid"] not in gone]
+        return read(self.said | {"status": self.said["status"] | {"reservedFor": pods}})
 
 
 def quantity(text: str) -> int:
@@ -114,6 +119,7 @@ def read(said: Mapping[str, Any]) -> Claim:
         ),
         not any(one["kind"] == "Pod" for one in meta.get("ownerReferences") or ()),
         shares,
+        {"metadata": {key: meta.get(key) for key in METADATA}, "status": status},
     )
 
 
@@ -192,21 +198,16 @@ def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
     return found
 
 
-logger = logging.getLogger(__name__)
-
-FILE = "claims.json"
-
-
 class Prepared:
     """The prepared claims, kept in a file. Thread-safe."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / FILE
         self._lock = threading.Lock()
-        self._said: dict[str, Any] = {}         # API objects, by the claims' UIDs
+        self._claims: dict[str, Claim] = {}     # by UID
         try:
-            for said in json.loads(self._path.read_text()):
-                self._said[read(said).uid] = said
+            found = map(read, json.loads(self._path.read_text()))
+            self._claims = {claim.uid: claim for claim in found}
         except FileNotFoundError:
             return
         except (OSError, NvshareError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -216,7 +217,7 @@ class Prepared:
     def claims(self) -> list[Claim]:
         """All prepared claims."""
         with self._lock:
-            return [read(said) for said in self._said.values()]
+            return list(self._claims.values())
 
     def terms(self, *news: Claim, without: str = "", strictly: bool = False) -> Claimed:
         """The terms of pods that have, or had, a claim of `news` or `without`; by default, of all.
@@ -246,39 +247,21 @@ class Prepared:
             if set(one.pods) & set(claim.pods)
         }
 
-    def without(self, pod: str) -> list[Any]:
-        """The shareable claims of a removed pod, as API objects without that pod."""
-        with self._lock:
-            return [
-                said | {"status": said["status"] | {"reservedFor": [
-                    one for one in said["status"]["reservedFor"] if one["uid"] != pod]}}
-                for said in self._said.values()
-                if (claim := read(said)).is_shareable and pod in claim.uids
-            ]
-
-    def keep(self, said: Any) -> None:
+    def keep(self, claim: Claim) -> None:
         """Adds a claim to the file. Raises NvshareError."""
         with self._lock:
-            wanted = ("namespace", "name", "uid", "ownerReferences")
-            meta = {key: one for key, one in said["metadata"].items() if key in wanted}
-            self._said[meta["uid"]] = {"metadata": meta, "status": said["status"]}
+            self._claims[claim.uid] = claim
             self._write()
 
-    def forget(self, uid: str) -> None:
-        """Removes a claim from the file. Raises NvshareError."""
+    def forget(self, *uids: str) -> None:
+        """Removes claims from the file. Raises NvshareError."""
         with self._lock:
-            if self._said.pop(uid, None) is not None:
-                self._write()
-
-    def forget_but(self, pods: Collection[str]) -> None:
-        """Removes claims that none of these pods uses. Raises NvshareError."""
-        for claim in self.claims():
-            if not any(uid in pods for uid in claim.uids):
+            for claim in filter(None, (self._claims.pop(uid, None) for uid in uids)):
                 logger.info("claim %s is gone", claim)
-                self.forget(claim.uid)
+            self._write()
 
     def _write(self) -> None:
         try:
-            replace(self._path, json.dumps(list(self._said.values())).encode())
+            replace(self._path, json.dumps([one.said for one in self._claims.values()]).encode())
         except OSError as error:
             raise NvshareError(f"cannot write to {self._path}: {error.strerror}") from error

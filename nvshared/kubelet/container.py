@@ -21,7 +21,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,21 +48,15 @@ VOID = "void"                           # requests none: CUDA images set "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
-    """The folders in which runtimes look for CDI files; we write to `ours`."""
+class Containers:
+    """Makes the mounts, variables and devices of containers."""
 
-    ours: Path
-    others: Sequence[Path] = (STATIC,)
+    socket: Path
+    state: Path                         # our folder on the host, whose files are mounted
+    cdi: Path                           # the folder where our CDI file is written
+    others: Sequence[Path] = (STATIC,)  # further folders in which runtimes look for CDI files
 
-    @property
-    def file(self) -> Path:
-        """Our CDI file."""
-        return self.ours / FILE
-
-    def write(
-        self, cards: Iterable[str], variables: Mapping[str, str],
-        mounts: Iterable[tuple[str, Path]],
-    ) -> None:
+    def learn(self, cards: Iterable[str]) -> None:
         """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted."""
         devices = {SHARED: VOID} | {card: card for card in cards}
         text = json.dumps({
@@ -72,77 +66,60 @@ class Folders:
                 for name, seen in devices.items()
             ],
             "containerEdits": {
-                "env": [f"{name}={value}" for name, value in variables.items()],
+                "env": [f"{name}={value}" for name, value in self._variables.items()],
                 "mounts": [
                     {"containerPath": there, "hostPath": str(here),
                      "options": ["ro", "nosuid", "nodev", "rbind"]}
-                    for there, here in mounts
+                    for there, here in self._mounts.items()
                 ],
             },
         }, indent=1)
         try:
-            self.file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            replace(self.file, text.encode())
+            self.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
+            replace(self.cdi / FILE, text.encode())
         except OSError as error:
             raise NotPermitted(
-                f"cannot write to {self.file.parent}: {error.strerror}", "run it as root"
-            ) from error
+                f"cannot write to {self.cdi}: {error.strerror}", "run it as root") from error
 
-    def devices(self, cards: Sequence[str]) -> tuple[str, ...]:
+    def devices(self, cards: Sequence[str]) -> list[str]:
         """The CDI devices that give a container these GPUs; empty if only variables can."""
-        if self._are_nvidias(cards):
-            return f"{KIND}={SHARED}", *(f"{NVIDIA}={card}" for card in cards)
-        return (f"{KIND}={cards[0]}",) if len(cards) == 1 else ()
-
-    def _are_nvidias(self, cards: Sequence[str]) -> bool:
-        """Whether NVIDIA's toolkit has written CDI devices for all these GPUs."""
-        texts = []
-        for path in (path for folder in (*self.others, self.ours) for path in folder.glob("*")):
-            if path.suffix in (".json", ".yaml"):
-                with suppress(OSError):     # just replaced, or unreadable
-                    texts.append(path.read_text(errors="replace"))
-        theirs = [text for text in texts if re.search(rf"\bkind\"?:\s*\"?{NVIDIA}\b", text)]
-        return all(
-            any(re.search(rf"\bname\"?:\s*\"?{re.escape(card)}(?![\w-])", text) for text in theirs)
-            for card in cards
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Containers:
-    """Makes the mounts, variables and devices of containers."""
-
-    socket: Path
-    state: Path                         # our folder on the host, whose files are mounted
-    cdi: Folders
-
-    def learn(self, cards: Iterable[str]) -> None:
-        """Writes the CDI file for these cards. Raises NotPermitted."""
-        self.cdi.write(cards, self._variables, self._mounts)
+        if self._nvidias_devices().issuperset(cards):
+            return [f"{KIND}={SHARED}", *(f"{NVIDIA}={card}" for card in cards)]
+        return [f"{KIND}={cards[0]}"] if len(cards) == 1 else []
 
     def answer(self, cards: Sequence[str], *, by_cdi: bool) -> dict[str, Any]:
         """The fields of ContainerAllocateResponse for a container with these GPUs."""
-        if by_cdi and (devices := self.cdi.devices(cards)):
+        if by_cdi and (devices := self.devices(cards)):
             return {"cdi_devices": [{"name": name} for name in devices]}
         return {
             "envs": self._variables | {VISIBLE: ",".join(cards)},
             "mounts": [
                 {"container_path": there, "host_path": str(here), "read_only": True}
-                for there, here in self._mounts
+                for there, here in self._mounts.items()
             ],
         }
+
+    def _nvidias_devices(self) -> set[str]:
+        """The names in CDI files of NVIDIA's toolkit, among them those of its devices."""
+        names = set[str]()
+        for path in (path for folder in (*self.others, self.cdi) for path in folder.glob("*")):
+            if path.suffix in (".json", ".yaml"):
+                with suppress(OSError):     # just replaced, or unreadable
+                    text = path.read_text(errors="replace")
+                    if re.search(rf"\bkind\"?:\s*\"?{NVIDIA}\b", text):
+                        names |= set(re.findall(r"\bname\"?:\s*\"?([\w-]+)", text))
+        return names
 
     @property
     def _variables(self) -> dict[str, str]:
         return {SOCKET_VARIABLE: f"{SOCKETS}/{self.socket.name}", "NVSHARE_REQUIRED": "1"}
 
     @property
-    def _mounts(self) -> tuple[tuple[str, Path], ...]:
-        return (
-            (SOCKETS, self.socket.parent),
-            (LIBRARY, self.state / "library"),
-            (PRELOAD, self.state / "ld.so.preload"),
-        )
+    def _mounts(self) -> dict[str, Path]:
+        return {
+            SOCKETS: self.socket.parent, LIBRARY: self.state / "library",
+            PRELOAD: self.state / "ld.so.preload",
+        }
 
 
 def prepare(state: Path) -> int:
@@ -151,8 +128,9 @@ def prepare(state: Path) -> int:
     Raises NvshareError; AlreadyRunning if another nvshare-kubelet uses the folder.
     """
     source = library.hook()
+    folder, line = state / "library", state / "ld.so.preload"
     try:
-        state.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,20 +139,17 @@ def prepare(state: Path) -> int:
             raise AlreadyRunning(
                 f"another nvshare-kubelet uses {state}", "one serves all GPUs of a node"
             ) from None
-        folder = state / "library"
-        folder.mkdir(exist_ok=True)
         replace(folder / "libnvshare.so", source.read_bytes())
-        line = state / "ld.so.preload"
         if not line.exists():           # never replaced: containers have it mounted
             replace(line, LINE.encode())
+        for path, mode in ((state, 0o755), (folder, 0o755), (line, 0o644)):
+            path.chmod(mode)            # regardless of our umask: any user must be able to read
     except PermissionError as error:
         raise NotPermitted(
             f"cannot write to {error.filename or state}: {error.strerror}", "run it as root"
         ) from error
     except OSError as error:
         raise NvshareError(f"cannot write to {state}: {error.strerror}") from error
-    for path, mode in ((state, 0o755), (folder, 0o755), (line, 0o644)):
-        path.chmod(mode)                # regardless of our umask: any user must be able to read
     return lock
 
 

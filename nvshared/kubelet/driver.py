@@ -10,67 +10,55 @@ devices, no pod starts. Preparing a claim is idempotent.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet import rpc
 from nvshared.kubelet.api import TROUBLES
-from nvshared.kubelet.claims import DRIVER, Claim, device, read
-from nvshared.kubelet.container import Containers
-from nvshared.kubelet.messages import DRA, HEALTH, classes
-from nvshared.kubelet.offer import Offer
+from nvshared.kubelet.claims import DRIVER
+from nvshared.kubelet.messages import DRA
+from nvshared.kubelet.plugin import Plugin
 from nvshared.kubelet.pod import clipped
 from nvshared.kubelet.pods import MOST_IN_EVENT, Pods
-from nvshared.kubelet.rpc import Kind
-from nvshared.kubelet.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-PACKAGE = "k8s.io.kubelet.pkg.apis.dra.v1"
 HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # with the same messages
 HEALTHY, UNHEALTHY = 1, 2
 REFRESH = 10.0                          # seconds; kubelet drops a device's health after 30
 
-API = classes(PACKAGE, DRA)
-HEALTH_API = classes("health", HEALTH)
 
+class Driver(Plugin):
+    """Serves kubelet's DRA calls."""
 
-class Driver:
-    """Serves kubelet's DRA calls. `look` updates `offer` from nvshared."""
+    kind, name, version = "DRAPlugin", DRIVER, "v1.DRAPlugin"
 
-    kind = Kind("DRAPlugin", DRIVER, ("v1.DRAPlugin",), f"{DRIVER}-reg.sock")
-
-    def __init__(
-        self, offer: Offer, containers: Containers, runtime: Runtime, pods: Pods, node: str,
-        look: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._offer = offer
-        self._containers = containers
-        self._runtime = runtime
+    def __init__(self, *common: Any, pods: Pods, node: str) -> None:
+        """`common`: as for all plugins; `node`: its name, which is that of the pool of GPUs."""
+        super().__init__(*common)
         self._pods = pods
         self._node = node
-        self._look = look
         self._alone = asyncio.Lock()
 
-    def services(self) -> Sequence[rpc.Service]:
+    def services(self) -> Mapping[str, rpc.Methods]:
         """The gRPC services that kubelet calls."""
-        return (
-            rpc.Service(f"{PACKAGE}.DRAPlugin", API, {
-                "NodePrepareResources": (self.prepare, "NodePrepareResourcesRequest"),
-                "NodeUnprepareResources": (self.unprepare, "NodeUnprepareResourcesRequest"),
-            }),
-            *(
-                rpc.Service(f"{version}.DRAResourceHealth", HEALTH_API, {
-                    "NodeWatchResources": (self.health, "NodeWatchResourcesRequest"),
-                })
+        return {
+            "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": {
+                "NodePrepareResources": (self.prepare, DRA["NodePrepareResourcesRequest"]),
+                "NodeUnprepareResources": (self.unprepare, DRA["NodeUnprepareResourcesRequest"]),
+            },
+            **{
+                f"{version}.DRAResourceHealth": {
+                    "NodeWatchResources": (self.health, DRA["NodeWatchResourcesRequest"]),
+                }
                 for version in HEALTH_VERSIONS
-            ),
-        )
+            },
+        }
 
     async def prepare(self, request: Any, _context: Any) -> Any:
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
-        answer = API["NodePrepareResourcesResponse"]()
+        answer = DRA["NodePrepareResourcesResponse"]()
         async with self._alone:
             await self._look()
             for asked in request.claims:
@@ -85,47 +73,42 @@ class Driver:
         return answer
 
     async def _prepare(self, asked: Any) -> list[dict[str, Any]]:
+        """The devices of a claim for kubelet. Raises as the API server's client does."""
         if why := await self._runtime.why_not():
             raise NvshareError(why)
-        said = await asyncio.to_thread(self._pods.ask, asked.namespace, asked.name)
-        claim = read(said)
+        claim = await asyncio.to_thread(self._pods.ask, asked.namespace, asked.name)
         if claim.uid != asked.uid:
             raise InvalidArgs("there is another claim of that name now")
         if not claim.pods:
             raise InvalidArgs("it is reserved for no pod")
-        known = {device(card.uuid): card.uuid for card in self._offer.offered()}
-        self._check(claim)
-        self._containers.learn(known.values())
-        together = [known[one] for one in self._pods.devices(claim) if one in known]
-        if not self._containers.cdi.devices(together):
-            raise NvshareError(
-                "a pod gets several GPUs by NVIDIA's CDI devices alone, and there are none",
-                "nvidia-ctk cdi generate makes them")
-        await asyncio.to_thread(self._pods.claim, said)
-        logger.info("claim %s is prepared", claim)
-        return [
-            {
-                "request_names": [share.request], "pool_name": share.pool,
-                "device_name": share.device, "share_id": share.id,
-                "cdi_device_ids": self._containers.cdi.devices([known[share.device]]),
-            }
-            for share in claim.shares
-        ]
-
-    def _check(self, claim: Claim) -> None:
-        """Raises NvshareError if a GPU of the claim cannot be shared."""
         if trouble := self._offer.trouble_of_all:
             raise NvshareError(trouble)
-        known = {device(card.uuid): card for card in self._offer.offered()}
+        known = {card.device: card for card in self._offer.offered()}
         for share in claim.shares:
             if share.device not in known:
                 raise InvalidArgs(f"there is no device {share.device}")
             if trouble := self._offer.trouble(known[share.device]):
                 raise NvshareError(trouble)
+        self._containers.learn(card.uuid for card in known.values())
+        together = [known[one].uuid for one in self._pods.prepared.devices(claim) if one in known]
+        if not self._containers.devices(together):
+            raise NvshareError(
+                "a pod gets several GPUs by NVIDIA's CDI devices alone, and there are none",
+                "nvidia-ctk cdi generate makes them")
+        await asyncio.to_thread(self._pods.claim, claim)
+        logger.info("claim %s is prepared", claim)
+        return [
+            {
+                "request_names": [share.request], "pool_name": share.pool,
+                "device_name": share.device, "share_id": share.id,
+                "cdi_device_ids": self._containers.devices([known[share.device].uuid]),
+            }
+            for share in claim.shares
+        ]
 
     async def unprepare(self, request: Any, _context: Any) -> Any:
         """Unprepares claims, after all their pods have ended."""
-        answer = API["NodeUnprepareResourcesResponse"]()
+        answer = DRA["NodeUnprepareResourcesResponse"]()
         async with self._alone:
             for asked in request.claims:
                 one = answer.claims[asked.uid]
@@ -137,18 +120,12 @@ class Driver:
 
     async def health(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """Streams the health of all devices: at once, on changes, and every REFRESH seconds."""
-        while True:
-            news = asyncio.ensure_future(self._offer.news())
-            try:
-                yield HEALTH_API["NodeWatchResourcesResponse"](devices=[
-                    HEALTH_API["DeviceHealth"](
-                        device=HEALTH_API["DeviceIdentifier"](
-                            pool_name=self._node, device_name=device(card.uuid)),
-                        health=UNHEALTHY if trouble else HEALTHY, message=trouble,
-                        last_updated_time=int(time.time()),
-                    )
-                    for card in self._offer.offered() for trouble in [self._offer.trouble(card)]
-                ])
-                await asyncio.wait([news], timeout=REFRESH)
-            finally:
-                news.cancel()
+        async for _ in self._offer.changes(REFRESH):
+            yield DRA["NodeWatchResourcesResponse"](devices=[
+                DRA["DeviceHealth"](
+                    device=DRA["DeviceIdentifier"](pool_name=self._node, device_name=card.device),
+                    health=UNHEALTHY if trouble else HEALTHY, message=trouble,
+                    last_updated_time=int(time.time()),
+                )
+                for card in self._offer.offered() for trouble in [self._offer.trouble(card)]
+            ])

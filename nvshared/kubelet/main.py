@@ -6,17 +6,16 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.card import RESTART, holders, look, look_until_answered
-from nvshared.kubelet.claims import Prepared
-from nvshared.kubelet.container import Containers, Folders, prepare
+from nvshared.kubelet.card import RESTART, look, look_until_answered
+from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
-from nvshared.kubelet.pod import RESOURCE
 from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
@@ -38,14 +37,12 @@ def _run(argv: Sequence[str] | None) -> None:
 async def _serve(options: Options) -> None:
     """Runs until a signal. Raises NvshareError."""
     try:
+        from nvshared.kubelet.claims import Prepared
         from nvshared.kubelet.driver import Driver
-        from nvshared.kubelet.labels import Labels
-        from nvshared.kubelet.plugin import Plugin
-        from nvshared.kubelet.pods import Pods
-        from nvshared.kubelet.rpc import Registered
+        from nvshared.kubelet.plugin import DevicePlugin, Plugin
+        from nvshared.kubelet.pods import Pods, StaticPods
         from nvshared.kubelet.runtime import Runtime
-        from nvshared.kubelet.slices import Slices
-        from nvshared.kubelet.static import StaticPods
+        from nvshared.kubelet.slices import Published
     except ImportError as error:
         raise NvshareError(
             f"a Python package is missing: {error}",
@@ -53,14 +50,43 @@ async def _serve(options: Options) -> None:
             "or: pip install 'nvshared[kubernetes]'",
         ) from error
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
+    stopped = loop.create_future()      # done by a signal, or with the error of a thread
+
+    def stop(error: NvshareError | None = None) -> None:
+        if not stopped.done():
+            if error is None:
+                stopped.set_result(None)
+            else:
+                stopped.set_exception(error)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop)
+
+    def call(function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in the loop's thread, from any thread."""
+        with suppress(RuntimeError):    # the loop has ended
+            loop.call_soon_threadsafe(function, *arguments)
+
+    def fail(fault: threading.ExceptHookArgs) -> None:
+        """Ends the process when a thread fails, so that systemd restarts the process."""
+        threading.__excepthook__(fault)
+        thread = "" if fault.thread is None else fault.thread.name
+        call(stop, NvshareError(
+            f"the thread {thread} ended: {fault.exc_type.__name__}: {fault.exc_value}",
+            "please report this with what stands above it",
+        ))
+
+    threading.excepthook = fail
     lock = prepare(options.state)
     notifier = systemd.Notifier(os.environ)
     offer = Offer(options.replicas)
-    containers = Containers(options.socket, options.state, Folders(options.cdi_folder))
+    containers = Containers(options.socket, options.state, options.cdi_folder)
     runtime = Runtime(options.cdi, options.runtime)
+    pods = Pods(
+        options.bus, options.kubeconfig, options.node, Prepared(options.state),
+        StaticPods(options.state, options.kubelet),
+        options.classes, offer.smallest if options.foreign else None,
+    )
     nvshared = ""                       # its unique bus name at its last reply
 
     async def look_again(*, fresh: bool = False) -> None:
@@ -70,89 +96,59 @@ async def _serve(options: Options) -> None:
         seen, answered = await look_until_answered(
             partial(look, options.bus, options.socket, options.kubelet, fresh=fresh),
             0 if offer.trouble_of_all else RESTART)
-        news = offer.learn(seen)
-        if pods is not None and answered not in ("", nvshared):
+        has_changed = offer.learn(seen)
+        if answered not in ("", nvshared):
             pods.nvshared_is_back()     # after learn(): it uses the offer
         nvshared = answered or nvshared
-        if news:
+        if has_changed:
             logger.info("%s", offer.words())
             notifier.status(offer.words())
-            warn()
+        if has_changed and offer.has_trouble:   # Kubernetes' scheduler only says that none is free
+            threading.Thread(
+                target=pods.tell_of_node, args=(offer.words(),), name="node", daemon=True).start()
+
+    await look_again()
+    common = options.kubelet, offer, containers, runtime, look_again
+    plugin: Plugin = (
+        Driver(*common, pods=pods, node=options.node) if options.dra else DevicePlugin(*common))
+    published = Published(
+        options.kubeconfig, options.node,
+        partial(call, offer.learn_elsewhere) if options.dra else None)
 
     async def keep_looking() -> None:
         while True:
             await asyncio.sleep(PERIOD)
             await look_again(fresh=True)
 
-    def warn() -> None:
-        """Reports the reason as an event: Kubernetes' scheduler only says that no GPU is free."""
-        if pods is not None and offer.has_trouble:
-            threading.Thread(
-                target=pods.tell_of_node, args=(offer.words(),), name="node", daemon=True).start()
+    async def keep_published() -> None:
+        async for _ in offer.changes(PERIOD):
+            published.publish(offer)
+            if runtime.supports_cdi and (offered := offer.offered()):
+                containers.learn(card.uuid for card in offered)
 
-    def others(offered: dict[str, str]) -> None:
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(offer.learn_elsewhere, offered)
+    async def keep_registered() -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
+            if not plugin.path.is_socket():     # `kubeadm reset` empties kubelet's folder
+                logger.warning("%s was removed, and is made anew", plugin.path)
+                await plugin.start()
 
-    failures: list[NvshareError] = []
-
-    def fail(what: threading.ExceptHookArgs) -> None:
-        """Ends the process when a thread fails, so that systemd restarts the process."""
-        threading.__excepthook__(what)
-        thread = "" if what.thread is None else what.thread.name
-        failures.append(NvshareError(
-            f"the thread {thread} ended: {what.exc_type.__name__}: {what.exc_value}",
-            "please report this with what stands above it",
-        ))
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(stopped.set)
-
-    threading.excepthook = fail
-    pods: Pods | None = None
-    await look_again()
-    pods = Pods(
-        options.bus, options.kubeconfig, options.node, Prepared(options.state),
-        StaticPods(options.state, partial(holders, options.kubelet, RESOURCE)),
-        options.classes, offer.smallest if options.foreign else None,
-    )
-    warn()
-    labels = Labels(options.kubeconfig, options.node)
-    slices: Slices | None = None
-    plugin: Driver | Plugin
-    if options.dra:
-        plugin = Driver(offer, containers, runtime, pods, options.node, look_again)
-        slices = Slices(options.kubeconfig, options.node, others)
-    else:
-        plugin = Plugin(offer, containers, runtime, look_again)
-    registered = Registered(plugin, options.kubelet)
-    looking = asyncio.create_task(keep_looking())
+    tasks = []
     try:
-        await registered.start()
+        await plugin.start()
         notifier.ready()
         if options.cdi != OFF and (why := await runtime.why_not()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
-        while not stopped.is_set():
-            news = [asyncio.ensure_future(one) for one in (offer.news(), stopped.wait())]
-            labels.publish(offer)
-            if slices is not None:
-                slices.publish(offer)
-            if runtime.supports_cdi and (offered := offer.offered()):
-                containers.learn(card.uuid for card in offered)
-            await asyncio.wait(
-                [*news, looking], timeout=PERIOD, return_when=asyncio.FIRST_COMPLETED)
-            if looking.done():
-                looking.result()        # raises: the task ends only by a fault of ours
-            for one in news:
-                one.cancel()
-            if not stopped.is_set() and not registered.is_there():
-                logger.warning("%s was removed, and is made anew", registered.path)
-                await registered.start()
+        tasks = [asyncio.create_task(one())
+                 for one in (keep_looking, keep_published, keep_registered)]
+        ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
+        for one in ended:
+            one.result()                # raises what has ended it, unless that is a signal
     finally:
-        looking.cancel()
-        await registered.stop()
+        for task in tasks:
+            task.cancel()
+        await plugin.stop()
         notifier.close()
         os.close(lock)
-    if failures:
-        raise failures[0]
     logger.info("stopped; containers go on, and no new one gets a share")

@@ -3,132 +3,113 @@
 
 Interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins,
 deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two calls of CRI's runtime/v1. Messages
-have only the fields that nvshare-kubelet sets or reads. All these interfaces are frozen. Protobuf
-makes classes of the descriptions at run time: generated code would need one version of protobuf.
-
-A field is written as NUMBER TYPE. A type after `*` is repeated, `map` is a map from strings to
-strings, and `map TYPE` is a map from strings to messages.
+have only the fields that nvshare-kubelet sets or reads, in the syntax of .proto files; the values
+of a map are strings or messages, and its keys are strings. All these interfaces are frozen.
+Protobuf makes classes of the descriptions at run time: generated code would need one version of
+protobuf.
 """
 
+import re
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-Fields = dict[str, str]
-Described = dict[str, Fields]
-
-REGISTRATION: Described = {
-    "PluginInfo": {
-        "type": "1 string", "name": "2 string", "endpoint": "3 string",
-        "supported_versions": "4 *string",
-    },
-    "RegistrationStatus": {"plugin_registered": "1 bool", "error": "2 string"},
-    "RegistrationStatusResponse": {},
-    "InfoRequest": {},
+REGISTRATION = """
+PluginInfo {
+    string type = 1; string name = 2; string endpoint = 3; repeated string supported_versions = 4;
 }
+RegistrationStatus { bool plugin_registered = 1; string error = 2; }
+RegistrationStatusResponse {}
+InfoRequest {}
+"""
 
-DEVICE_PLUGIN: Described = {
-    "Empty": {},
-    "DevicePluginOptions": {"get_preferred_allocation_available": "2 bool"},
-    "Device": {"ID": "1 string", "health": "2 string"},
-    "ListAndWatchResponse": {"devices": "1 *Device"},
-    "ContainerPreferredAllocationRequest": {
-        "available_deviceIDs": "1 *string", "must_include_deviceIDs": "2 *string",
-        "allocation_size": "3 int32",
-    },
-    "PreferredAllocationRequest": {
-        "container_requests": "1 *ContainerPreferredAllocationRequest",
-    },
-    "ContainerPreferredAllocationResponse": {"deviceIDs": "1 *string"},
-    "PreferredAllocationResponse": {
-        "container_responses": "1 *ContainerPreferredAllocationResponse",
-    },
-    "ContainerAllocateRequest": {"devices_ids": "1 *string"},
-    "AllocateRequest": {"container_requests": "1 *ContainerAllocateRequest"},
-    "Mount": {"container_path": "1 string", "host_path": "2 string", "read_only": "3 bool"},
-    "DeviceSpec": {
-        "container_path": "1 string", "host_path": "2 string", "permissions": "3 string",
-    },
-    "CDIDevice": {"name": "1 string"},
-    "ContainerAllocateResponse": {
-        "envs": "1 map", "mounts": "2 *Mount", "devices": "3 *DeviceSpec",
-        "cdi_devices": "5 *CDIDevice",
-    },
-    "AllocateResponse": {"container_responses": "1 *ContainerAllocateResponse"},
+DEVICE_PLUGIN = """
+Empty {}
+DevicePluginOptions { bool get_preferred_allocation_available = 2; }
+Device { string ID = 1; string health = 2; }
+ListAndWatchResponse { repeated Device devices = 1; }
+ContainerPreferredAllocationRequest {
+    repeated string available_deviceIDs = 1; repeated string must_include_deviceIDs = 2;
+    int32 allocation_size = 3;
 }
-
-DRA: Described = {
-    "Claim": {"namespace": "1 string", "uid": "2 string", "name": "3 string"},
-    "Device": {
-        "request_names": "1 *string", "pool_name": "2 string", "device_name": "3 string",
-        "cdi_device_ids": "4 *string", "share_id": "5 string",
-    },
-    "NodePrepareResourcesRequest": {"claims": "1 *Claim"},
-    "NodePrepareResourceResponse": {"devices": "1 *Device", "error": "2 string"},
-    "NodePrepareResourcesResponse": {"claims": "1 map NodePrepareResourceResponse"},
-    "NodeUnprepareResourcesRequest": {"claims": "1 *Claim"},
-    "NodeUnprepareResourceResponse": {"error": "1 string"},
-    "NodeUnprepareResourcesResponse": {"claims": "1 map NodeUnprepareResourceResponse"},
+PreferredAllocationRequest { repeated ContainerPreferredAllocationRequest container_requests = 1; }
+ContainerPreferredAllocationResponse { repeated string deviceIDs = 1; }
+PreferredAllocationResponse {
+    repeated ContainerPreferredAllocationResponse container_responses = 1;
 }
-
-HEALTH: Described = {
-    "NodeWatchResourcesRequest": {},
-    "DeviceIdentifier": {"pool_name": "1 string", "device_name": "2 string"},
-    "DeviceHealth": {
-        "device": "1 DeviceIdentifier",
-        "health": "2 int32",            # an enumeration
-        "last_updated_time": "3 int64", "message": "5 string",
-    },
-    "NodeWatchResourcesResponse": {"devices": "1 *DeviceHealth"},
+ContainerAllocateRequest { repeated string devices_ids = 1; }
+AllocateRequest { repeated ContainerAllocateRequest container_requests = 1; }
+Mount { string container_path = 1; string host_path = 2; bool read_only = 3; }
+DeviceSpec { string container_path = 1; string host_path = 2; string permissions = 3; }
+CDIDevice { string name = 1; }
+ContainerAllocateResponse {
+    map<string, string> envs = 1; repeated Mount mounts = 2; repeated DeviceSpec devices = 3;
+    repeated CDIDevice cdi_devices = 5;
 }
+AllocateResponse { repeated ContainerAllocateResponse container_responses = 1; }
+"""
 
-RUNTIME: Described = {
-    "VersionRequest": {"version": "1 string"},
-    "VersionResponse": {"runtime_name": "2 string", "runtime_version": "3 string"},
-    "StatusRequest": {"verbose": "1 bool"},
-    "StatusResponse": {"info": "2 map"},
+DYNAMIC_ALLOCATION = """
+Claim { string namespace = 1; string uid = 2; string name = 3; }
+Device {
+    repeated string request_names = 1; string pool_name = 2; string device_name = 3;
+    repeated string cdi_device_ids = 4; string share_id = 5;
 }
+NodePrepareResourcesRequest { repeated Claim claims = 1; }
+NodePrepareResourceResponse { repeated Device devices = 1; string error = 2; }
+NodePrepareResourcesResponse { map<string, NodePrepareResourceResponse> claims = 1; }
+NodeUnprepareResourcesRequest { repeated Claim claims = 1; }
+NodeUnprepareResourceResponse { string error = 1; }
+NodeUnprepareResourcesResponse { map<string, NodeUnprepareResourceResponse> claims = 1; }
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_PLAIN = {
-    "string": _Field.TYPE_STRING, "bool": _Field.TYPE_BOOL, "int32": _Field.TYPE_INT32,
-    "int64": _Field.TYPE_INT64,
+NodeWatchResourcesRequest {}
+DeviceIdentifier { string pool_name = 1; string device_name = 2; }
+DeviceHealth {
+    DeviceIdentifier device = 1; int32 health = 2; int64 last_updated_time = 3; string message = 5;
 }
+NodeWatchResourcesResponse { repeated DeviceHealth devices = 1; }
+"""
+
+RUNTIME = """
+VersionRequest { string version = 1; }
+VersionResponse { string runtime_name = 2; string runtime_version = 3; }
+StatusRequest { bool verbose = 1; }
+StatusResponse { map<string, string> info = 2; }
+"""
+
+MESSAGE = re.compile(r"(\w+) \{(.*?)\}", re.DOTALL)
+FIELD = re.compile(r"(repeated |map<string, )?(\w+)>? (\w+) = (\d+);")
 
 
-def _add(message: Any, package: str, name: str, words: str) -> None:
-    number, kind, *of = words.split()
-    field = message.field.add(name=name, number=int(number))
-    field.label = _Field.LABEL_REPEATED if kind[0] == "*" or kind == "map" else (
-        _Field.LABEL_OPTIONAL)
-    kind = kind.removeprefix("*")
-    if kind == "map":                   # encoded as a list of messages with key and value
-        kind = f"{message.name}.{name.capitalize()}Entry"
-        entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
-        entry.options.map_entry = True
-        _add(entry, package, "key", "1 string")
-        _add(entry, package, "value", f"2 {of[0] if of else 'string'}")
-    if kind in _PLAIN:
-        field.type = _PLAIN[kind]
-    else:
-        field.type = _Field.TYPE_MESSAGE
-        field.type_name = f".{package}.{kind}"
+def _classes(described: str) -> dict[str, Any]:
+    """The message classes by name."""
+    file = descriptor_pb2.FileDescriptorProto(name="it.proto", package="it", syntax="proto3")
 
+    def add(message: Any, form: str, kind: str, name: str, number: str) -> None:
+        field = message.field.add(name=name, number=int(number))
+        if form.startswith("map"):      # encoded as a list of messages with key and value
+            entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
+            entry.options.map_entry = True
+            add(entry, "", "string", "key", "1")
+            add(entry, "", kind, "value", "2")
+            kind = f"{message.name}.{entry.name}"
+        field.label = field.LABEL_REPEATED if form else field.LABEL_OPTIONAL
+        if plain := getattr(field, f"TYPE_{kind.upper()}", None):
+            field.type = plain
+        else:
+            field.type, field.type_name = field.TYPE_MESSAGE, f".it.{kind}"
 
-def classes(package: str, described: Described) -> dict[str, Any]:
-    """The message classes of a package, by name."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"nvshare/{package}.proto", package=package, syntax="proto3"
-    )
-    for name, fields in described.items():
+    for name, fields in MESSAGE.findall(described):
         message = file.message_type.add(name=name)
-        for field, words in fields.items():
-            _add(message, package, field, words)
+        for field in FIELD.findall(fields):
+            add(message, *field)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     # 3.21, which Debian 12 has, has no GetMessageClass, and later ones have no MessageFactory.
     make = getattr(message_factory, "GetMessageClass", None) or (
         message_factory.MessageFactory(pool).GetPrototype)
-    return {
-        name: make(pool.FindMessageTypeByName(f"{package}.{name}")) for name in described
-    }
+    return {one.name: make(pool.FindMessageTypeByName(f"it.{one.name}"))
+            for one in file.message_type}
+
+
+REG, DP, DRA, CRI = map(_classes, (REGISTRATION, DEVICE_PLUGIN, DYNAMIC_ALLOCATION, RUNTIME))

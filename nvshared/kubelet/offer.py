@@ -7,9 +7,9 @@ for all its shares: no container gets one, and kubelet counts the shares as unhe
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card, identifies
@@ -50,50 +50,51 @@ class Offer:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
-        self._trouble = "nvshared has not answered yet"     # reason that holds for all GPUs
+        # Why no GPU can be shared; "" if that depends on the GPU.
+        self.trouble_of_all = "nvshared has not answered yet"
         self._elsewhere: dict[str, str] = {}        # driver by attribute of its devices
         self._changed = asyncio.Event()
 
     def learn(self, seen: tuple[Card, ...] | NvshareError) -> bool:
         """Takes the current GPUs, or the error of asking nvshared. Returns whether that changed."""
-        before = (self._cards, self._trouble)
+        before = (self._cards, self.trouble_of_all)
         if isinstance(seen, NvshareError):
-            self._trouble = str(seen)
+            self.trouble_of_all = str(seen)
         else:
-            self._cards, self._trouble = seen, ""
-        if before == (self._cards, self._trouble):
-            return False
-        self._tell()
-        return True
+            self._cards, self.trouble_of_all = seen, ""
+        has_changed = before != (self._cards, self.trouble_of_all)
+        if has_changed:
+            self._notify()
+        return has_changed
 
     def learn_elsewhere(self, devices: Mapping[str, str]) -> None:
         """Takes the attributes of devices that other DRA drivers offer, with the driver's name."""
         if devices != self._elsewhere:
             self._elsewhere = dict(devices)
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def news(self) -> Coroutine[Any, Any, bool]:
-        """Waits for the next change of the offer."""
-        return self._changed.wait()
-
-    @property
-    def trouble_of_all(self) -> str:
-        """Why no GPU can be shared; "" if that depends on the GPU."""
-        return self._trouble
+    async def changes(self, refresh: float | None = None) -> AsyncIterator[None]:
+        """Yields at once, at each change of the offer, and `refresh` seconds after the last."""
+        while True:
+            changed = self._changed     # from before the yield: a change meanwhile counts
+            yield
+            with suppress(TimeoutError):
+                async with asyncio.timeout(refresh):
+                    await changed.wait()
 
     @property
     def has_trouble(self) -> bool:
         """Whether an offered GPU cannot be shared now."""
-        return bool(self._trouble) or any(map(self.trouble, self.offered()))
+        return bool(self.trouble_of_all) or any(map(self.trouble, self.offered()))
 
     def trouble(self, card: Card) -> str:
         """Why this GPU cannot be shared now; "" if it can."""
-        if self._trouble or card.trouble:
-            return self._trouble or card.trouble
+        if self.trouble_of_all or card.trouble:
+            return self.trouble_of_all or card.trouble
         drivers = (name for text, name in self._elsewhere.items() if identifies(text, card))
         driver = next(drivers, "")
         return f"{card.uuid} is offered by {driver} already" if driver else ""
@@ -115,8 +116,8 @@ class Offer:
 
     def words(self) -> str:
         """The whole offer in one line, for the log and the status."""
-        if self._trouble:
-            return f"no shares: {self._trouble}"
+        if self.trouble_of_all:
+            return f"no shares: {self.trouble_of_all}"
         parts = [
             f"GPU {card.index}: {self.trouble(card) or f'{self._replicas.of(card)} shares'}"
             for card in self._cards
@@ -130,8 +131,8 @@ class Offer:
 
         Raises NvshareError if a share is unavailable; SameCardTwice for two shares of one GPU.
         """
-        if self._trouble:
-            raise NvshareError(self._trouble)
+        if self.trouble_of_all:
+            raise NvshareError(self.trouble_of_all)
         cards = {card.uuid: card for card in self._cards}
         known = self.shares()
         for share in shares:
@@ -152,17 +153,10 @@ class Offer:
 def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
     """`size` available shares that include `must`, on different GPUs with the most free shares."""
     chosen = list(must[:size])
-    free: dict[str, list[str]] = {}
-    for share in available:
-        if share not in must:
-            free.setdefault(card_of(share), []).append(share)
-    for shares in free.values():        # descending: pop() takes the lowest number
-        shares.sort(key=lambda share: (len(share), share), reverse=True)
-    here = Counter(map(card_of, chosen))
+    free = sorted(set(available).difference(must), key=lambda share: (len(share), share))
     while len(chosen) < size and free:
-        card = min(free, key=lambda one: (here[one], -len(free[one]), one))
-        chosen.append(free[card].pop())
-        here[card] += 1
-        if not free[card]:
-            del free[card]
+        here, left = Counter(map(card_of, chosen)), Counter(map(card_of, free))
+        share = min(free, key=lambda one: (here[card_of(one)], -left[card_of(one)], card_of(one)))
+        free.remove(share)              # the GPU's with the lowest number: min() takes the first
+        chosen.append(share)
     return chosen

@@ -1,48 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin, deviceplugin/v1beta1: kubelet counts shares, and hands them to containers."""
+"""How plugins register with kubelet, and the device plugin, deviceplugin/v1beta1: kubelet counts
+shares, and hands them to containers."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from nvshared.errors import NvshareError
+from nvshared.errors import NotPermitted, NvshareError
 from nvshared.kubelet import rpc
 from nvshared.kubelet.container import Containers
-from nvshared.kubelet.messages import DEVICE_PLUGIN, classes
+from nvshared.kubelet.messages import DP, REG
 from nvshared.kubelet.offer import Offer, SameCardTwice, preferred
 from nvshared.kubelet.pod import RESOURCE
-from nvshared.kubelet.rpc import Kind
 from nvshared.kubelet.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-VERSION = "v1beta1"
-DP = classes("v1beta1", DEVICE_PLUGIN)
+REGISTRY = "plugins_registry"           # in kubelet's folder; each socket there is a plugin's
 
 
-class Plugin:
-    """Serves kubelet's device plugin calls. `look` updates `offer` from nvshared."""
+class Plugin(ABC):
+    """A plugin of kubelet. `look` updates `offer` from nvshared."""
 
-    kind = Kind("DevicePlugin", RESOURCE, (VERSION,), "nvshare.com-gpu-reg.sock")
+    kind: ClassVar[str]                 # kubelet's word for the type of plugin
+    name: ClassVar[str]                 # of the resource or of the driver
+    version: ClassVar[str]              # of the interface
 
     def __init__(
-        self, offer: Offer, containers: Containers, runtime: Runtime,
+        self, kubelet: Path, offer: Offer, containers: Containers, runtime: Runtime,
         look: Callable[[], Awaitable[None]],
     ) -> None:
+        """`kubelet`: its folder."""
+        self.path = kubelet / REGISTRY / f"{self.name.replace('/', '-')}-reg.sock"
         self._offer = offer
         self._containers = containers
         self._runtime = runtime
         self._look = look
+        self._server: Any = None
 
-    def services(self) -> Sequence[rpc.Service]:
-        """The gRPC services that kubelet calls."""
-        return (rpc.Service(f"{VERSION}.DevicePlugin", DP, {
-            "GetDevicePluginOptions": (self.options, "Empty"),
-            "ListAndWatch": (self.list_and_watch, "Empty"),
-            "GetPreferredAllocation": (self.preferred, "PreferredAllocationRequest"),
-            "Allocate": (self.allocate, "AllocateRequest"),
-        }),)
+    @abstractmethod
+    def services(self) -> Mapping[str, rpc.Methods]:
+        """The gRPC services that kubelet calls, by name."""
+
+    async def start(self) -> None:
+        """Serves at a new socket, which kubelet's plugin watcher finds. Raises NvshareError."""
+        await self.stop()
+        registry = self.path.parent
+        if not registry.parent.is_dir():
+            raise NvshareError(
+                f"there is no folder {registry.parent}: kubelet is not on this machine",
+                "--kubelet names another folder; kubelet's --root-dir says which",
+            )
+        try:
+            registry.mkdir(mode=0o750, exist_ok=True)
+            self.path.unlink(missing_ok=True)   # left by a killed nvshare-kubelet
+        except OSError as error:
+            raise NotPermitted(
+                f"cannot make a socket in {registry}: {error.strerror}", "run it as root"
+            ) from error
+        self._server = await rpc.serve(self.path, {
+            "pluginregistration.Registration": {
+                "GetInfo": (self._info, REG["InfoRequest"]),
+                "NotifyRegistrationStatus": (self._registered, REG["RegistrationStatus"]),
+            },
+            **self.services(),
+        })
+
+    async def stop(self) -> None:
+        """Removes the socket, which unregisters the plugin."""
+        if self._server is not None:
+            self.path.unlink(missing_ok=True)
+            await self._server.stop(None)
+            self._server = None
+
+    async def _info(self, _request: Any, _context: Any) -> Any:
+        return REG["PluginInfo"](
+            type=self.kind, name=self.name, endpoint=str(self.path),
+            supported_versions=[self.version],
+        )
+
+    async def _registered(self, status: Any, _context: Any) -> Any:
+        if status.plugin_registered:
+            logger.info("kubelet knows %s now", self.name)
+        else:
+            logger.error("kubelet does not take %s: %s", self.name, status.error)
+        return REG["RegistrationStatusResponse"]()
+
+
+class DevicePlugin(Plugin):
+    """Serves kubelet's device plugin calls."""
+
+    kind, name, version = "DevicePlugin", RESOURCE, "v1beta1"
+
+    def services(self) -> Mapping[str, rpc.Methods]:
+        """The gRPC service that kubelet calls."""
+        return {"v1beta1.DevicePlugin": {
+            "GetDevicePluginOptions": (self.options, DP["Empty"]),
+            "ListAndWatch": (self.list_and_watch, DP["Empty"]),
+            "GetPreferredAllocation": (self.preferred, DP["PreferredAllocationRequest"]),
+            "Allocate": (self.allocate, DP["AllocateRequest"]),
+        }}
 
     async def options(self, _request: Any, _context: Any) -> Any:
         """Reports the optional calls that the plugin supports."""
@@ -50,16 +109,11 @@ class Plugin:
 
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """Streams all shares: at once, and on changes."""
-        while True:
-            news = asyncio.ensure_future(self._offer.news())
-            try:
-                yield DP["ListAndWatchResponse"](devices=[
-                    DP["Device"](ID=share, health="Healthy" if healthy else "Unhealthy")
-                    for share, healthy in self._offer.shares().items()
-                ])
-                await news
-            finally:
-                news.cancel()
+        async for _ in self._offer.changes():
+            yield DP["ListAndWatchResponse"](devices=[
+                DP["Device"](ID=share, health="Healthy" if healthy else "Unhealthy")
+                for share, healthy in self._offer.shares().items()
+            ])
 
     async def preferred(self, request: Any, _context: Any) -> Any:
         """Chooses shares for each container."""

@@ -2,6 +2,7 @@
 """Watches this node's pods at the API server; writes their events, and a condition of their
 status."""
 
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -12,18 +13,73 @@ from typing import Any
 from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
 from nvshared.kubelet.api import TROUBLES, listen, server
+from nvshared.kubelet.card import checkpoint
 from nvshared.kubelet.claims import Claim, Prepared, read
+from nvshared.kubelet.container import replace
 from nvshared.kubelet.meanings import Classes
-from nvshared.kubelet.pod import CONDITION, Pod, clipped, pod
-from nvshared.kubelet.static import ADVICE, REASON, StaticPods
+from nvshared.kubelet.pod import CONDITION, RESOURCE, Pod, clipped, pod
+from nvshared.names import WITHOUT_GPU
 
 logger = logging.getLogger(__name__)
 
 REFUSED = "AnnotationRefused"
 UNAVAILABLE = "GPUsNotShared"
+WITHOUT_SHARE = "StartedWithoutGPU"
 MOST_IN_EVENT = 1024                    # bytes of an event's message that the API server accepts
 NAMESPACE = "/api/v1/namespaces/"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+ADVICE = "move the static pod's file out of kubelet's folder and back, or use a DaemonSet"
+
+
+class StaticPods:
+    """Finds static pods that run without the GPU share that they request, for nvshare's doctor.
+
+        /var/lib/nvshare-kubelet/without-gpu.json
+        [[what is wrong with a pod, what to do], ...]
+
+    If kubelet starts a static pod before our resource is registered, the pod gets no share, and
+    kubelet reports no error: static pods bypass Kubernetes' scheduler, which would have checked.
+    """
+
+    def __init__(self, state: Path, kubelet: Path) -> None:
+        """`state`: our folder, `kubelet`: its folder."""
+        self._path = state / WITHOUT_GPU
+        self._kubelet = kubelet
+        self._without: dict[Pod, str] = {}      # problems that were reported, by pod
+
+    def hear(self, news: str, what: Any) -> list[tuple[Pod, str]]:
+        """Takes news of pods from the API server. Returns pods newly without a share, and why.
+
+        While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
+        no shares, and reports why.
+        """
+        there: list[Pod] = what if news == "LISTED" else [] if news == "DELETED" else [what]
+        gone = self._without.keys() - there if news == "LISTED" else {what}.difference(there)
+        for one in gone:
+            self._without.pop(one, None)
+        said = []
+        for one in there:
+            if one.static and one not in self._without and (lacking := self._lacking(one)):
+                self._without[one] = (
+                    f"{', '.join(sorted(lacking))} started without {RESOURCE} and shares no GPU: "
+                    "kubelet did not know of it yet")
+                said.append((one, self._without[one]))
+        try:
+            found = sorted([f"{one}: {why}", ADVICE] for one, why in self._without.items())
+            replace(self._path, json.dumps(found).encode())
+        except OSError as error:
+            logger.warning("%s is not written: %s", self._path, error.strerror)
+        return said
+
+    def _lacking(self, one: Pod) -> frozenset[str]:
+        """The names of its containers that started without a share."""
+        started = one.wanting.intersection(one.containers.values())
+        try:
+            return started and started.difference(
+                entry.container for entry in checkpoint(self._kubelet)
+                if entry.resource == RESOURCE and entry.pod == one.static)
+        except NvshareError:
+            return frozenset()
 
 
 class Pods:
@@ -34,13 +90,13 @@ class Pods:
         static_pods: StaticPods, classes: Classes, smallest: Callable[[], int] | None,
     ) -> None:
         """`classes`, `smallest`: what PriorityClasses and foreign annotations mean: meanings.py."""
+        self.prepared = prepared
         self._kubeconfig = kubeconfig
         self._node = node
-        self._prepared = prepared
         self._static = static_pods
-        self._terms = Terms(
-            bus, self._complain, self._mark, prepared.terms(), classes, smallest)
-        self._has_listed = False
+        self._terms = Terms(bus, self._complain, self._mark, classes, smallest)
+        self._terms.claim(prepared.terms())
+        self._before = {claim.uid for claim in prepared.claims()}   # their pods may be gone
         threading.Thread(target=listen, name="pods", daemon=True, args=(
             "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._hear)).start()
 
@@ -48,60 +104,57 @@ class Pods:
         """Sends all names and terms again: nvshared may have lost them in a restart."""
         self._terms.hear("AGAIN")
 
-    def ask(self, namespace: str, name: str) -> Any:
-        """Fetches a claim from the API server. Raises NvshareError."""
+    def ask(self, namespace: str, name: str) -> Claim:
+        """Fetches a claim from the API server. Raises NvshareError; KeyError and such."""
         try:
-            return server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
+            said = server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
         except TROUBLES as error:
             raise NvshareError(f"claim {namespace}/{name} is not known: {error}") from error
+        return read(said)
 
-    def claim(self, said: Any) -> None:
+    def claim(self, claim: Claim) -> None:
         """Sets a claim's terms for its pods. Raises NvshareError if nvshared refuses them."""
-        claimed = self._prepared.terms(read(said), strictly=True)
+        claimed = self.prepared.terms(claim, strictly=True)
         try:
             self._terms.claim(claimed).result(3 * PATIENCE)
-            self._prepared.keep(said)
+            self.prepared.keep(claim)
         except (NvshareError, TimeoutError) as error:
-            before = self._prepared.terms()
+            before = self.prepared.terms()
             self._terms.claim({pod: before.get(pod, {}) for pod in claimed})
             raise NvshareError(str(error) or "nvshared does not take its terms in time") from error
 
     def unclaim(self, uid: str) -> None:
         """Resets the terms of a claim. Raises NvshareError."""
-        self._terms.claim(self._prepared.terms(without=uid))
-        self._prepared.forget(uid)
-
-    def devices(self, claim: Claim) -> set[str]:
-        """The devices that the pods of a claim have by any claim."""
-        return self._prepared.devices(claim)
+        self._terms.claim(self.prepared.terms(without=uid))
+        self.prepared.forget(uid)
 
     def _hear(self, news: str, what: Any) -> None:
         self._terms.hear(news, what)
         for one, why in self._static.hear(news, what):
-            self._complain(one, f"{why}; {ADVICE}", REASON)
+            self._complain(one, f"{why}; {ADVICE}", WITHOUT_SHARE)
         there = {one.uid for one in what} if news == "LISTED" else {what.uid}
-        if not self._has_listed:        # not later: a list may be older than a new claim
-            self._prepared.forget_but(there)
-            self._has_listed = True
-        if news in ("LISTED", "ADDED"):
-            self._look_again(there)
-        elif news == "DELETED":
-            for said in self._prepared.without(what.uid):
-                self._renew(said)
-
-    def _look_again(self, pods: set[str]) -> None:
-        """Fetches shareable claims again when pods start: kubelet does not report new users."""
-        for claim in self._prepared.claims():
-            if claim.is_shareable and pods - set(claim.uids):
-                said = self.ask(claim.namespace, claim.name)
-                now = read(said)
+        for claim in self.prepared.claims():
+            pods = set(claim.uids)
+            gone = pods & there if news == "DELETED" and claim.is_shareable else set()
+            if claim.uid in self._before:
+                gone = pods - there
+                if gone == pods:
+                    self.unclaim(claim.uid)
+                    continue
+            if gone:
+                claim = claim.without(gone)
+                self._renew(claim)
+            if claim.is_shareable and news in ("LISTED", "ADDED") and there - pods:
+                # Kubelet does not report further pods of a claim: the API server is asked.
+                now = self.ask(claim.namespace, claim.name)
                 if now.uid == claim.uid and now.uids != claim.uids:
-                    self._renew(said)
+                    self._renew(now)
+        self._before.clear()
 
-    def _renew(self, said: Any) -> None:
+    def _renew(self, claim: Claim) -> None:
         """Updates the terms of a claim whose pods have changed."""
-        self._terms.claim(self._prepared.terms(read(said)))
-        self._prepared.keep(said)
+        self._terms.claim(self.prepared.terms(claim))
+        self.prepared.keep(claim)
 
     def tell_of_node(self, why: str) -> None:
         """Writes why GPUs are not offered as an event of the node. Blocks for the response."""
@@ -125,10 +178,10 @@ class Pods:
             "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1,
         })
 
-    def _mark(self, pod: Pod, wrong: str) -> bool:
-        """Writes the condition: whether and why annotations are refused. False: not written."""
+    def _mark(self, pod: Pod, wrong: str) -> None:
+        """Writes the condition: whether and why annotations are refused."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
-        return self._write(f"the status of {pod}", "PATCH", path, {
+        self._write(f"the status of {pod}", "PATCH", path, {
             "metadata": {"uid": pod.uid},       # not for a new pod of the same name
             "status": {"conditions": [{
                 "type": CONDITION, "status": "True" if wrong else "False",
@@ -137,13 +190,11 @@ class Pods:
             }]},
         })
 
-    def _write(self, what: str, method: str, path: str, body: Any) -> bool:
+    def _write(self, what: str, method: str, path: str, body: Any) -> None:
         try:
             server(self._kubeconfig).ask(method, path, body).close()
         except TROUBLES as error:
             logger.warning("%s is not written: %s", what, error)
-            return False
-        return True
 
 
 def _now() -> str:

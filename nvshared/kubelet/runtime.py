@@ -17,21 +17,18 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from nvshared.errors import NvshareError
 from nvshared.kubelet import rpc
-from nvshared.kubelet.messages import RUNTIME, classes
+from nvshared.kubelet.messages import CRI
 from nvshared.kubelet.options import AUTO, ON
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds for the runtime's response
 
-CRI = classes("runtime.v1", RUNTIME)
 SERVICE = "runtime.v1.RuntimeService"
-ENDPOINT = "container-runtime-endpoint"
-# The same option in kubelet's configuration file, which is YAML or JSON.
-CONFIGURED = re.compile(
-    r"""(?:^|[{,])\s*["']?containerRuntimeEndpoint["']?\s*:\s*["']?([^"'\s,}]+)""", re.MULTILINE)
 
 
 class Runtime:
@@ -86,12 +83,17 @@ def endpoint(proc: Path) -> Path | None:
     """The container runtime's socket from the running kubelet's options; None if not given."""
     for process in proc.glob("[0-9]*"):
         try:
-            if _is_kubelet(process):
-                arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                named = _option(arguments, ENDPOINT) or _configured(_option(arguments, "config"))
-                return Path(named.removeprefix("unix://")) if named else None
-        except OSError:                 # the process has ended
+            if not _is_kubelet(process):
+                continue
+            command = (process / "cmdline").read_text(errors="replace")
+            named = _option(command, "container-runtime-endpoint")
+            if not named and (file := _option(command, "config")):
+                named = yaml.safe_load(Path(file).read_text())["containerRuntimeEndpoint"]
+            return Path(named.removeprefix("unix://")) if named else None
+        except OSError:                 # the process has ended, or its file cannot be read
             continue
+        except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            logger.debug("%s's configuration is not used: %r", process, error)
     return None
 
 
@@ -99,30 +101,17 @@ def _is_kubelet(process: Path) -> bool:
     """Whether a process is the host's kubelet: root's, in no container. The name proves nothing."""
     if (process / "comm").read_bytes() != b"kubelet\n" or process.stat().st_uid != 0:
         return False
-    status = (process / "status").read_bytes().decode(errors="replace")
+    status = (process / "status").read_text(errors="replace")
     return re.search(r"^NSpid:\t\d+$", status, re.MULTILINE) is not None
 
 
-def _option(arguments: Sequence[str], name: str) -> str:
-    """The value of --name in the syntax of Go's flags; the last one counts."""
-    found = ""
-    for number, argument in enumerate(arguments):
-        key, equals, value = argument.partition("=")
-        if key in (f"--{name}", f"-{name}"):
-            found = value if equals else "".join(arguments[number + 1:number + 2])
-    return found
+def _option(command: str, name: str) -> str:
+    """The value of --name in a process's command line, where \\0 ends each argument.
 
-
-def _configured(file: str) -> str:
-    """The runtime's endpoint in kubelet's configuration file; "" if unknown."""
-    if not file:
-        return ""
-    try:
-        found = CONFIGURED.search(Path(file).read_text(errors="replace"))
-    except (OSError, ValueError) as error:
-        logger.debug("%s is not used: %s", file, error)
-        return ""
-    return found[1] if found else ""
+    The last one counts.
+    """
+    values = re.findall(rf"(?<=\0)--?{name}[=\0]([^\0]*)", command)
+    return values[-1] if values else ""
 
 
 def refusal(name: str, version: str, config: str) -> str:

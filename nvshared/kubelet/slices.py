@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes this node's ResourceSlice: the GPUs that Kubernetes' scheduler may allocate.
+"""Publishes this node's GPUs: labels of the node for selectors, and with DRA a ResourceSlice, from
+which Kubernetes' scheduler allocates.
 
-Each GPU is one device that several claims share, each consuming a part:
+The labels are named as NVIDIA's GPU feature discovery names its own. They describe the GPUs, not
+whether shares are available now:
+
+    nvshare.com/gpu.shared: "true"      GPUs are shared on this node; "false": none
+    nvshare.com/gpu.count: "2"          number of shared GPUs
+    nvshare.com/gpu.replicas: "10"      pods that may share a GPU; the minimum
+    nvshare.com/gpu.memory: "81559"     MiB of the smallest GPU
+    nvshare.com/gpu.product: NVIDIA-H100-80GB-HBM3      only if all GPUs are the same model
+
+In the slice each GPU is one device that several claims share, each consuming a part:
 
     memory      bytes; one claim may have at most the GPU's memory, all claims together that times
                 the number of clients: memory that does not fit is swapped to the host
@@ -13,25 +23,40 @@ while its GPU cannot be shared. Kubelet removes all slices when it starts, and o
 run for long: a watch notices that, and also which GPUs other drivers offer.
 """
 
-import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import NODES, PERIOD, TROUBLES, listen, server
+from nvshared.kubelet.api import NODES, Writer, listen, server
 from nvshared.kubelet.card import Card
-from nvshared.kubelet.claims import DRIVER, device
+from nvshared.kubelet.claims import DRIVER
 from nvshared.kubelet.offer import Offer
+from nvshared.kubelet.pod import RESOURCE
+from nvshared.units import MIB
 
-logger = logging.getLogger(__name__)
-
+LABELS_PAUSE = 30.0                     # seconds until labels that were refused are tried again
+LONGEST = 63                            # characters of a label's value
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TAINT = {"key": f"{DRIVER}/unavailable", "effect": "NoSchedule"}
 LOADED = Path("/proc/driver/nvidia/version")
+
+
+def labels(offer: Offer) -> dict[str, str | None]:
+    """The labels for an offer; None: there is no such label."""
+    offered = offer.offered()
+    products = {re.sub(r"[^\w.-]+", "-", card.product, flags=re.ASCII)[:LONGEST].strip("-_.")
+                for card in offered}
+    values = {
+        "shared": "true" if offered else "false",
+        "count": str(len(offered)) if offered else None,
+        "replicas": str(min(offered.values())) if offered else None,
+        "memory": str(offer.smallest() // MIB) if offered else None,
+        "product": (products.pop() or None) if len(products) == 1 else None,
+    }
+    return {f"{RESOURCE}.{name}": value for name, value in values.items()}
 
 
 def driver_version() -> str:
@@ -53,7 +78,7 @@ def described(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
         return {"default": "0", "validRange": {"min": "0", "max": str(most), "step": "1"}}
 
     return {
-        "name": device(card.uuid), "allowMultipleAllocations": True,
+        "name": card.device, "allowMultipleAllocations": True,
         "attributes": {
             **{name: {"string": text[:64]} for name, text in texts.items() if text},
             "memory": {"int": card.memory},
@@ -84,84 +109,64 @@ def elsewhere(slices: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-class Slices:
-    """Two threads: one watches the slices, one writes ours."""
+class Published:
+    """Writes the labels, and, with claims, the slice, of which a thread watches that it stays."""
 
     def __init__(
-        self, kubeconfig: Path, node: str, tell: Callable[[dict[str, str]], None]
+        self, kubeconfig: Path, node: str, tell: Callable[[dict[str, str]], None] | None
     ) -> None:
-        """`tell` gets the attributes of other drivers' devices; a thread calls it."""
+        """`tell` gets the attributes of other drivers' devices, by a thread; None: no slice."""
         self._kubeconfig = kubeconfig
         self._node = node
-        self._tell = tell
         self._name = f"{node}-{DRIVER}"
-        self._news = threading.Condition()
-        self._wanted: list[dict[str, Any]] | None = None    # devices; None: GPUs unknown
-        self._written: list[dict[str, Any]] | None = None
-        self._known: dict[str, Any] | None = None           # this node's slices; None: not listed
-        threading.Thread(target=listen, name="slices", daemon=True, args=(
-            "ResourceSlices", kubeconfig, SLICES, node, dict, self._learn)).start()
-        threading.Thread(target=self._write, name="slice", daemon=True).start()
+        self._known: dict[str, Any] = {}        # this node's slices
+        self._labels = Writer("labels of the node", self._write_labels, LABELS_PAUSE)
+        self._slice: Writer | None = None
+        if tell is not None:
+            self._tell = tell
+            self._slice = Writer("the ResourceSlice", self._write_slice)
+            threading.Thread(target=listen, name="slices", daemon=True, args=(
+                "ResourceSlices", kubeconfig, SLICES, node, dict, self._learn)).start()
 
     def publish(self, offer: Offer) -> None:
-        """Sets the devices to publish; no-op while the GPUs are unknown."""
-        devices = [
-            described(card, clients, is_tainted=bool(offer.trouble(card)))
-            for card, clients in offer.offered().items()
-        ]
-        with self._news:
-            if devices or not offer.trouble_of_all:
-                self._wanted = devices
-                self._news.notify_all()
+        """Sets what to publish; no-op while the GPUs are unknown."""
+        if not offer.trouble_of_all:
+            self._labels.want(labels(offer))
+        offered = offer.offered()
+        if self._slice is not None and (offered or not offer.trouble_of_all):
+            self._slice.want([
+                described(card, clients, is_tainted=bool(offer.trouble(card)))
+                for card, clients in offered.items()
+            ])
 
     def _learn(self, news: str, what: Any) -> None:
-        with self._news:
-            if news == "LISTED" or self._known is None:
-                self._known = {one["metadata"]["name"]: one for one in what}
-            elif news == "DELETED":
-                self._known.pop(what["metadata"]["name"], None)
-            else:
-                self._known[what["metadata"]["name"]] = what
-            self._news.notify_all()
-            found = elsewhere(self._known)
-        self._tell(found)
+        if news == "LISTED":
+            self._known = {one["metadata"]["name"]: one for one in what}
+        elif news == "DELETED":
+            self._known.pop(what["metadata"]["name"], None)
+        else:
+            self._known[what["metadata"]["name"]] = what
+        if self._name not in self._known and self._slice is not None:
+            self._slice.write_again()
+        self._tell(elsewhere(self._known))
 
-    def _is_right(self) -> bool:
-        if self._wanted is None or self._known is None:
-            return True
-        return self._name in self._known and self._written == self._wanted
+    def _write_labels(self, wanted: dict[str, str | None]) -> None:
+        server(self._kubeconfig).send(
+            "PATCH", f"{NODES}/{self._node}", {"metadata": {"labels": wanted}})
 
-    def _write(self) -> None:
-        trouble = ""
-        while True:
-            with self._news:
-                self._news.wait_for(lambda: not self._is_right())
-                assert self._known is not None
-                wanted, there = self._wanted, self._known.get(self._name)
-            try:
-                said = self._send(wanted, there)
-            except TROUBLES as error:
-                if trouble != (trouble := str(error)):
-                    logger.warning("the ResourceSlice is not written: %s", error)
-                time.sleep(PERIOD)
-            else:
-                trouble = ""
-                logger.info("ResourceSlice %s is written", self._name)
-                with self._news:
-                    self._written = wanted
-                    self._known[self._name] = said
-
-    def _send(self, devices: Any, there: Any) -> Any:
-        """Creates our slice, or replaces the existing one. Raises as ask() does."""
+    def _write_slice(self, devices: list[dict[str, Any]]) -> None:
+        """Creates our slice, or replaces the existing one. Raises as Server.ask() does."""
         api = server(self._kubeconfig)
-        if there is None:
+        _, listed = next(api.follow(SLICES, self._node, dict))
+        there = [one["metadata"] for one in listed if one["metadata"]["name"] == self._name]
+        if there:
+            wanted = ("name", "resourceVersion", "ownerReferences")
+            meta = {key: one for key, one in there[0].items() if key in wanted}
+        else:
             node = api.send("GET", f"{NODES}/{self._node}")["metadata"]
             meta = {"name": self._name, "ownerReferences": [{   # deleted with the node
                 "apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"],
             }]}
-        else:
-            wanted = ("name", "resourceVersion", "ownerReferences")
-            meta = {key: one for key, one in there["metadata"].items() if key in wanted}
         body = {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta,
             "spec": {
@@ -170,5 +175,5 @@ class Slices:
                 "devices": devices,
             },
         }
-        method, path = ("POST", SLICES) if there is None else ("PUT", f"{SLICES}/{self._name}")
-        return api.send(method, path, body)
+        method, path = ("PUT", f"{SLICES}/{self._name}") if there else ("POST", SLICES)
+        api.send(method, path, body)

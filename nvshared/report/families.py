@@ -6,7 +6,7 @@ metrics of them in another thread. The manual and docs/monitoring.md take the he
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client.core import (
@@ -27,10 +27,11 @@ TENANT = (*CARD, "tenant")
 
 Thing = TypeVar("Thing")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
-# For each metric: name, help text, and the function that returns its value.
+# For each metric: name, help text, and the function that returns its value; None: no sample.
 Table = list[tuple[str, str, Callable[[Thing], float | None]]]
-# For metrics with the value 1: name, help text, extra labels, and the function for their values.
-Signs = list[tuple[str, str, tuple[str, ...], Callable[[Thing], tuple[str, ...] | None]]]
+# For metrics with the value 1: also the labels that carry the information; the function returns
+# the values of these labels.
+Signs = list[tuple[str, str, Callable[[Thing], tuple[str, ...] | None], tuple[str, ...]]]
 
 
 class Noted(NamedTuple):
@@ -68,27 +69,27 @@ def note(
         for name, usage in totals.of(gpu).items()
     ]
     return [
-        *_signs("nvshare_", (), BUILD, [((), __version__)]),
-        *_signs("nvshare_", CARD, CARD_SIGNS, cards),
-        *_figures(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
-        *_figures(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
+        *_read(GaugeMetricFamily, "nvshare_", (), BUILD, [((), __version__)]),
+        *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_SIGNS, cards),
+        *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
+        *_read(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
         _decisions(cards),
-        *_signs("nvshare_client_", CLIENT, CLIENT_SIGNS, programs),
-        *_figures(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
-        *_figures(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
-        *_figures(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
+        *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_SIGNS, programs),
+        *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
+        *_read(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
+        *_read(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
     ]
 
 
 BUILD: Signs[str] = [
-    ("build_info", "1; the label says which version of nvshared this is", ("version",),
-     lambda version: (version,)),
+    ("build_info", "1; the label says which version of nvshared this is",
+     lambda version: (version,), ("version",)),
 ]
 CARD_SIGNS: Signs[GPU] = [
-    ("gpu_info", "1 for each GPU; its labels say what it is", ("model", "pci"),
-     lambda gpu: (gpu.facts.name, gpu.facts.pci_bus_id)),
-    ("gpu_state", "1 for each GPU; the label state says what goes on there", ("state",),
-     lambda gpu: (gpu.state,)),
+    ("gpu_info", "1 for each GPU; its labels say what it is",
+     lambda gpu: (gpu.facts.name, gpu.facts.pci_bus_id), ("model", "pci")),
+    ("gpu_state", "1 for each GPU; the label state says what goes on there",
+     lambda gpu: (gpu.state,), ("state",)),
 ]
 CARD_GAUGES: Table[GPU] = [
     ("gpu_utilization_ratio", "Share of the time in which a kernel ran, 0 to 1, as NVML says",
@@ -137,14 +138,14 @@ CARD_COUNTERS: Table[GPU] = [
      lambda gpu: gpu.snapshot().counters.gave_way),
 ]
 CLIENT_SIGNS: Signs[Client] = [
-    ("info", "1 for each program, with the number of its user", ("uid",),
-     lambda client: (str(client.peer.uid),)),
-    ("state", "1 for each program; the label state says what it does", ("state",),
-     lambda client: (client.state,)),
+    ("info", "1 for each program, with the number of its user",
+     lambda client: (str(client.peer.uid),), ("uid",)),
+    ("state", "1 for each program; the label state says what it does",
+     lambda client: (client.state,), ("state",)),
     ("pin_reason",
      "1 for each program that does not leave the GPU any more; the label reason says why",
-     ("reason",),
-     lambda client: (str(client.memory.pin_reason),) if client.memory.pin_reason else None),
+     lambda client: (str(client.memory.pin_reason),) if client.memory.pin_reason else None,
+     ("reason",)),
 ]
 CLIENT_GAUGES: Table[Client] = [
     ("managed_allocated_bytes", "Bytes that the program has allocated, on the GPU or not",
@@ -181,18 +182,6 @@ CLIENT_COUNTERS = _usage("the program")[:3]     # few: there may be thousands of
 TENANT_COUNTERS = _usage("the tenant")
 
 
-def _signs(
-    prefix: str, labels: Sequence[str], signs: Signs[Thing],
-    labelled: Iterable[tuple[Sequence[str], Thing]],
-) -> Iterator[Noted]:
-    """The metrics of a table whose value is always 1; the labels carry the information."""
-    for name, words, more, say in signs:
-        yield Noted(GaugeMetricFamily, prefix + name, words, (*labels, *more), [
-            ((*its_labels, *said), 1)
-            for its_labels, thing in labelled if (said := say(thing)) is not None
-        ])
-
-
 def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Noted:
     bounds = [*(str(bound / SECOND) for bound in BOUNDS), "+Inf"]
     return Noted(
@@ -205,15 +194,16 @@ def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Noted:
     )
 
 
-def _figures(
-    kind: type[Family], prefix: str, labels: Sequence[str], table: Table[Thing],
-    labelled: Iterable[tuple[Sequence[str], Thing]],
+def _read(
+    kind: type[Family], prefix: str, labels: Sequence[str], table: Table[Thing] | Signs[Thing],
+    labelled: Sequence[tuple[Sequence[str], Thing]],
 ) -> Iterator[Noted]:
     """The metrics of a table, for GPUs, clients or tenants with their labels."""
-    for name, words, figure in table:
-        yield Noted(kind, prefix + name, words, labels, [
-            (its_labels, value)
-            for its_labels, thing in labelled if (value := figure(thing)) is not None
+    for name, words, read, *more in table:
+        values = [(its_labels, read(thing)) for its_labels, thing in labelled]
+        yield Noted(kind, prefix + name, words, (*labels, *chain(*more)), [
+            ((*its_labels, *value), 1) if isinstance(value, tuple) else (its_labels, value)
+            for its_labels, value in values if value is not None
         ])
 
 

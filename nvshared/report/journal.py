@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from math import inf
+from contextlib import suppress
 
 from nvshared.machine.peer import Peer, shown
 from nvshared.quantity import counted
@@ -104,60 +104,41 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
     if not notifier.listened:
         await stopped.wait()
         return
-    pulse = Pulse(None if notifier.watchdog is None else notifier.watchdog / SECOND / 3)
+    regular = None if notifier.watchdog is None else notifier.watchdog / SECOND / 3
+    soon = STATUS_INTERVAL if regular is None else min(STATUS_INTERVAL, regular)
+    news = asyncio.Event()              # something has happened since the last update
+
+    def note(*_: object) -> None:
+        news.set()
+
     ignore = [
-        manager.client_new.connect(pulse.hasten), manager.client_removed.connect(pulse.hasten),
-        *(gpu.turn_started.connect(pulse.hasten) for gpu in manager.gpus),
-        *(gpu.turn_ended.connect(pulse.hasten) for gpu in manager.gpus),
+        manager.client_new.connect(note), manager.client_removed.connect(note),
+        *(gpu.turn_started.connect(note) for gpu in manager.gpus),
+        *(gpu.turn_ended.connect(note) for gpu in manager.gpus),
     ]
+    ended = asyncio.ensure_future(stopped.wait())
+    ended.add_done_callback(note)
     last = ""
     hung: list[str] = []
     while not stopped.is_set():
+        news.clear()
         before, hung = hung, [str(gpu) for gpu in manager.gpus if not gpu.turns()]
         if not hung:
             notifier.alive()
         elif hung != before:
             logger.critical("nothing is decided any more on %s", ", ".join(hung))
         if not notifier.catch_up():
-            pulse.hasten()
+            news.set()
         status = _status(manager)
         if status != last:
             notifier.status(status)
             last = status
-        await pulse.beat(stopped)
+        await asyncio.wait([ended], timeout=soon)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if regular is None else regular - soon):
+                await news.wait()
     for disconnect in ignore:
         disconnect()
-
-
-class Pulse:
-    """Times the updates: regularly, or STATUS_INTERVAL after the last if something happened."""
-
-    def __init__(self, regular: float | None) -> None:
-        """`regular`: seconds between updates; None: only after hasten()."""
-        self._regular = inf if regular is None else regular
-        self._soon = min(STATUS_INTERVAL, self._regular)
-        self._last = asyncio.get_running_loop().time()
-        self._hurry = False
-        self._limit: asyncio.Timeout | None = None
-
-    def hasten(self, *_: object) -> None:
-        """Brings the next update forward; a handler of signals."""
-        if not self._hurry:
-            self._hurry = True
-            if self._limit is not None and not self._limit.expired():
-                self._limit.reschedule(self._last + self._soon)
-
-    async def beat(self, stopped: asyncio.Event) -> None:
-        """Waits until the next update is due, or `stopped` is set."""
-        when = self._last + (self._soon if self._hurry else self._regular)
-        try:
-            async with asyncio.timeout_at(None if when == inf else when) as self._limit:
-                await stopped.wait()
-        except TimeoutError:
-            self._last = asyncio.get_running_loop().time()
-            self._hurry = False
-        finally:
-            self._limit = None
 
 
 def _status(manager: Manager) -> str:

@@ -16,13 +16,10 @@ from typing import Any
 
 import grpc
 
-from nvshared.kubelet.messages import DEVICE_PLUGIN, DRA, HEALTH, REGISTRATION, classes
+from nvshared.kubelet.messages import DP, DRA, REG
 from tests.integration.fakehook import PATIENCE
 
-REG = classes("pluginregistration", REGISTRATION)
-DP = classes("v1beta1", DEVICE_PLUGIN)
 DRIVER = "k8s.io.kubelet.pkg.apis.dra.v1"
-CLAIMS, HEALTHS = classes(DRIVER, DRA), classes("v1alpha1", HEALTH)
 WORDS = {1: "Healthy", 2: "Unhealthy"}
 LOOK = 0.02                             # seconds between two looks into the folder
 
@@ -52,7 +49,7 @@ class Plugin:
         if self.is_driver:
             method, request, answer = (
                 "v1alpha1.DRAResourceHealth/NodeWatchResources",
-                HEALTHS["NodeWatchResourcesRequest"](), HEALTHS["NodeWatchResourcesResponse"],
+                DRA["NodeWatchResourcesRequest"](), DRA["NodeWatchResourcesResponse"],
             )
         self._stream = self._channel.unary_stream(
             f"/{method}", request_serializer=lambda message: message.SerializeToString(),
@@ -67,9 +64,9 @@ class Plugin:
 
     def claim(self, method: str, uid: str, name: str) -> Any:
         """One of the driver's methods, for a claim. Raises grpc.RpcError."""
-        request = CLAIMS[f"{method}Request"]()
+        request = DRA[f"{method}Request"]()
         request.claims.add(namespace="lab", uid=uid, name=name)
-        answer = self._call(f"{DRIVER}.DRAPlugin/{method}", request, CLAIMS[f"{method}Response"])
+        answer = self._call(f"{DRIVER}.DRAPlugin/{method}", request, DRA[f"{method}Response"])
         assert list(answer.claims) == [uid]
         return answer.claims[uid]
 

@@ -63,6 +63,16 @@ class Node:
             address.unlink()
         return plugin
 
+    def kill_daemon(self) -> None:
+        """It is gone when this returns."""
+        self.site.started[-1].kill()
+        self.site.started[-1].wait()
+
+    def kill_plugin(self) -> None:
+        """It is gone when this returns."""
+        self.plugins[-1].kill()
+        self.plugins[-1].wait()
+
     def fails(self, *options: str) -> tuple[int, str]:
         """What one says that cannot start."""
         done = subprocess.run(

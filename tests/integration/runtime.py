@@ -8,9 +8,7 @@ from typing import Any
 
 import grpc
 
-from nvshared.kubelet.messages import RUNTIME, classes
-
-CRI = classes("runtime.v1", RUNTIME)
+from nvshared.kubelet.messages import CRI
 
 
 class Runtime:

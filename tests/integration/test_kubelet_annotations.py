@@ -35,19 +35,23 @@ class Lab:
 
     def __init__(self, node: Node, api: ApiServer, eventually: Eventually) -> None:
         self.node, self.api, self._eventually = node, api, eventually
-        self.daemon = node.daemon()
+        node.daemon()
         self.start()
 
     def start(self, *options: str) -> None:
         """Another nvshare-kubelet."""
-        self.plugin = self.node.start(
+        self.node.start(
             "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)
 
     def restart(self, *options: str) -> None:
         """In place of the one before."""
-        self.plugin.kill()
-        self.plugin.wait()
+        self.node.kill_plugin()
         self.start(*options)
+
+    def restart_daemon(self) -> None:
+        """With what it was told gone: the tests' daemons keep nothing."""
+        self.node.kill_daemon()
+        self.node.daemon()
 
     def terms(self, tenant: str) -> dict[str, int]:
         """What is set by hand."""
@@ -77,7 +81,6 @@ class Lab:
         """Waits until this is set, and nothing else."""
         wanted = {name.replace("_", "-"): value for name, value in terms.items()}
         self._eventually(lambda: self.terms(tenant) == wanted)
-
 
     def says(self, name: str, refused: str, *words: str) -> None:
         """Waits until a pod's status says so."""
@@ -116,13 +119,10 @@ def test_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> 
     lab.is_called(third, "pod:lab/third")
     lab.set("pod:lab/third", weight=7)
     assert lab.terms(third) == {"weight": 7}
-    lab.daemon.kill()
-    lab.daemon.wait()
-    lab.daemon = lab.node.daemon()
+    lab.restart_daemon()
     lab.is_called(old, "pod:lab/old")
     lab.is_called(third, "pod:lab/third")
-    lab.plugin.kill()
-    lab.plugin.wait()
+    lab.node.kill_plugin()
     assert lab.shown(old) == "pod:lab/old"
     lab.api.delete("old")
     lab.start()
@@ -136,15 +136,13 @@ def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
     """What the scheduler says of a pod that waits for one has no reason."""
     lab.has(lab.api.tenant("old"), weight=300)
     assert lab.api.node_events == []
-    lab.daemon.kill()
-    lab.daemon.wait()
+    lab.node.kill_daemon()
     eventually(lambda: bool(lab.api.node_events))
     event = lab.api.node_events[0]
     assert event["reason"] == "GPUsNotShared"
     assert event["involvedObject"].items() >= {"kind": "Node", "name": NODE, "uid": NODE}.items()
     assert "no shares: " in event["message"]
-    lab.plugin.kill()
-    lab.plugin.wait()
+    lab.node.kill_plugin()
     number = len(lab.api.node_events)
     lab.start()
     eventually(lambda: len(lab.api.node_events) > number)
@@ -227,8 +225,7 @@ def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
     lab.api.annotate("old", gpu_core_limit="x", speed="9")
     wrong = ("nvshare.com/gpu-core-limit cannot be 'x'; ", "nvshare.com/speed cannot be '9'; ")
     lab.says("old", "True", *wrong)
-    lab.plugin.kill()
-    lab.plugin.wait()
+    lab.node.kill_plugin()
     lab.api.annotate("old", gpu_core_limit="50", speed=None)
     assert lab.api.condition("old")[0] == "True"
     lab.start()
@@ -285,11 +282,10 @@ def test_invalid_foreign_annotation_is_reported_and_other_terms_apply(
 
 
 def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -> None:
-    lab.daemon.kill()
-    lab.daemon.wait()
+    lab.node.kill_daemon()
     lab.api.write("pod", {FRACTION: "0.5"})
     lab.restart("--foreign-annotations")
-    lab.daemon = lab.node.daemon()
+    lab.node.daemon()
     lab.has(lab.api.tenant("pod"), memory_limit=CARD // 2)
     assert lab.api.events == []
 
@@ -322,8 +318,7 @@ def test_terms_of_a_deleted_pod_are_removed_and_no_others(lab: Lab) -> None:
     lab.set(lab.api.tenant("plain"), weight=700)
     lab.api.delete("old")
     lab.has(old)
-    lab.plugin.kill()
-    lab.plugin.wait()
+    lab.node.kill_plugin()
     lab.set(gone, weight=2)             # of a pod that went while nobody looked
     lab.start()
     lab.has(gone)
@@ -334,10 +329,9 @@ def test_terms_of_a_deleted_pod_are_removed_and_no_others(lab: Lab) -> None:
 def test_annotations_changed_without_a_daemon_apply_after_the_restart(lab: Lab) -> None:
     old = lab.api.tenant("old")
     lab.has(old, weight=300)
-    lab.daemon.kill()
-    lab.daemon.wait()
+    lab.node.kill_daemon()
     lab.api.annotate("old", weight="250", gpu_core_limit="20")
-    lab.daemon = lab.node.daemon()
+    lab.node.daemon()
     lab.has(old, weight=250, compute_limit=20)
 
 

@@ -61,23 +61,11 @@ class ClaimLab(Lab):
     def start(self, *options: str) -> None:
         """Another nvshare-kubelet, which kubelet knows when this returns."""
         before = self.node.kubelet.registrations
-        self.plugin = self.node.start(
+        self.node.start(
             "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, "--dra",
             "--cdi", "auto",
             "--runtime", str(self.runtime.path), "--cdi-folder", str(self.cdi), *options)
         self.node.kubelet.wait(lambda: self.node.kubelet.registrations > before)
-
-    def restart(self, *options: str) -> None:
-        """It is killed, and another one starts."""
-        self.plugin.kill()
-        self.plugin.wait()
-        self.start(*options)
-
-    def restart_daemon(self) -> None:
-        """With what it was told gone: the tests' daemons keep nothing."""
-        self.daemon.kill()
-        self.daemon.wait()
-        self.daemon = self.node.daemon()
 
     def devices(self) -> list[dict[str, Any]]:
         """Of the slice."""
@@ -232,14 +220,13 @@ def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: Cla
 
 
 def test_claims_without_a_daemon_are_refused_and_devices_tainted(lab: ClaimLab) -> None:
-    lab.daemon.kill()
-    lab.daemon.wait()
+    lab.node.kill_daemon()
     lab.claim()
     assert "nvshared is not running" in lab.refused()
     lab.are_tainted(True, True)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Unhealthy"] * 2)
     lab.unprepare()                     # pods may end meanwhile
-    lab.daemon = lab.node.daemon()
+    lab.node.daemon()
     lab.are_tainted(False, False)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Healthy"] * 2)
     assert lab.prepare().devices
@@ -250,8 +237,7 @@ def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
     assert lab.prepare().devices
     lab.api.annotate("old", weight="x")
     lab.says("old", "True")
-    lab.daemon.kill()
-    lab.daemon.wait()
+    lab.node.kill_daemon()
     lab.are_tainted(True, True)
     lab.eventually(lambda: lab.api.used == lab.api.rights)
 
@@ -274,8 +260,7 @@ def test_claims_outlive_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
     lab.claim(compute="50", parameters={"weight": 200})
     before = lab.prepare()
     old = lab.api.tenant("old")
-    lab.plugin.kill()
-    lab.plugin.wait()
+    lab.node.kill_plugin()
     assert (lab.cdi / FILE).is_file()   # containers start again meanwhile
     lab.restart_daemon()
     assert lab.terms(old) == {}
@@ -295,8 +280,7 @@ def test_driver_killed_while_preparing_a_claim_prepares_again_after_the_restart(
     with ThreadPoolExecutor(1) as kubelet, lab.api.gate:
         asking = kubelet.submit(lab.prepare)
         assert lab.api.asked.acquire(timeout=PATIENCE)
-        lab.plugin.kill()
-        lab.plugin.wait()
+        lab.node.kill_plugin()
         with pytest.raises(grpc.RpcError):
             asking.result(PATIENCE)
     lab.start()
@@ -335,8 +319,7 @@ def test_claim_deleted_while_the_driver_was_down_is_forgotten(lab: ClaimLab) -> 
     lab.claim(compute="50")
     assert lab.prepare().devices
     old = lab.api.tenant("old")
-    lab.plugin.kill()
-    lab.plugin.wait()
+    lab.node.kill_plugin()
     lab.api.delete("old")
     lab.start()
     lab.has(old)
@@ -444,8 +427,7 @@ def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None
     lab.api.put_slice(json.loads(json.dumps(lab.api.slices[SLICE])), "MODIFIED")
     lab.restart()
     lab.are_tainted(False, False)
-    lab.daemon.kill()
-    lab.daemon.wait()
+    lab.node.kill_daemon()
     lab.are_tainted(True, True)
 
 
@@ -476,7 +458,8 @@ def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(
 def test_driver_that_is_terminated_unregisters_and_keeps_terms(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
-    lab.plugin.terminate()
-    assert lab.plugin.wait(PATIENCE) == 0
+    (plugin,) = lab.node.plugins
+    plugin.terminate()
+    assert plugin.wait(PATIENCE) == 0
     assert not list((lab.node.kubelet.folder / "plugins_registry").iterdir())
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}    # pods go on

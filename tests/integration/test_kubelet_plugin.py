@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
@@ -17,13 +18,13 @@ from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
 
 
-def test_ten_pods_share_each_card(node: Node) -> None:
+@pytest.fixture
+def sharing(node: Node) -> Node:
+    """A node whose daemon and plugin run, and that offers ten shares of each card."""
     node.daemon()
     node.start()
     node.allocatable(20)
-    assert set(node.kubelet.devices()) == {
-        f"{uuid}::{number}" for uuid in uuids(node) for number in range(10)
-    }
+    return node
 
 
 def test_replicas_option_sets_the_shares_of_each_card(node: Node) -> None:
@@ -35,20 +36,14 @@ def test_replicas_option_sets_the_shares_of_each_card(node: Node) -> None:
 
 def uuids(node: Node) -> list[str]:
     """Of the cards."""
-    found = []
-    for raw in node.site.uuids:
-        text = raw.hex()
-        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-        found.append("GPU-" + "-".join(parts))
-    return found
+    return [f"GPU-{UUID(raw.hex())}" for raw in node.site.uuids]
 
 
-def test_a_container_gets_library_socket_and_card(node: Node) -> None:
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    first, second = uuids(node)
-    (answer,) = node.kubelet.allocate([f"{second}::7"])
+def test_a_container_gets_library_socket_and_card(sharing: Node) -> None:
+    first, second = uuids(sharing)
+    assert set(sharing.kubelet.devices()) == {
+        f"{uuid}::{number}" for uuid in (first, second) for number in range(10)}
+    (answer,) = sharing.kubelet.allocate([f"{second}::7"])
     assert dict(answer.envs) == {
         "NVSHARE_SOCKET": "/run/nvshare/sock", "NVSHARE_REQUIRED": "1",
         "NVIDIA_VISIBLE_DEVICES": second,
@@ -60,7 +55,7 @@ def test_a_container_gets_library_socket_and_card(node: Node) -> None:
     library = mounts["/usr/lib/nvshare"] / "libnvshare.so"
     assert library.read_bytes() == (ROOT / "libhook/build/libnvshare.so").read_bytes()
     assert library.stat().st_mode & 0o777 == 0o644      # a container runs as anybody
-    (answer,) = node.kubelet.allocate([f"{second}::1", f"{first}::1"])
+    (answer,) = sharing.kubelet.allocate([f"{second}::1", f"{first}::1"])
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
 
 
@@ -76,27 +71,21 @@ def test_plugin_with_the_manifests_options_logs_no_missing_runtime_socket(node: 
     assert "runtime" not in node.log.read_text()
 
 
-def test_shares_are_spread_over_cards(node: Node) -> None:
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    free = sorted(node.kubelet.devices())
+def test_shares_are_spread_over_cards(sharing: Node) -> None:
+    free = sorted(sharing.kubelet.devices())
     taken: list[str] = []
     for _ in range(6):
-        (share,) = node.kubelet.prefers(free, 1)
+        (share,) = sharing.kubelet.prefers(free, 1)
         free.remove(share)
         taken.append(card_of(share))
-    assert {card: taken.count(card) for card in uuids(node)} == dict.fromkeys(uuids(node), 3)
-    assert {card_of(share) for share in node.kubelet.prefers(free, 2)} == set(uuids(node))
+    assert {card: taken.count(card) for card in uuids(sharing)} == dict.fromkeys(uuids(sharing), 3)
+    assert {card_of(share) for share in sharing.kubelet.prefers(free, 2)} == set(uuids(sharing))
 
 
-def test_container_that_requests_two_shares_of_a_card_does_not_start(node: Node) -> None:
+def test_container_that_requests_two_shares_of_a_card_does_not_start(sharing: Node) -> None:
     """The pod is kept: its controller would replace a refused pod many times in a second."""
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    card = uuids(node)[0]
-    refused, other = node.kubelet.allocate([f"{card}::0", f"{card}::1"], [f"{card}::2"])
+    card = uuids(sharing)[0]
+    refused, other = sharing.kubelet.allocate([f"{card}::0", f"{card}::1"], [f"{card}::2"])
     assert not refused.envs
     assert not refused.mounts
     (missing,) = refused.devices
@@ -104,48 +93,39 @@ def test_container_that_requests_two_shares_of_a_card_does_not_start(node: Node)
     assert missing.host_path.startswith("/dev/")
     assert not Path(missing.host_path).exists()
     assert other.envs["NVSHARE_REQUIRED"] == "1"
-    assert "there is no share 'GPU-none::0'" in node.refused("GPU-none::0")
+    assert "there is no share 'GPU-none::0'" in sharing.refused("GPU-none::0")
 
 
-def test_card_allocated_by_another_plugin_is_not_shared(node: Node) -> None:
+def test_card_allocated_by_another_plugin_is_not_shared(sharing: Node) -> None:
     """No card is given whole to one pod and shared with others. The first plugin to allocate a card
     keeps it."""
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    first, second = uuids(node)
-    node.kubelet.give_away("nvidia.com/gpu", first)
-    assert f"{first} is handed out as nvidia.com/gpu already" in node.refused(f"{first}::0")
-    node.allocatable(10)
-    node.kubelet.allocate([f"{second}::0"])
-    node.kubelet.give_away("nvshare.com/gpu", f"{first}::0")      # our own
-    node.allocatable(20)
+    first, second = uuids(sharing)
+    sharing.kubelet.give_away("nvidia.com/gpu", first)
+    assert f"{first} is handed out as nvidia.com/gpu already" in sharing.refused(f"{first}::0")
+    sharing.allocatable(10)
+    sharing.kubelet.allocate([f"{second}::0"])
+    sharing.kubelet.give_away("nvshare.com/gpu", f"{first}::0")      # our own
+    sharing.allocatable(20)
 
 
-def test_shares_are_withdrawn_while_the_daemon_is_down(node: Node) -> None:
-    daemon = node.daemon()
-    node.start()
-    node.allocatable(20)
-    daemon.kill()
-    daemon.wait()
-    assert "nvshared is not running" in node.refused(f"{uuids(node)[0]}::0")
-    node.allocatable(0)
-    assert len(node.kubelet.devices()) == 20            # unhealthy, and known
-    node.daemon()
-    node.allocatable(20)
-    node.kubelet.allocate([f"{uuids(node)[0]}::0"])
-    assert node.kubelet.registrations == 1
+def test_shares_are_withdrawn_while_the_daemon_is_down(sharing: Node) -> None:
+    sharing.kill_daemon()
+    assert "nvshared is not running" in sharing.refused(f"{uuids(sharing)[0]}::0")
+    sharing.allocatable(0)
+    assert len(sharing.kubelet.devices()) == 20            # unhealthy, and known
+    sharing.daemon()
+    sharing.allocatable(20)
+    sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])
+    assert sharing.kubelet.registrations == 1
 
 
-def test_shares_are_withdrawn_while_the_daemon_hangs(node: Node) -> None:
-    daemon = node.daemon()
-    node.start()
-    node.allocatable(20)
+def test_shares_are_withdrawn_while_the_daemon_hangs(sharing: Node) -> None:
+    (daemon,) = sharing.site.started
     daemon.send_signal(signal.SIGSTOP)
-    node.allocatable(0)
-    assert "did not answer within 5 seconds" in node.refused(f"{uuids(node)[0]}::0")
+    sharing.allocatable(0)
+    assert "did not answer within 5 seconds" in sharing.refused(f"{uuids(sharing)[0]}::0")
     daemon.send_signal(signal.SIGCONT)
-    node.allocatable(20)
+    sharing.allocatable(20)
 
 
 def test_shares_are_offered_once_the_daemon_starts(node: Node) -> None:
@@ -157,68 +137,52 @@ def test_shares_are_offered_once_the_daemon_starts(node: Node) -> None:
     node.allocatable(20)
 
 
-def test_shares_return_after_a_restart_of_the_bus(node: Node) -> None:
-    daemon = node.daemon()
-    node.start()
-    node.allocatable(20)
-    node.bus.stop()
-    node.allocatable(0)
-    node.bus.start()
-    daemon.kill()
-    daemon.wait()
-    node.daemon()
-    node.allocatable(20)
+def test_shares_return_after_a_restart_of_the_bus(sharing: Node) -> None:
+    sharing.bus.stop()
+    sharing.allocatable(0)
+    sharing.bus.start()
+    sharing.kill_daemon()
+    sharing.daemon()
+    sharing.allocatable(20)
 
 
-def test_plugin_registers_again_after_a_restart_of_kubelet(node: Node) -> None:
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    node.kubelet.stop()
-    assert node.kubelet.devices() == {}
-    node.kubelet.start()
-    node.allocatable(20)
-    node.kubelet.allocate([f"{uuids(node)[1]}::3"])
+def test_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node) -> None:
+    sharing.kubelet.stop()
+    assert sharing.kubelet.devices() == {}
+    sharing.kubelet.start()
+    sharing.allocatable(20)
+    sharing.kubelet.allocate([f"{uuids(sharing)[1]}::3"])
 
 
-def test_killed_plugin_offers_the_same_shares_when_restarted(node: Node) -> None:
-    node.daemon()
-    plugin = node.start()
-    node.allocatable(20)
-    (before,) = node.kubelet.allocate([f"{uuids(node)[0]}::0"])
+def test_killed_plugin_offers_the_same_shares_when_restarted(sharing: Node) -> None:
+    (before,) = sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])
     line = next(
         Path(mount.host_path) for mount in before.mounts
         if mount.container_path == "/etc/ld.so.preload"
     )
     inode = line.stat().st_ino
-    plugin.kill()
-    plugin.wait()
-    node.allocatable(0)
-    node.start()
-    node.allocatable(20)
-    (after,) = node.kubelet.allocate([f"{uuids(node)[0]}::0"])
+    sharing.kill_plugin()
+    sharing.allocatable(0)
+    sharing.start()
+    sharing.allocatable(20)
+    (after,) = sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])
     assert after == before
     assert line.stat().st_ino == inode                  # running containers have this very file
 
 
-def test_device_plugin_that_is_terminated_withdraws_all_devices(node: Node) -> None:
-    node.daemon()
-    plugin = node.start()
-    node.allocatable(20)
+def test_device_plugin_that_is_terminated_withdraws_all_devices(sharing: Node) -> None:
+    (plugin,) = sharing.plugins
     plugin.terminate()
     assert plugin.wait(PATIENCE) == 0
-    node.kubelet.wait(lambda: not node.kubelet.devices())
-    assert not list((node.kubelet.folder / "plugins_registry").iterdir())
+    sharing.kubelet.wait(lambda: not sharing.kubelet.devices())
+    assert not list((sharing.kubelet.folder / "plugins_registry").iterdir())
 
 
-def test_removed_plugin_socket_is_made_anew(node: Node) -> None:
-    node.daemon()
-    node.start()
-    node.allocatable(20)
-    (found,) = (node.kubelet.folder / "plugins_registry").iterdir()
+def test_removed_plugin_socket_is_made_anew(sharing: Node) -> None:
+    (found,) = (sharing.kubelet.folder / "plugins_registry").iterdir()
     found.unlink()
-    node.kubelet.wait(lambda: node.kubelet.registrations == 2)
-    node.allocatable(20)
+    sharing.kubelet.wait(lambda: sharing.kubelet.registrations == 2)
+    sharing.allocatable(20)
 
 
 def test_plugin_refuses_shares_where_the_daemon_listens_elsewhere(node: Node) -> None:
@@ -259,23 +223,19 @@ def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node)
 
 
 def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
-    node: Node, eventually: Callable[[Callable[[], bool]], None]
+    sharing: Node, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    daemon = node.daemon()
-    node.start()
-    node.allocatable(20)
-    errors = Path(node.site.environment["NVSHARE_SIM_DIR"]) / "xid"
+    errors = Path(sharing.site.environment["NVSHARE_SIM_DIR"]) / "xid"
     for index, number in ((0, 31), (1, 79)):            # the first one is a program's
         errors.write_text(f"{index} {number}")
         eventually(lambda: not errors.exists())
-    node.allocatable(10)
-    first, second = uuids(node)
-    assert f"{second} cannot be relied on: Xid 79" in node.refused(f"{second}::0")
-    node.kubelet.allocate([f"{first}::0"])
-    daemon.kill()                                       # as whoever has reset the card does
-    daemon.wait()
-    node.daemon()
-    node.allocatable(20)
+    sharing.allocatable(10)
+    first, second = uuids(sharing)
+    assert f"{second} cannot be relied on: Xid 79" in sharing.refused(f"{second}::0")
+    sharing.kubelet.allocate([f"{first}::0"])
+    sharing.kill_daemon()               # as an administrator who has reset the card does
+    sharing.daemon()
+    sharing.allocatable(20)
 
 
 def test_shares_of_an_idle_card_are_withdrawn_when_it_is_lost(

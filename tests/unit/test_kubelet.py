@@ -4,7 +4,6 @@
 import asyncio
 import base64
 import json
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import Server, server
@@ -23,24 +21,17 @@ from nvshared.kubelet.card import (
     CHECKPOINT,
     Card,
     Seen,
-    _look,
+    checkpoint,
     conflict,
-    elsewhere,
     look_until_answered,
+    of_daemon,
 )
 from nvshared.kubelet.meanings import MEANINGS, priority
-from nvshared.kubelet.messages import (
-    DEVICE_PLUGIN,
-    DRA,
-    HEALTH,
-    REGISTRATION,
-    RUNTIME,
-    classes,
-)
+from nvshared.kubelet.messages import CRI, DP, DRA, REG
 from nvshared.kubelet.offer import Offer, Replicas, card_of, preferred
 from nvshared.kubelet.options import parse, priority_classes, replicas
 from nvshared.kubelet.pod import MIRROR, PREFIX, RESOURCE, STATIC, Pod, clipped, pod
-from nvshared.kubelet.static import StaticPods
+from nvshared.kubelet.pods import StaticPods
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
 OTHER = Card("GPU-1b", 1, "00000000:65:00.0")
@@ -50,24 +41,24 @@ HERE = Card(f"GPU-{LONG}", 0, "00000000:17:00.0")
 
 # What kubelet sends and expects, byte by byte: field number * 8 + 2, length, content.
 WIRE = [
-    (REGISTRATION, "PluginInfo", {
+    (REG, "PluginInfo", {
         "type": "t", "name": "n", "endpoint": "e", "supported_versions": ["v", "w"],
     }, b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"),
-    (REGISTRATION, "RegistrationStatus", {"plugin_registered": True, "error": "e"},
+    (REG, "RegistrationStatus", {"plugin_registered": True, "error": "e"},
      b"\x08\x01\x12\x01e"),
-    (DEVICE_PLUGIN, "DevicePluginOptions", {"get_preferred_allocation_available": True},
+    (DP, "DevicePluginOptions", {"get_preferred_allocation_available": True},
      b"\x10\x01"),
-    (DEVICE_PLUGIN, "ListAndWatchResponse", {"devices": [{"ID": "i", "health": "h"}]},
+    (DP, "ListAndWatchResponse", {"devices": [{"ID": "i", "health": "h"}]},
      b"\x0a\x06\x0a\x01i\x12\x01h"),
-    (DEVICE_PLUGIN, "PreferredAllocationRequest", {"container_requests": [{
+    (DP, "PreferredAllocationRequest", {"container_requests": [{
         "available_deviceIDs": ["a"], "must_include_deviceIDs": ["m"], "allocation_size": 2,
     }]}, b"\x0a\x08\x0a\x01a\x12\x01m\x18\x02"),
-    (DEVICE_PLUGIN, "PreferredAllocationResponse", {
+    (DP, "PreferredAllocationResponse", {
         "container_responses": [{"deviceIDs": ["a"]}],
     }, b"\x0a\x03\x0a\x01a"),
-    (DEVICE_PLUGIN, "AllocateRequest", {"container_requests": [{"devices_ids": ["a"]}]},
+    (DP, "AllocateRequest", {"container_requests": [{"devices_ids": ["a"]}]},
      b"\x0a\x03\x0a\x01a"),
-    (DEVICE_PLUGIN, "AllocateResponse", {"container_responses": [{
+    (DP, "AllocateResponse", {"container_responses": [{
         "envs": {"k": "v"},
         "mounts": [{"container_path": "c", "host_path": "h", "read_only": True}],
         "devices": [{"container_path": "c", "host_path": "h", "permissions": "p"}],
@@ -82,29 +73,28 @@ WIRE = [
         "share_id": "s",
     }], "error": "e"},
      b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s\x12\x01e"),
-    (HEALTH, "NodeWatchResourcesResponse", {"devices": [{
+    (DRA, "NodeWatchResourcesResponse", {"devices": [{
         "device": {"pool_name": "p", "device_name": "d"}, "health": 2, "last_updated_time": 3,
         "message": "m",
     }]}, b"\x0a\x0f\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x2a\x01m"),
-    (RUNTIME, "StatusRequest", {"verbose": True}, b"\x08\x01"),
-    (RUNTIME, "StatusResponse", {"info": {"k": "v"}}, b"\x12\x06\x0a\x01k\x12\x01v"),
-    (RUNTIME, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"},
+    (CRI, "StatusRequest", {"verbose": True}, b"\x08\x01"),
+    (CRI, "StatusResponse", {"info": {"k": "v"}}, b"\x12\x06\x0a\x01k\x12\x01v"),
+    (CRI, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"},
      b"\x12\x01n\x1a\x01v"),
 ]
 
 
-@pytest.mark.parametrize(("described", "name", "fields", "wire"), WIRE, ids=lambda one: (
+@pytest.mark.parametrize(("classes", "name", "fields", "wire"), WIRE, ids=lambda one: (
     one if isinstance(one, str) else ""))
 def test_messages_are_on_the_wire_as_kubernetes_has_them(
-    described: dict[str, dict[str, str]], name: str, fields: dict[str, object], wire: bytes
+    classes: dict[str, Any], name: str, fields: dict[str, object], wire: bytes
 ) -> None:
-    message = classes("v1", described)[name](**fields)
-    assert message.SerializeToString(deterministic=True) == wire
+    assert classes[name](**fields).SerializeToString(deterministic=True) == wire
 
 
 def test_dra_responses_encode_results_by_claim_uid() -> None:
     for name in ("NodePrepareResource", "NodeUnprepareResource"):
-        answer = classes("v1", DRA)[f"{name}sResponse"]()
+        answer = DRA[f"{name}sResponse"]()
         answer.claims["u"].error = "e"
         inner = b"\x12\x01e" if name == "NodePrepareResource" else b"\x0a\x01e"
         assert answer.SerializeToString() == b"\x0a\x08\x0a\x01u\x12\x03" + inner
@@ -156,27 +146,17 @@ def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
     assert not any(offer.shares().values())
 
 
-class DividedGPU(Daemon):
-    """What nvshared tells of a card in MIG mode, which the simulated driver does not have."""
-
-    def __init__(self) -> None:
-        """Connects to nobody."""
-
-    def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
-        """One, and one that is lost."""
-        both = {"PCIBusID": "", "Name": "", "MemoryTotal": 0}
-        return [
-            both | {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": True},
-            both | {"UUID": "GPU-1b", "Index": 1, "State": "lost", "MIG": False},
-        ]
-
-
-def test_look_reports_trouble_of_mig_and_lost_cards(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "s"))
-        divided, lost = _look(DividedGPU(), tmp_path / "s", tmp_path)
-    assert "GPU-0a is divided (MIG)" in divided.trouble
-    assert "GPU-1b fell off the bus" in lost.trouble
+@pytest.mark.parametrize(("state", "is_divided", "trouble"), [
+    ("idle", True, "GPU-0a is divided (MIG)"), ("lost", False, "GPU-0a fell off the bus"),
+    ("idle", False, ""),
+])
+def test_card_has_the_trouble_that_the_daemon_reports(
+    state: str, is_divided: bool, trouble: str
+) -> None:
+    gpu = {"UUID": "GPU-0a", "Index": 0, "State": state, "MIG": is_divided, "PCIBusID": "",
+           "Name": "", "MemoryTotal": 0}
+    assert of_daemon(gpu, {}).trouble.startswith(trouble)
+    assert bool(trouble) == bool(of_daemon(gpu, {}).trouble)
 
 
 def test_look_until_answered_retries_while_nvshared_restarts() -> None:
@@ -186,21 +166,22 @@ def test_look_until_answered_retries_while_nvshared_restarts() -> None:
     assert asyncio.run(look_until_answered(lambda: next(answers), 0, 0)) == away
 
 
-def test_gpus_of_other_device_plugins_are_read_from_the_kubelet_checkpoint(tmp_path: Path) -> None:
-    assert elsewhere(tmp_path, "nvshare.com/gpu") == {}
+def test_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path) -> None:
+    assert checkpoint(tmp_path) == []
     file = tmp_path / CHECKPOINT
     file.parent.mkdir()
-    entry = {"ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": [f"GPU-{LONG}::4"]}}
+    entry = {"ResourceName": "nvidia.com/gpu", "PodUID": "p", "ContainerName": "c"}
     file.write_text(json.dumps({"Data": {
-        "PodDeviceEntries": [entry],
+        "PodDeviceEntries": [
+            entry | {"DeviceIDs": {"-1": ["a"], "0": None}}, entry | {"DeviceIDs": ["b"]}],
         "RegisteredDevices": {"nvshare.com/gpu": ["GPU-0a::0"], "example.com/nic": None},
     }}))
-    given = elsewhere(tmp_path, "nvshare.com/gpu")
-    assert conflict(CARD, given) == ""
-    assert conflict(HERE, given) == f"{HERE.uuid} is handed out as nvidia.com/gpu already"
+    assert checkpoint(tmp_path) == [
+        ("nvshare.com/gpu", ["GPU-0a::0"], "", ""), ("example.com/nic", [], "", ""),
+        ("nvidia.com/gpu", ["a"], "p", "c"), ("nvidia.com/gpu", ["b"], "p", "c")]
     file.write_text("{}")
     with pytest.raises(NvshareError, match="is not as kubelet writes it"):
-        elsewhere(tmp_path, "nvshare.com/gpu")
+        checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(("resource", "device", "said"), [
@@ -301,8 +282,7 @@ KUBEADM: dict[str, Any] = {
             f"# Zertifikat für Prüfung\n{PEM}\n# ü\n{PEM}\n".encode()).decode(),
     }}],
     "users": [{"name": "u", "user": {
-        "client-certificate": "/var/lib/kubelet/pki/kubelet-client-current.pem",
-        "client-key": "own.key",
+        "client-certificate": "own.crt", "client-key": "own.key",
     }}],
 }
 
@@ -311,24 +291,26 @@ def test_server_is_taken_from_kubelets_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for name in ("own.crt", "own.key", "both.pem", "token"):
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "ca.crt").write_text(f"# ü\n{PEM}\n")
     file = tmp_path / "kubelet.conf"
     file.write_text(json.dumps(KUBEADM))
     assert server(file) == Server(
-        "https://10.0.0.1:6443", "", f"{PEM}\n{PEM}",
-        ("/var/lib/kubelet/pki/kubelet-client-current.pem", str(tmp_path / "own.key")),
-    )
-    (tmp_path / "token").write_text("secret\n")
+        "https://10.0.0.1:6443", f"{PEM}\n{PEM}", b"own.crt\n\nown.key\n")
     file.write_text(json.dumps(KUBEADM | {
         "clusters": [{"name": "c", "cluster": {
             "server": "https://a", "certificate-authority": "ca.crt", "tls-server-name": "b",
             "insecure-skip-tls-verify": True}}],
         "users": [{"name": "u", "user": {"tokenFile": "token", "token": "older"}}],
     }))
-    assert server(file) == Server(
-        "https://a", str(tmp_path / "ca.crt"), token="secret", name="b", is_verified=False)
-    file.write_text(json.dumps(KUBEADM | {"users": [{"name": "u", "user": {
-        "client-certificate-data": "Yw==", "client-key-data": "aw=="}}]}))
-    assert server(file).certificate == (b"c", b"k")
+    assert server(file) == Server("https://a", PEM, token="token", name="b", is_verified=False)
+    for user, certificate in (
+        ({"client-certificate-data": "Yw==", "client-key-data": "aw=="}, b"c\nk"),
+        ({"client-certificate": "both.pem", "client-key": "both.pem"}, b"both.pem\n"),
+    ):
+        file.write_text(json.dumps(KUBEADM | {"users": [{"name": "u", "user": user}]}))
+        assert server(file).certificate == certificate
 
 
 @pytest.mark.parametrize(("changed", "said"), [
@@ -339,15 +321,19 @@ def test_server_is_taken_from_kubelets_kubeconfig(
      "is no kubeconfig that we can use: ValueError: there is no certificate in"),
     ({"users": []}, "is no kubeconfig that we can use"),
     ({"current-context": None}, "is no kubeconfig that we can use"),
-    ({"clusters": [{"name": "c", "cluster": {}}]}, "is no kubeconfig that we can use"),
+    ({"clusters": [{"name": "c", "cluster": {}}], "users": [{"name": "u", "user": {"token": "t"}}]},
+     "is no kubeconfig that we can use: KeyError: 'server'"),
+    ({"users": [{"name": "u", "user": {"client-key": "no"}}]}, "cannot read .*/no: No such file"),
 ])
 def test_unusable_kubeconfig_is_refused_with_path_and_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for name in ("own.crt", "own.key"):
+        (tmp_path / name).write_text(name)
     file = tmp_path / "kubelet.conf"
     file.write_text(json.dumps(KUBEADM | changed))
-    with pytest.raises(NvshareError, match=f"{file} {said}"):
+    with pytest.raises(NvshareError, match=said if said.startswith("cannot") else f"{file} {said}"):
         server(file)
 
 
@@ -389,7 +375,13 @@ def test_pod_wants_shares_of_containers_init_containers_and_sidecars(kind: str) 
     assert pod({"metadata": meta, "spec": {f"{kind}s": listed}}).wanting == {"a"}
 
 
-def test_static_pod_with_a_sidecar_started_without_a_share_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "is_reported"), [
+    ("", True), ({"ResourceName": RESOURCE}, False), ({"ResourceName": "other"}, True),
+    ("broken", False),                  # names and annotations of all pods pass the same way
+])
+def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
+    tmp_path: Path, content: Any, is_reported: bool
+) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "u",
             "annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)}
     static = pod({
@@ -398,28 +390,15 @@ def test_static_pod_with_a_sidecar_started_without_a_share_is_reported(tmp_path:
             {"name": "beside", "restartPolicy": "Always", "resources": {"limits": {RESOURCE: 1}}}]},
         "status": {"initContainerStatuses": [{"name": "beside", "containerID": "cri-o://01"}]},
     })
-    ((found, why),) = StaticPods(tmp_path, set).hear("ADDED", static)
-    assert found == static
-    assert why.startswith(f"beside started without {RESOURCE}")
-    holds = {("0a" * 16, "beside")}
-    assert StaticPods(tmp_path, lambda: holds).hear("ADDED", static) == []
-
-
-def test_pod_event_is_accepted_and_nothing_reported_while_kubelets_checkpoint_is_unreadable(
-    tmp_path: Path
-) -> None:
-    """Names and annotations of all pods pass the same way."""
-    def broken() -> set[tuple[str, str]]:
-        raise NvshareError("it is not as kubelet writes it")
-
-    meta = {"namespace": "n", "name": "p", "uid": "u",
-            "annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)}
-    static = pod({
-        "metadata": meta,
-        "spec": {"containers": [{"name": "it", "resources": {"limits": {RESOURCE: 1}}}]},
-        "status": {"containerStatuses": [{"name": "it", "containerID": "cri-o://01"}]},
-    })
-    assert StaticPods(tmp_path, broken).hear("ADDED", static) == []
+    (tmp_path / CHECKPOINT).parent.mkdir()
+    if content:
+        holder = {"PodUID": "0a" * 16, "ContainerName": "beside", "DeviceIDs": {}}
+        entries = content if content == "broken" else [holder | content]
+        (tmp_path / CHECKPOINT).write_text(json.dumps({
+            "Data": {"PodDeviceEntries": entries, "RegisteredDevices": None}}))
+    found = StaticPods(tmp_path, tmp_path).hear("ADDED", static)
+    assert [one for one, _ in found] == [static] * is_reported
+    assert all(why.startswith(f"beside started without {RESOURCE}") for _, why in found)
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 200_000, "ä" * 200_000, "\x1b[31m\n" * 30_000])
@@ -429,12 +408,11 @@ def test_messages_about_annotations_are_bounded_for_any_annotation_text(text: st
     marked: list[str] = []
     ended = threading.Event()
 
-    def mark(_: Pod, why: str) -> bool:
+    def mark(_: Pod, why: str) -> None:     # which the API server has refused
         marked.append(why)
         ended.set()
-        return len(marked) > 1          # the API server refuses the first one
 
-    terms = Terms("unix:path=/nonexistent", lambda _, why: said.append(why), mark, {})
+    terms = Terms("unix:path=/nonexistent", lambda _, why: said.append(why), mark)
     meta = {"namespace": "n", "name": "p", "uid": "u"}
     wrong = {f"{PREFIX}k{number}": text for number in range(1000)}
     one = pod({"metadata": meta | {"annotations": wrong | {f"{PREFIX}weight": text}}})

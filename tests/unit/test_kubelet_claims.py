@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card
 from nvshared.kubelet.claims import DRIVER, FILE, Prepared, parameters, quantity, read, terms
-from nvshared.kubelet.container import Containers, Folders
+from nvshared.kubelet.container import FILE as CDI_FILE
+from nvshared.kubelet.container import Containers
 from nvshared.kubelet.offer import Offer, Replicas
 from nvshared.kubelet.pod import Pod
 from nvshared.kubelet.runtime import endpoint, refusal
@@ -139,19 +140,19 @@ def test_claims_with_different_weights_in_a_pod_are_refused() -> None:
 
 def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
     prepared = Prepared(tmp_path)
-    prepared.keep(claim(result(memory="1Gi")))
-    prepared.keep(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner=""))
+    prepared.keep(read(claim(result(memory="1Gi"))))
+    prepared.keep(read(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner="")))
     again = Prepared(tmp_path)
     assert again.terms() == {
         POD: {"memory-limit": 2 * GIB}, OTHER: {"memory-limit": GIB}}   # the second is for two
     assert again.terms(without="c2") == {POD: {"memory-limit": GIB}, OTHER: {}}
     assert again.terms(without="never there") == {}
-    (left,) = again.without("p1")
-    assert again.terms(read(left)) == {POD: {"memory-limit": GIB}, OTHER: {"memory-limit": 2 * GIB}}
-    assert [one.is_shareable for one in again.claims()] == [False, True]
-    again.forget("c2")
-    again.forget("never there")
-    again.forget_but({"p2"})
+    first, second = again.claims()
+    assert (first.is_shareable, second.is_shareable) == (False, True)
+    assert again.terms(second.without({"p1"})) == {
+        POD: {"memory-limit": GIB}, OTHER: {"memory-limit": 2 * GIB}}
+    again.forget("c2", "never there")
+    again.forget("c1")
     assert Prepared(tmp_path).claims() == []
 
 
@@ -160,7 +161,7 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     prepared = Prepared(tmp_path)
     assert prepared.claims() == []
-    prepared.keep(claim(result()))
+    prepared.keep(read(claim(result())))
     assert len(Prepared(tmp_path).claims()) == 1
 
 
@@ -241,10 +242,10 @@ def check_cdi(said: dict[str, Any]) -> None:
 
 
 def test_the_cdi_file_is_valid_and_holds_a_device_for_each_card(tmp_path: Path) -> None:
-    folders = Folders(tmp_path / "run", [tmp_path / "etc"])
-    containers = Containers(Path("/run/x/sock"), Path("/state"), folders)
+    file = tmp_path / "run" / CDI_FILE
+    containers = Containers(Path("/run/x/sock"), Path("/state"), file.parent, [tmp_path / "etc"])
     containers.learn(["GPU-0a", "GPU-1b"])
-    said = json.loads(folders.file.read_text())
+    said = json.loads(file.read_text())
     check_cdi(said)
     assert {one["name"]: one["containerEdits"]["env"] for one in said["devices"]} == {
         "shared": ["NVIDIA_VISIBLE_DEVICES=void"], "GPU-0a": ["NVIDIA_VISIBLE_DEVICES=GPU-0a"],
@@ -253,12 +254,12 @@ def test_the_cdi_file_is_valid_and_holds_a_device_for_each_card(tmp_path: Path) 
     assert said["containerEdits"]["env"] == [
         "NVSHARE_SOCKET=/run/nvshare/sock", "NVSHARE_REQUIRED=1"]
     assert all("ro" in mount["options"] for mount in said["containerEdits"]["mounts"])
-    inode = folders.file.stat().st_ino
+    inode = file.stat().st_ino
     containers.learn(["GPU-0a", "GPU-1b"])
-    assert folders.file.stat().st_ino == inode          # runtimes watch the folder
+    assert file.stat().st_ino == inode          # runtimes watch the folder
     containers.learn(["GPU-1b"])                        # a card that went leaves nothing
-    assert "GPU-0a" not in folders.file.read_text()
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [folders.file.name]
+    assert "GPU-0a" not in file.read_text()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [file.name]
 
 
 @pytest.mark.parametrize("text", [
@@ -268,7 +269,7 @@ def test_the_cdi_file_is_valid_and_holds_a_device_for_each_card(tmp_path: Path) 
 def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
     tmp_path: Path, text: str
 ) -> None:
-    containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
+    containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
     assert containers.answer(["GPU-0a"], by_cdi=True) == {
         "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0a"}]}
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
@@ -281,7 +282,7 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
 
 def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_path: Path) -> None:
     """Each of our devices would set it anew."""
-    containers = Containers(Path("/run/x/sock"), tmp_path, Folders(tmp_path, ()))
+    containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
     answer = containers.answer(["GPU-0a", "GPU-1b"], by_cdi=True)
     assert set(answer) == {"envs", "mounts"}
     assert answer["envs"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
@@ -290,7 +291,7 @@ def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_pat
 
 def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    containers = Containers(Path("/s"), tmp_path, Folders(tmp_path / "file" / "cdi", ()))
+    containers = Containers(Path("/s"), tmp_path, tmp_path / "file" / "cdi", ())
     with pytest.raises(NvshareError, match=r"cannot write to .*/file/cdi"):
         containers.learn(["GPU-0a"])
 

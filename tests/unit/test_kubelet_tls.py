@@ -104,9 +104,7 @@ def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
 ) -> None:
     make(tmp_path, kind)
     with serving(tmp_path) as url:
-        authority = str(tmp_path / "ca.crt")
-        assert Server(url, authority).send("GET", "/") == {}
-        assert Server(url, authority_data=Path(authority).read_text()).send("GET", "/") == {}
+        assert Server(url, (tmp_path / "ca.crt").read_text()).send("GET", "/") == {}
         with pytest.raises(ssl.SSLCertVerificationError):
             Server(url).send("GET", "/")
 
@@ -114,7 +112,7 @@ def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
 def test_server_of_another_name_needs_tls_server_name(tmp_path: Path) -> None:
     make(tmp_path, "kubeadm", "DNS:kubernetes.default")
     with serving(tmp_path) as url:
-        authority = str(tmp_path / "ca.crt")
+        authority = (tmp_path / "ca.crt").read_text()
         with pytest.raises(ssl.SSLCertVerificationError):
             Server(url, authority).send("GET", "/")
         assert Server(url, authority, name="kubernetes.default").send("GET", "/") == {}
@@ -130,11 +128,9 @@ def test_server_certificate_is_not_verified_when_the_kubeconfig_disables_verific
         assert Server(url, is_verified=False).send("GET", "/") == {}
 
 
-def test_client_certificate_may_be_within_the_kubeconfig(tmp_path: Path) -> None:
+def test_client_certificate_of_a_server_is_sent(tmp_path: Path) -> None:
     make(tmp_path, "kubeadm")
     with serving(tmp_path, str(tmp_path / "ca.crt")) as url:
-        files = (str(tmp_path / "s.crt"), str(tmp_path / "s.key"))
-        content = tuple(Path(name).read_bytes() for name in files)
-        for certificate in (files, content, (content[0] + content[1],)):
-            made = Server(url, str(tmp_path / "ca.crt"), certificate=certificate)
-            assert made.send("GET", "/") == {}
+        certificate, key = ((tmp_path / name).read_bytes() for name in ("s.crt", "s.key"))
+        made = Server(url, (tmp_path / "ca.crt").read_text(), b"\n".join((certificate, key)))
+        assert made.send("GET", "/") == {}

@@ -69,7 +69,7 @@ FOREIGN: dict[str, set[str]] = {
     "sdnotify": {"report.systemd"},
     "grpc": {"kubelet.rpc"},
     "google": {"kubelet.messages"},
-    "yaml": {"kubelet.api"},
+    "yaml": {"kubelet"},
 }
 WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}
 

@@ -21,8 +21,8 @@ from nvshared.kubelet.claims import DRIVER, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.container import STATIC
 from nvshared.kubelet.meanings import MEANINGS
+from nvshared.kubelet.plugin import REGISTRY
 from nvshared.kubelet.pod import CONDITION, PREFIX, RESOURCE
-from nvshared.kubelet.rpc import REGISTRY
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
 from tests.kubernetes.programs import FOLDER_VARIABLE
@@ -34,31 +34,6 @@ STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
 PLACES = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
 KUSTOMIZE = [[path, verb] for program, verb in (("kustomize", "build"), ("kubectl", "kustomize"))
              if (path := shutil.which(program, path=PLACES))]
-
-# The fields that our manifests have, of those that Kubernetes and kustomize know.
-TOP = {"apiVersion", "kind", "metadata", "spec", "rules", "roleRef", "subjects", "data"}
-FIELDS = {
-    "Kustomization": {
-        "apiVersion", "kind", "resources", "components", "patches", "images", "labels",
-        "configMapGenerator", "generatorOptions",
-    },
-    "Component": {"apiVersion", "kind", "patches", "images"},
-    "containers": {
-        "name", "image", "command", "args", "env", "ports", "resources", "securityContext",
-        "volumeMounts",
-    },
-    "volumes": {"name", "hostPath", "emptyDir", "configMap"},
-    "volumeMounts": {"name", "mountPath", "mountPropagation", "readOnly"},
-    "securityContext": {
-        "allowPrivilegeEscalation", "capabilities", "privileged", "readOnlyRootFilesystem",
-        "seccompProfile",
-    },
-    "pod": {
-        "automountServiceAccountToken", "containers", "hostPID", "initContainers", "nodeSelector",
-        "priorityClassName", "resourceClaims", "restartPolicy", "serviceAccountName",
-        "terminationGracePeriodSeconds", "tolerations", "volumes",
-    },
-}
 
 
 def documents(path: Path) -> list[Any]:
@@ -184,29 +159,6 @@ def test_the_policy_knows_all_annotations_and_no_others() -> None:
     assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == MEANINGS.keys()
 
 
-def unknown(one: Any, name: str = "") -> list[str]:
-    """Fields that nobody knows, with what they are of."""
-    if isinstance(one, list):
-        return [field for part in one for field in unknown(part, name)]
-    if not isinstance(one, dict):
-        return []
-    name = "containers" if name == "initContainers" else name
-    known = FIELDS.get("pod" if "containers" in one else name, one.keys())
-    return [f"{name}.{key}" for key in one.keys() - known] + [
-        field for key, part in one.items() for field in unknown(part, key)]
-
-
-@pytest.mark.parametrize("path", sorted(
-    path for path in MANIFESTS.rglob("*.yaml") if "chart" not in path.parts), ids=str)
-def test_a_manifest_has_no_field_that_is_unknown(path: Path) -> None:
-    for one in documents(path):
-        if path.name == "config.yaml":  # of NVIDIA's device plugin
-            assert one.keys() <= {"version", "flags", "sharing"}
-            continue
-        assert one.keys() <= FIELDS.get(one["kind"], TOP)
-        assert unknown(one) == []
-
-
 def test_strategies_page_compares_exactly_the_existing_strategies() -> None:
     page = (MANIFESTS.parents[1] / "docs" / "strategies.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page.partition("What each costs")[0], re.MULTILINE)
@@ -256,7 +208,6 @@ def test_strategies_have_the_same_objects_to_replace_each_other() -> None:
         template = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]
         assert template["metadata"]["labels"]["nvshare.com/strategy"] == name
         assert "serviceAccountName" in template["spec"]     # else that of before would stay
-        assert unknown(template) == []
     assert all(keys == found["none"] for keys in found.values())
 
 
