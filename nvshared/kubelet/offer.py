@@ -7,9 +7,8 @@ for all its shares: no container gets one, and kubelet counts the shares as unhe
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card, identifies
@@ -17,22 +16,8 @@ from nvshared.kubelet.card import Card, identifies
 SEPARATOR = "::"
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """How many pods may share a card."""
-
-    usual: int = 10
-    own: tuple[tuple[str, int], ...] = ()   # of single GPUs, by index, UUID or PCI address
-
-    def of(self, card: Card) -> int:
-        """The number for one GPU; the last --replicas that names it counts."""
-        own = (number for name, number in reversed(self.own) if name in card.names)
-        return next(own, self.usual)
-
-    def unknown(self, cards: Iterable[Card]) -> list[str]:
-        """Names in --replicas that belong to no GPU."""
-        known = set[str]().union(*(card.names for card in cards))
-        return [name for name, _ in self.own if name not in known]
+# How many pods may share a GPU of this index, UUID or PCI address, "": any. The last match holds.
+Replicas = Sequence[tuple[str, int]]
 
 
 def card_of(share: str) -> str:
@@ -101,7 +86,9 @@ class Offer:
 
     def offered(self) -> dict[Card, int]:
         """The number of shares by GPU, whether or not the GPU can be shared now."""
-        return {card: number for card in self._cards if (number := self._replicas.of(card))}
+        numbers = {card: next(number for name, number in reversed(self._replicas)
+                              if name in ("", *card.names)) for card in self._cards}
+        return {card: number for card, number in numbers.items() if number}
 
     def smallest(self) -> int:
         """Bytes of the smallest offered GPU; 0 while none is known."""
@@ -118,12 +105,13 @@ class Offer:
         """The whole offer in one line, for the log and the status."""
         if self.trouble_of_all:
             return f"no shares: {self.trouble_of_all}"
+        offered, known = self.offered(), {""}.union(*(card.names for card in self._cards))
         parts = [
-            f"GPU {card.index}: {self.trouble(card) or f'{self._replicas.of(card)} shares'}"
+            f"GPU {card.index}: {self.trouble(card) or f'{offered.get(card, 0)} shares'}"
             for card in self._cards
         ]
-        missing = self._replicas.unknown(self._cards)
-        parts += [f"no GPU goes by {name!r}, which --replicas names" for name in missing]
+        parts += [f"no GPU goes by {name!r}, which --replicas names"
+                  for name, _ in self._replicas if name not in known]
         return "; ".join(parts) or "nvshared knows no GPU"
 
     def check(self, shares: Sequence[str]) -> list[str]:

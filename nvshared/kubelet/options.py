@@ -30,7 +30,7 @@ RUNTIMES = tuple(map(Path, (
     "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock",
     "/run/crio/crio.sock",
 )))
-MOST = 1000                             # shares of a GPU at most
+USUAL, MOST = 10, 1000                  # shares of a GPU: by default, and at most
 CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # pattern of a PriorityClass's name
 LARGEST_VALUE = 1 << 31                 # of a PriorityClass, either sign
 
@@ -165,8 +165,7 @@ def priority_classes(given: Sequence[str]) -> Classes:
 
 def replicas(given: Sequence[str]) -> Replicas:
     """Parses the values of --replicas. Raises InvalidArgs."""
-    usual = Replicas().usual
-    own = []
+    found = [("", USUAL)]
     for text in given:
         name, equals, number = text.rpartition("=")
         if not re.fullmatch(r"\d{1,4}", number, re.ASCII) or int(number) > MOST or (
@@ -175,8 +174,5 @@ def replicas(given: Sequence[str]) -> Replicas:
                 f"--replicas cannot be {text!r}",
                 f"give a number from 0 to {MOST}, or that of one GPU, such as 0=4",
             )
-        if name:
-            own.append((name, int(number)))
-        else:
-            usual = int(number)
-    return Replicas(usual, tuple(own))
+        found.append((name, int(number)))
+    return sorted(found, key=lambda one: bool(one[0]))      # those of a single GPU come last

@@ -60,51 +60,18 @@ def test_journal_names_programs_that_wait_when_the_daemon_stops(
     assert caplog.messages[-1].startswith("2 more")
 
 
-class Heard(Notifier):
-    """A systemd that remembers, and has us stopped when it has heard enough."""
+class Systemd(Notifier):
+    """Records what it is told; its watchdog is patient."""
 
-    def __init__(self, stopped: asyncio.Event) -> None:
+    def __init__(self, watchdog: int = 3_600_000_000) -> None:
         super().__init__({})
-        self.words: list[str] = []
-        self.pings = 0
-        self.watchdog = 3000
-        self._stopped = stopped
-
-    @property
-    def listened(self) -> bool:
-        return True
-
-    def status(self, words: str) -> None:
-        self.words.append(words)
-
-    def alive(self) -> None:
-        self.pings += 1
-        if self.pings == 3:
-            self._stopped.set()
-
-
-async def test_report_sends_the_status_at_changes_and_a_ping_each_interval(
-    manager: Manager,
-) -> None:
-    joined(manager.gpus[0], 1, Noted())
-    stopped = asyncio.Event()
-    heard = Heard(stopped)
-    await journal.report(heard, manager, stopped)
-    assert heard.words == ["2 GPUs, 1 client"]
-    assert heard.pings == 3
-
-
-class Idle(Notifier):
-    """A systemd with a watchdog that is patient."""
-
-    def __init__(self) -> None:
-        super().__init__({})
+        self.watchdog = watchdog
         self.words: list[str] = []
         self.pings = 0
         self.unkept = 0                 # tries to have sockets kept that will fail
-        self.heard = asyncio.Event()
+        self.heard = asyncio.Event()    # a status,
         self.all_kept = asyncio.Event()
-        self.watchdog = 3_600_000_000
+        self.stopped = asyncio.Event()  # and three pings
 
     @property
     def listened(self) -> bool:
@@ -116,6 +83,8 @@ class Idle(Notifier):
 
     def alive(self) -> None:
         self.pings += 1
+        if self.pings == 3:
+            self.stopped.set()
 
     def catch_up(self) -> bool:
         self.unkept -= 1
@@ -124,56 +93,56 @@ class Idle(Notifier):
         return self.unkept < 0
 
 
+async def test_report_sends_the_status_at_changes_and_a_ping_each_interval(
+    manager: Manager,
+) -> None:
+    joined(manager.gpus[0], 1, Noted())
+    systemd = Systemd(watchdog=3000)
+    await journal.report(systemd, manager, systemd.stopped)
+    assert systemd.words == ["2 GPUs, 1 client"]
+    assert systemd.pings == 3
+
+
 async def test_report_wakes_up_at_events_only(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
-    stopped, heard = asyncio.Event(), Idle()
-    report = asyncio.create_task(journal.report(heard, manager, stopped))
-    await heard.heard.wait()
+    stopped, systemd = asyncio.Event(), Systemd()
+    report = asyncio.create_task(journal.report(systemd, manager, stopped))
+    await systemd.heard.wait()
     await asyncio.sleep(0.05)           # fifty times as long as a status takes at least
-    assert heard.pings == 1
+    assert systemd.pings == 1
     gpu = manager.gpus[0]             # that of the scripted scheduler made last
-    for told in (
+    for happen in (
         lambda: joined(gpu, 1, Noted()),
         lambda: gpu.turn_started.emit(gpu.clients[1]),
         lambda: gpu.leave(gpu.clients[1]),
     ):
-        Scripted.latest.holders = (1,) if heard.words[-1].endswith("1 client") else ()
-        heard.heard.clear()
-        told()
-        await heard.heard.wait()
+        Scripted.latest.holders = (1,) if systemd.words[-1].endswith("1 client") else ()
+        systemd.heard.clear()
+        happen()
+        await systemd.heard.wait()
     stopped.set()
     await report
-    assert heard.words == [
+    assert systemd.words == [
         "2 GPUs, 0 clients", "2 GPUs, 1 client", "2 GPUs, 1 client, gpu0: python[4001]",
         "2 GPUs, 0 clients",
     ]
-    assert heard.pings == 4
+    assert systemd.pings == 4
 
 
 async def test_report_wakes_up_until_systemd_keeps_all_sockets(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
-    stopped, heard = asyncio.Event(), Idle()
-    heard.unkept = 3
-    report = asyncio.create_task(journal.report(heard, manager, stopped))
-    await heard.all_kept.wait()
+    stopped, systemd = asyncio.Event(), Systemd()
+    systemd.unkept = 3
+    report = asyncio.create_task(journal.report(systemd, manager, stopped))
+    await systemd.all_kept.wait()
     await asyncio.sleep(0.05)           # fifty times as long as until another try
-    assert heard.unkept == -1
+    assert systemd.unkept == -1
     stopped.set()
     await report
-
-
-async def test_the_status_names_the_holders(manager: Manager) -> None:
-    joined(manager.gpus[1], 1, Noted())
-    Scripted.latest.holders = (1,)      # the one made last: OTHER came first, FACTS second
-    stopped = asyncio.Event()
-    heard = Heard(stopped)
-    joined(manager.gpus[0], 1, Noted())
-    await journal.report(heard, manager, stopped)
-    assert heard.words == ["2 GPUs, 2 clients, gpu0: python[4001]"]
 
 
 @pytest.mark.parametrize("fault", ["stuck", "overdue"])
@@ -183,22 +152,21 @@ async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
     gpu = manager.gpus[0]
     scheduler = gpu.scheduler
     assert isinstance(scheduler, Scripted)
-    stopped = asyncio.Event()
-    heard = Heard(stopped)
+    systemd = Systemd(watchdog=3000)
     if fault == "stuck":
         gpu._handling = True            # as if an event were being decided for ever
     else:
         scheduler.due = gpu._clock() - OVERDUE - 1
-    report = asyncio.create_task(journal.report(heard, manager, stopped))
+    report = asyncio.create_task(journal.report(systemd, manager, systemd.stopped))
     while not caplog.messages:          # noqa: ASYNC110 - which say no word to anybody
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.02)           # twenty times as long as a ping would take
     report.cancel()
-    assert heard.pings == 0
+    assert systemd.pings == 0
     assert caplog.messages == ["nothing is decided any more on gpu0"]
     gpu._handling, scheduler.due = False, None
-    await journal.report(heard, manager, stopped)
-    assert heard.pings == 3
+    await journal.report(systemd, manager, systemd.stopped)
+    assert systemd.pings == 3
 
 
 def test_watchdog_is_not_fed_while_the_event_loop_hangs(

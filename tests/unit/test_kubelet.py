@@ -28,7 +28,7 @@ from nvshared.kubelet.card import (
 )
 from nvshared.kubelet.meanings import MEANINGS, priority
 from nvshared.kubelet.messages import CRI, DP, DRA, REG
-from nvshared.kubelet.offer import Offer, Replicas, card_of, preferred
+from nvshared.kubelet.offer import Offer, card_of, preferred
 from nvshared.kubelet.options import parse, priority_classes, replicas
 from nvshared.kubelet.pod import MIRROR, PREFIX, RESOURCE, STATIC, Pod, clipped, pod
 from nvshared.kubelet.pods import StaticPods
@@ -133,7 +133,7 @@ def test_offer_has_the_shares_of_the_replicas_options() -> None:
 
 
 def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
-    offer = Offer(Replicas(2))
+    offer = Offer([("", 2)])
     with pytest.raises(NvshareError, match="has not answered yet"):
         offer.check(["GPU-0a::0"])
     assert offer.learn((Card("GPU-0a", 0, "", "it is divided"), OTHER))
