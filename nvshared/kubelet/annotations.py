@@ -47,25 +47,25 @@ class Terms:
     """The names and terms of pods, and which of them nvshared has. A thread sends the rest."""
 
     def __init__(
-        self, bus: str, complain: Callable[[Pod, str], None],
-        mark: Callable[[Pod, str], None], classes: Classes = (),
+        self, bus: str, report: Callable[[Pod, str], None],
+        write_condition: Callable[[Pod, str], None], classes: Classes = (),
         smallest: Callable[[], int] | None = None,
     ) -> None:
-        """`complain` reports a refused annotation once, as an event.
+        """`report` reports a refused annotation once, as an event.
 
-        `mark` sets the pod's status to all current refusals, "" for none. `classes`, `smallest`:
-        the meaning of PriorityClasses and foreign annotations, see meanings.py.
+        `write_condition` sets the pod's status to all current refusals, "" for none. `classes`,
+        `smallest`: the meaning of PriorityClasses and foreign annotations, see meanings.py.
         """
         self._bus = bus
-        self._complain = complain
-        self._mark = mark
+        self._report = report
+        self._write_condition = write_condition
         self._classes = classes
         self._smallest = smallest
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
-        self._asked: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
+        self._annotated: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
         self._claimed: dict[Pod, dict[str, int]] = {}   # terms by claims
-        self._wrong: dict[Pod, dict[str, str]] = {}     # reasons of refusals, by term or annotation
+        self._reasons: dict[Pod, dict[str, str]] = {}   # of refusals, by term or annotation
         self._refusals: dict[Pod, list[str]] = {}       # not sent as events yet
         # The terms that we have set in nvshared: value and what sets it.
         self._set: dict[Pod, dict[str, tuple[int, str]]] = {}
@@ -73,215 +73,215 @@ class Terms:
         self._renamed = False                           # nvshared lacks names of pods
         self._listed = False                            # terms of removed pods may be left
         self._waiting: list[Future[None]] = []          # claims that nvshared does not have yet
-        self._refused: NvshareError | None = None       # its error for one of them
+        self._claim_error: NvshareError | None = None       # its error for one of them
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
-    def hear(self, news: str, what: Any = None) -> None:
+    def handle(self, news: str, what: Any = None) -> None:
         """Queues news of pods from the API server, or AGAIN: nvshared has restarted."""
         self._news.put((news, what))
 
     def claim(self, claimed: Claimed) -> "Future[None]":
         """Sets the terms that pods have by claims. The future is done when nvshared has them."""
         known: Future[None] = Future()
-        self.hear("CLAIMED", (claimed, known))
+        self.handle("CLAIMED", (claimed, known))
         return known
 
     def _run(self) -> None:
-        trouble = ""
+        problem = ""
         while True:
             with suppress(queue.Empty):
-                self._learn(*self._news.get(timeout=PERIOD if self._is_behind else None))
+                self._apply(*self._news.get(timeout=PERIOD if self._is_behind else None))
             if self._is_behind and self._news.empty():
                 try:
                     with Daemon(self._bus, PATIENCE) as daemon:
-                        self._settle(daemon)
-                    trouble = ""
-                    self._answer(self._refused)
+                        self._synchronize(daemon)
+                    problem = ""
+                    self._complete(self._claim_error)
                 except NvshareError as error:
-                    self._answer(error)
-                    if trouble != (trouble := str(error)):
+                    self._complete(error)
+                    if problem != (problem := str(error)):
                         logger.warning("names and annotations of pods have to wait: %s", error)
-            for one, whys in self._refusals.items():
-                self._complain(one, ". ".join(whys))
+            for pod, whys in self._refusals.items():
+                self._report(pod, ". ".join(whys))
             self._refusals.clear()
             if self._news.empty():
-                self._show()
+                self._write_conditions()
 
     @property
     def _is_behind(self) -> bool:
         return bool(self._changed or self._waiting) or self._renamed or self._listed
 
-    def _answer(self, error: NvshareError | None) -> None:
+    def _complete(self, error: NvshareError | None) -> None:
         for known in self._waiting:
             if error is None:
                 known.set_result(None)
             else:
                 known.set_exception(error)
-        self._waiting, self._refused = [], None
+        self._waiting, self._claim_error = [], None
 
-    def _learn(self, news: str, what: Any) -> None:
+    def _apply(self, news: str, what: Any) -> None:
         if news == "LISTED":
-            there = {one.uid for one in what}
-            for one in [one for uid, one in self._pods.items() if uid not in there]:
-                self._forget(one)
-            for one in sorted(what, key=lambda one: one.created):
-                self._see(one)
+            there = {pod.uid for pod in what}
+            for pod in [pod for uid, pod in self._pods.items() if uid not in there]:
+                self._remove_pod(pod)
+            for pod in sorted(what, key=lambda pod: pod.created):
+                self._update_pod(pod)
             self._listed = self._renamed = True
         elif news == "CLAIMED":
             claimed, known = what
-            for one, terms in claimed.items():
-                self._claim(one, terms)
+            for pod, terms in claimed.items():
+                self._claim(pod, terms)
             self._waiting.append(known)
         elif news == "AGAIN":
             self._renamed |= bool(self._pods)
-            for one, held in self._set.items():
-                self._set[one] = dict.fromkeys(held, UNKNOWN)
+            for pod, held in self._set.items():
+                self._set[pod] = dict.fromkeys(held, UNKNOWN)
             self._changed.update(self._set)
-            for one in self._pods.values():     # some may need the sizes of GPUs
-                self._read(one, one.annotations)
+            for pod in self._pods.values():     # some may need the sizes of GPUs
+                self._read(pod, pod.annotations)
         elif news == "DELETED":
             if what.uid in self._pods:
-                self._forget(what)
+                self._remove_pod(what)
         else:
-            self._see(what)
+            self._update_pod(what)
 
-    def _see(self, one: Pod) -> None:
+    def _update_pod(self, pod: Pod) -> None:
         """Takes a new or changed pod, unless another pod has its tenant.
 
         A static pod's tenant is named by a hash in its annotations, which others could copy. The
         first pod with it is kubelet's: only kubelet knows the hash before.
         """
         for other in self._pods.values():
-            if other.tenant == one.tenant and other.uid != one.uid:
-                logger.warning("%s is ignored: it says that it is %s", one, other)
+            if other.tenant == pod.tenant and other.uid != pod.uid:
+                logger.warning("%s is ignored: it says that it is %s", pod, other)
                 return
-        before = self._pods.get(one.uid)
-        self._pods[one.uid] = one
-        self._renamed |= before is None or before.containers != one.containers
-        self._read(one, {} if before is None else before.annotations)
+        before = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        self._renamed |= before is None or before.containers != pod.containers
+        self._read(pod, {} if before is None else before.annotations)
 
-    def _forget(self, one: Pod) -> None:
+    def _remove_pod(self, pod: Pod) -> None:
         """Takes a removed pod. Its claims stay until kubelet unprepares them."""
-        del self._pods[one.uid]
-        self._asked.pop(one, None)
-        self._wrong.pop(one, None)
-        self._changed.add(one)
+        del self._pods[pod.uid]
+        self._annotated.pop(pod, None)
+        self._reasons.pop(pod, None)
+        self._changed.add(pod)
         self._renamed = True
 
-    def _read(self, one: Pod, before: Mapping[str, str]) -> None:
+    def _read(self, pod: Pod, before: Mapping[str, str]) -> None:
         """Parses the annotations of a pod that differ from `before`, or were not computable."""
-        was, now = meanings(before, self._smallest), meanings(one.annotations, self._smallest)
-        asked, wrong = self._asked.setdefault(one, {}), self._wrong.setdefault(one, {})
+        was, now = meanings(before, self._smallest), meanings(pod.annotations, self._smallest)
+        annotated, reasons = self._annotated.setdefault(pod, {}), self._reasons.setdefault(pod, {})
         for term in was.keys() - now.keys():
-            asked.pop(term, None)
-            wrong.pop(term, None)
+            annotated.pop(term, None)
+            reasons.pop(term, None)
         for term, (key, text, parse) in sorted(now.items()):
-            is_known = term in asked or term in wrong
+            is_known = term in annotated or term in reasons
             if is_known and term in was and was[term][:2] == (key, text):
                 continue
-            wrong.pop(term, None)
+            reasons.pop(term, None)
             try:
                 value = parse(text.strip())
             except Unknown:
-                asked.pop(term, None)
+                annotated.pop(term, None)
             except ValueError as error:
-                self._refuse(one, term, f"{key} cannot be {quoted(text)}; {error}")
+                self._refuse(pod, term, f"{key} cannot be {quoted(text)}; {error}")
             else:
-                if self._is_claimed(one, term, value):
-                    asked[term] = value
-        self._compare(one)
+                if self._is_claimed(pod, term, value):
+                    annotated[term] = value
+        self._compare(pod)
 
-    def _claim(self, one: Pod, terms: dict[str, int]) -> None:
+    def _claim(self, pod: Pod, terms: dict[str, int]) -> None:
         """Sets the terms that a pod has by claims."""
-        self._claimed[one] = dict(terms)
+        self._claimed[pod] = dict(terms)
         if not terms:
-            del self._claimed[one]
-        asked = self._asked.get(one, {})
-        for term, value in list(asked.items()):
-            if not self._is_claimed(one, term, value):
-                del asked[term]
-        self._compare(one)
+            del self._claimed[pod]
+        annotated = self._annotated.get(pod, {})
+        for term, value in list(annotated.items()):
+            if not self._is_claimed(pod, term, value):
+                del annotated[term]
+        self._compare(pod)
 
-    def _is_claimed(self, one: Pod, term: str, value: int) -> bool:
+    def _is_claimed(self, pod: Pod, term: str, value: int) -> bool:
         """Whether a term is within the pod's claim; if not, refuses its annotation."""
-        most = self._claimed.get(one, {}).get(term, 0)
+        most = self._claimed.get(pod, {}).get(term, 0)
         if term not in CLAIMED or not 0 < most < value:
             return True
-        key, words = self._meant(one, term)[0], CLAIMED[term]
-        self._refuse(one, term, f"{key} cannot be {words(value)}: {words(most)} are claimed")
+        key, words = self._annotation(pod, term)[0], CLAIMED[term]
+        self._refuse(pod, term, f"{key} cannot be {words(value)}: {words(most)} are claimed")
         return False
 
-    def _meant(self, one: Pod, term: str) -> tuple[str, str]:
+    def _annotation(self, pod: Pod, term: str) -> tuple[str, str]:
         """The annotation of a term, and its text."""
-        known = self._pods[one.uid]             # a Pod made from a claim has no annotations
+        known = self._pods[pod.uid]             # a Pod made from a claim has no annotations
         return meanings(known.annotations, self._smallest)[term][:2]
 
-    def _wanted(self, one: Pod) -> dict[str, tuple[int, str]]:
+    def _desired(self, pod: Pod) -> dict[str, tuple[int, str]]:
         """The terms that a pod is to have, and what sets each."""
-        known = self._pods.get(one.uid)
+        known = self._pods.get(pod.uid)
         by_class = priority(self._classes, *known.priority_class) if known else 0
         found = {"priority": (by_class, CLASS)} if by_class else {}
-        for source, terms in ((CLAIM, self._claimed), (ANNOTATION, self._asked)):
-            found |= {term: (value, source) for term, value in terms.get(one, {}).items()}
+        for source, terms in ((CLAIM, self._claimed), (ANNOTATION, self._annotated)):
+            found |= {term: (value, source) for term, value in terms.get(pod, {}).items()}
         return found
 
-    def _compare(self, one: Pod) -> None:
-        if self._wanted(one) != self._set.get(one, {}):
-            self._changed.add(one)
+    def _compare(self, pod: Pod) -> None:
+        if self._desired(pod) != self._set.get(pod, {}):
+            self._changed.add(pod)
 
-    def _settle(self, daemon: Daemon) -> None:
+    def _synchronize(self, daemon: Daemon) -> None:
         """Sends nvshared the names and terms that it lacks. Raises NvshareError without a reply."""
         if self._renamed:
             daemon.set_pods(
-                (one.tenant.partition(":")[2], one.namespace, one.name, one.containers)
-                for one in self._pods.values()
+                (pod.tenant.partition(":")[2], pod.namespace, pod.name, pod.containers)
+                for pod in self._pods.values()
             )
             self._renamed = False
         while self._changed:
-            one = next(iter(self._changed))
-            held = self._set.setdefault(one, {})
-            for term in sorted(held.keys() | self._wanted(one).keys()):
+            pod = next(iter(self._changed))
+            held = self._set.setdefault(pod, {})
+            for term in sorted(held.keys() | self._desired(pod).keys()):
                 # A refused value is wanted no longer: then the next source sets the term.
-                while (wanted := self._wanted(one).get(term, NONE)) != held.get(term, NONE):
-                    self._tell(daemon, one, term, *wanted)
-            self._changed.remove(one)
+                while (wanted := self._desired(pod).get(term, NONE)) != held.get(term, NONE):
+                    self._send(daemon, pod, term, *wanted)
+            self._changed.remove(pod)
             if not held:
-                del self._set[one]
+                del self._set[pod]
         if self._listed:
-            self._clean(daemon)
+            self._reset_leftovers(daemon)
             self._listed = False
 
-    def _tell(self, daemon: Daemon, one: Pod, term: str, value: int, source: str) -> None:
+    def _send(self, daemon: Daemon, pod: Pod, term: str, value: int, source: str) -> None:
         """Sets or, with the value 0, resets a term in nvshared."""
-        held = self._set[one]
+        held = self._set[pod]
         try:
-            daemon.set_tenant_terms(one.tenant, {term: value}, source)
-            logger.info("%s: %s is %s now", one, term, value or "as it would be without us")
+            daemon.set_tenant_terms(pod.tenant, {term: value}, source)
+            logger.info("%s: %s is %s now", pod, term, value or "as it would be without us")
         except NotKept as error:
-            logger.warning("%s: %s", one, error)
+            logger.warning("%s: %s", pod, error)
         except InvalidArgs as error:
             if source == ANNOTATION:
-                key, text = self._meant(one, term)
-                why = str(error).replace(one.tenant, f"pod {one}")
-                self._refuse(one, term, f"{key} cannot be {quoted(text)}: {why}")
+                key, text = self._annotation(pod, term)
+                why = str(error).replace(pod.tenant, f"pod {pod}")
+                self._refuse(pod, term, f"{key} cannot be {quoted(text)}: {why}")
                 before, its_source = held.get(term, NONE)
                 if its_source == ANNOTATION:
-                    self._asked[one][term] = before     # the earlier value stays
+                    self._annotated[pod][term] = before     # the earlier value stays
                 else:
-                    del self._asked[one][term]
+                    del self._annotated[pod][term]
                 return
-            self._refused = error
-            self._complain(one, str(error))
+            self._claim_error = error
+            self._report(pod, str(error))
             if source == CLAIM:
-                del self._claimed[one][term]
+                del self._claimed[pod][term]
                 return
         held[term] = value, source
         if not value:
             del held[term]
 
-    def _clean(self, daemon: Daemon) -> None:
+    def _reset_leftovers(self, daemon: Daemon) -> None:
         """Resets terms of pods that were removed unseen: nvshared has no name for them."""
-        claimed = {one.tenant for one in self._claimed}
+        claimed = {pod.tenant for pod in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
             kind, _, name = tenant.name.partition(":")
@@ -289,22 +289,23 @@ class Terms:
                     tenant.name not in claimed):
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
-    def _refuse(self, one: Pod, what: str, why: str) -> None:
+    def _refuse(self, pod: Pod, what: str, why: str) -> None:
         """Records the refusal of an annotation, by its term or key."""
-        self._wrong.setdefault(one, {})[what] = why
-        self._refusals.setdefault(one, []).append(why)
+        self._reasons.setdefault(pod, {})[what] = why
+        self._refusals.setdefault(pod, []).append(why)
 
-    def _show(self) -> None:
+    def _write_conditions(self) -> None:
         """Writes the current refusals to the status of pods where it differs.
 
         A status that could not be written is retried when the pod changes, or when all are listed:
         then the API server reports the status that the pod has.
         """
-        for one in list(self._pods.values()):
-            wrong = clipped(". ".join(sorted(self._wrong.get(one, {}).values())), MOST_IN_STATUS)
-            if wrong != one.refused:
-                self._pods[one.uid] = replace(one, refused=wrong)
-                self._mark(one, wrong)
+        for pod in list(self._pods.values()):
+            reasons = ". ".join(sorted(self._reasons.get(pod, {}).values()))
+            message = clipped(reasons, MOST_IN_STATUS)
+            if message != pod.refused:
+                self._pods[pod.uid] = replace(pod, refused=message)
+                self._write_condition(pod, message)
 
 
 def quoted(text: str) -> str:

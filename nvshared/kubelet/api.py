@@ -40,7 +40,7 @@ PATIENCE = 10.0                         # seconds for a response, and after LIST
 NODES = "/api/v1/nodes"
 PERIOD = 2.0                            # seconds between attempts to reach the API server
 # Another server may answer at the address, so the response may be anything.
-TROUBLES = (
+FAILURES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
 )
@@ -154,25 +154,25 @@ class Server:
                         yield news["type"], read(news["object"])
 
 
-def listen(
+def watch(
     words: str, kubeconfig: Path, path: str, node: str, read: Callable[[Any], Any],
-    hear: Callable[[str, Any], None],
+    handle: Callable[[str, Any], None],
 ) -> NoReturn:
-    """Passes everything that follow() yields for a node to `hear`, for ever; runs in a thread.
+    """Passes everything that follow() yields for a node to `handle`, for ever; runs in a thread.
 
     `words`: the kind of objects, for the log. After an error the server is tried again; each
     error is logged once.
     """
-    trouble = ""
+    problem = ""
     while True:
         try:
             for news, what in server(kubeconfig).follow(path, node, read):
                 if news == "LISTED":
                     logger.info("%s of %s are read", words, node)
-                    trouble = ""
-                hear(news, what)
-        except TROUBLES as error:
-            if trouble != (trouble := str(error)):
+                    problem = ""
+                handle(news, what)
+        except FAILURES as error:
+            if problem != (problem := str(error)):
                 logger.warning("%s are not read: %s", words, error)
             time.sleep(PERIOD)
 
@@ -204,16 +204,16 @@ class Writer:
             self._news.put(self._wanted)
 
     def _run(self) -> None:
-        trouble = ""
+        problem = ""
         while True:
             with suppress(queue.Empty):             # then the same is tried again
-                wanted = self._news.get(timeout=self._pause if trouble else None)
+                wanted = self._news.get(timeout=self._pause if problem else None)
             try:
                 self._write(wanted)
                 logger.info("%s: written", self._words)
-                trouble = ""
-            except TROUBLES as error:
-                if trouble != (trouble := str(error) or repr(error)):
+                problem = ""
+            except FAILURES as error:
+                if problem != (problem := str(error) or repr(error)):
                     logger.warning("%s cannot be written: %s", self._words, error)
 
 

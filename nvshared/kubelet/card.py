@@ -36,7 +36,7 @@ class Card:
     uuid: str
     index: int
     pci_bus_id: str
-    trouble: str = ""                   # why it cannot be shared now
+    problem: str = ""                   # why it cannot be shared now
     product: str = ""
     memory: int = 0                     # bytes
 
@@ -88,7 +88,7 @@ def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
 
 
 # The GPUs, or the error of asking nvshared; and nvshared's unique bus name, "" without a reply.
-Seen = tuple[tuple[Card, ...] | NvshareError, str]
+Reading = tuple[tuple[Card, ...] | NvshareError, str]
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 # Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
 GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
@@ -148,19 +148,19 @@ def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> s
     return unknown
 
 
-async def look_until_answered(
-    look: Callable[[], Seen], patience: float, pause: float = RESTART / 10
-) -> Seen:
-    """Calls `look` until nvshared replies, for `patience` seconds; returns the last result."""
+async def retry_until_reply(
+    read_gpus: Callable[[], Reading], patience: float, pause: float = RESTART / 10
+) -> Reading:
+    """Calls `read_gpus` until nvshared replies, for `patience` seconds; returns the last result."""
     limit = time.monotonic() + patience
     while True:
-        seen, name = await asyncio.to_thread(look)
+        reading, name = await asyncio.to_thread(read_gpus)
         if name or time.monotonic() >= limit:
-            return seen, name
+            return reading, name
         await asyncio.sleep(pause)
 
 
-def look(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> Seen:
+def read_gpus(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> Reading:
     """The current GPUs, or the error of asking nvshared; and nvshared's unique bus name.
 
     The name differs after each restart; "" without a reply. `socket`: nvshared's socket for
@@ -184,11 +184,11 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
     uuid = gpu["UUID"]
     card = Card(uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
     if gpu["State"] == "lost":
-        trouble = f"{uuid} fell off the bus, or its driver is gone"
+        problem = f"{uuid} fell off the bus, or its driver is gone"
     elif gpu.get("Fault"):              # older versions of nvshared lack Fault
-        trouble = f"{uuid} cannot be relied on: {gpu['Fault']}"
+        problem = f"{uuid} cannot be relied on: {gpu['Fault']}"
     elif gpu["MIG"]:
-        trouble = f"{uuid} is divided (MIG), and nvshared shares whole cards"
+        problem = f"{uuid} is divided (MIG), and nvshared shares whole cards"
     else:
-        trouble = conflict(card, given)
-    return replace(card, trouble=trouble)
+        problem = conflict(card, given)
+    return replace(card, problem=problem)

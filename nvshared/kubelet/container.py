@@ -56,7 +56,7 @@ class Containers:
     cdi: Path                           # the folder where our CDI file is written
     others: Sequence[Path] = (STATIC,)  # further folders in which runtimes look for CDI files
 
-    def learn(self, cards: Iterable[str]) -> None:
+    def write_cdi_file(self, cards: Iterable[str]) -> None:
         """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted."""
         devices = {SHARED: VOID} | {card: card for card in cards}
         text = json.dumps({
@@ -87,7 +87,7 @@ class Containers:
             return [f"{KIND}={SHARED}", *(f"{NVIDIA}={card}" for card in cards)]
         return [f"{KIND}={cards[0]}"] if len(cards) == 1 else []
 
-    def answer(self, cards: Sequence[str], *, by_cdi: bool) -> dict[str, Any]:
+    def response(self, cards: Sequence[str], *, by_cdi: bool) -> dict[str, Any]:
         """The fields of ContainerAllocateResponse for a container with these GPUs."""
         if by_cdi and (devices := self.devices(cards)):
             return {"cdi_devices": [{"name": name} for name in devices]}

@@ -15,7 +15,7 @@ from typing import Any
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet import rpc
-from nvshared.kubelet.api import TROUBLES
+from nvshared.kubelet.api import FAILURES
 from nvshared.kubelet.claims import DRIVER
 from nvshared.kubelet.messages import DRA
 from nvshared.kubelet.plugin import Plugin
@@ -60,36 +60,36 @@ class Driver(Plugin):
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
         answer = DRA["NodePrepareResourcesResponse"]()
         async with self._alone:
-            await self._look()
-            for asked in request.claims:
-                one = answer.claims[asked.uid]
+            await self._refresh()
+            for requested in request.claims:
+                one = answer.claims[requested.uid]
                 try:
-                    for made in await self._prepare(asked):
+                    for made in await self._prepare(requested):
                         one.devices.add(**made)
-                except TROUBLES as error:
-                    logger.error(
-                        "claim %s/%s is not prepared: %s", asked.namespace, asked.name, error)
+                except FAILURES as error:
+                    logger.error("claim %s/%s is not prepared: %s",
+                                 requested.namespace, requested.name, error)
                     one.error = clipped(f"nvshare: {error}", MOST_IN_EVENT)
         return answer
 
-    async def _prepare(self, asked: Any) -> list[dict[str, Any]]:
+    async def _prepare(self, requested: Any) -> list[dict[str, Any]]:
         """The devices of a claim for kubelet. Raises as the API server's client does."""
-        if why := await self._runtime.why_not():
+        if why := await self._runtime.cdi_problem():
             raise NvshareError(why)
-        claim = await asyncio.to_thread(self._pods.ask, asked.namespace, asked.name)
-        if claim.uid != asked.uid:
+        claim = await asyncio.to_thread(self._pods.ask, requested.namespace, requested.name)
+        if claim.uid != requested.uid:
             raise InvalidArgs("there is another claim of that name now")
         if not claim.pods:
             raise InvalidArgs("it is reserved for no pod")
-        if trouble := self._offer.trouble_of_all:
-            raise NvshareError(trouble)
+        if problem := self._offer.common_problem:
+            raise NvshareError(problem)
         known = {card.device: card for card in self._offer.offered()}
         for share in claim.shares:
             if share.device not in known:
                 raise InvalidArgs(f"there is no device {share.device}")
-            if trouble := self._offer.trouble(known[share.device]):
-                raise NvshareError(trouble)
-        self._containers.learn(card.uuid for card in known.values())
+            if problem := self._offer.problem(known[share.device]):
+                raise NvshareError(problem)
+        self._containers.write_cdi_file(card.uuid for card in known.values())
         together = [known[one].uuid for one in self._pods.prepared.devices(claim) if one in known]
         if not self._containers.devices(together):
             raise NvshareError(
@@ -110,10 +110,10 @@ class Driver(Plugin):
         """Unprepares claims, after all their pods have ended."""
         answer = DRA["NodeUnprepareResourcesResponse"]()
         async with self._alone:
-            for asked in request.claims:
-                one = answer.claims[asked.uid]
+            for requested in request.claims:
+                one = answer.claims[requested.uid]
                 try:
-                    await asyncio.to_thread(self._pods.unclaim, asked.uid)
+                    await asyncio.to_thread(self._pods.unclaim, requested.uid)
                 except NvshareError as error:
                     one.error = f"nvshare: {error}"
         return answer
@@ -124,8 +124,8 @@ class Driver(Plugin):
             yield DRA["NodeWatchResourcesResponse"](devices=[
                 DRA["DeviceHealth"](
                     device=DRA["DeviceIdentifier"](pool_name=self._node, device_name=card.device),
-                    health=UNHEALTHY if trouble else HEALTHY, message=trouble,
+                    health=UNHEALTHY if problem else HEALTHY, message=problem,
                     last_updated_time=int(time.time()),
                 )
-                for card in self._offer.offered() for trouble in [self._offer.trouble(card)]
+                for card in self._offer.offered() for problem in [self._offer.problem(card)]
             ])

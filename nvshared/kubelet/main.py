@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.card import RESTART, look, look_until_answered
+from nvshared.kubelet.card import RESTART, read_gpus, retry_until_reply
 from nvshared.kubelet.container import Containers, prepare
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
@@ -89,42 +89,42 @@ async def _serve(options: Options) -> None:
     )
     nvshared = ""                       # its unique bus name at its last reply
 
-    async def look_again(*, fresh: bool = False) -> None:
+    async def refresh(*, fresh: bool = False) -> None:
         nonlocal nvshared
         # A pod that kubelet refuses fails permanently, so during a restart of nvshared the shares
         # stay offered.
-        seen, answered = await look_until_answered(
-            partial(look, options.bus, options.socket, options.kubelet, fresh=fresh),
-            0 if offer.trouble_of_all else RESTART)
-        has_changed = offer.learn(seen)
+        reading, answered = await retry_until_reply(
+            partial(read_gpus, options.bus, options.socket, options.kubelet, fresh=fresh),
+            0 if offer.common_problem else RESTART)
+        has_changed = offer.update(reading)
         if answered not in ("", nvshared):
-            pods.nvshared_is_back()     # after learn(): it uses the offer
+            pods.nvshared_is_back()     # after update(): it uses the offer
         nvshared = answered or nvshared
         if has_changed:
             logger.info("%s", offer.words())
             notifier.status(offer.words())
-        if has_changed and offer.has_trouble:   # Kubernetes' scheduler only says that none is free
-            threading.Thread(
-                target=pods.tell_of_node, args=(offer.words(),), name="node", daemon=True).start()
+        if has_changed and offer.has_problem:   # Kubernetes' scheduler only says that none is free
+            threading.Thread(target=pods.write_node_event, args=(offer.words(),), name="node",
+                             daemon=True).start()
 
-    await look_again()
-    common = options.kubelet, offer, containers, runtime, look_again
+    await refresh()
+    common = options.kubelet, offer, containers, runtime, refresh
     plugin: Plugin = (
         Driver(*common, pods=pods, node=options.node) if options.dra else DevicePlugin(*common))
     published = Published(
         options.kubeconfig, options.node,
-        partial(call, offer.learn_elsewhere) if options.dra else None)
+        partial(call, offer.update_other_drivers) if options.dra else None)
 
-    async def keep_looking() -> None:
+    async def keep_refreshing() -> None:
         while True:
             await asyncio.sleep(PERIOD)
-            await look_again(fresh=True)
+            await refresh(fresh=True)
 
     async def keep_published() -> None:
         async for _ in offer.changes(PERIOD):
             published.publish(offer)
             if runtime.supports_cdi and (offered := offer.offered()):
-                containers.learn(card.uuid for card in offered)
+                containers.write_cdi_file(card.uuid for card in offered)
 
     async def keep_registered() -> None:
         while True:
@@ -137,10 +137,10 @@ async def _serve(options: Options) -> None:
     try:
         await plugin.start()
         notifier.ready()
-        if options.cdi != OFF and (why := await runtime.why_not()):
+        if options.cdi != OFF and (why := await runtime.cdi_problem()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)
         tasks = [asyncio.create_task(one())
-                 for one in (keep_looking, keep_published, keep_registered)]
+                 for one in (keep_refreshing, keep_published, keep_registered)]
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:

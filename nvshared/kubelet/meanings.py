@@ -40,7 +40,7 @@ class Unknown(Exception):
     """An annotation's value cannot be computed until nvshared has reported the GPUs' sizes."""
 
 
-class Asked(NamedTuple):
+class Requested(NamedTuple):
     """The text that annotations give for one term (memory limit, weight, ...), not parsed yet."""
 
     key: str                            # name of the annotation, or of several, joined by " + "
@@ -100,7 +100,7 @@ def _fraction(smallest: Callable[[], int], text: str) -> int:
 
 def meanings(
     annotations: Mapping[str, str], smallest: Callable[[], int] | None
-) -> dict[str, Asked]:
+) -> dict[str, Requested]:
     """The requested values by term. An unknown nvshare.com/ annotation is listed by its own name.
 
     `smallest` returns the bytes of the node's smallest GPU, 0 while unknown; None: annotations of
@@ -110,7 +110,7 @@ def meanings(
     for key, text in annotations.items():
         if key.startswith(PREFIX):
             term, parse = MEANINGS.get(key, (key, _nothing))
-            found[term] = Asked(key, text, parse)
+            found[term] = Requested(key, text, parse)
     if LIMIT in found or smallest is None:
         return found
     containers: dict[str, dict[str, tuple[str, str]]] = {}
@@ -120,11 +120,11 @@ def meanings(
     if containers:
         keys, texts = zip(*(
             kinds.get("limit") or kinds["request"] for kinds in containers.values()), strict=True)
-        found[LIMIT] = Asked(" + ".join(keys), " + ".join(texts), _sum)
+        found[LIMIT] = Requested(" + ".join(keys), " + ".join(texts), _sum)
     elif MEMORY in annotations:
-        found[LIMIT] = Asked(MEMORY, annotations[MEMORY], _mebibytes)
+        found[LIMIT] = Requested(MEMORY, annotations[MEMORY], _mebibytes)
     elif FRACTION in annotations:
-        found[LIMIT] = Asked(FRACTION, annotations[FRACTION], partial(_fraction, smallest))
+        found[LIMIT] = Requested(FRACTION, annotations[FRACTION], partial(_fraction, smallest))
     return found
 
 

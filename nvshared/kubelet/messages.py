@@ -81,7 +81,7 @@ MESSAGE = re.compile(r"(\w+) \{(.*?)\}", re.DOTALL)
 FIELD = re.compile(r"(repeated |map<string, )?(\w+)>? (\w+) = (\d+);")
 
 
-def _classes(described: str) -> dict[str, Any]:
+def _classes(device_entry: str) -> dict[str, Any]:
     """The message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(name="it.proto", package="it", syntax="proto3")
 
@@ -99,7 +99,7 @@ def _classes(described: str) -> dict[str, Any]:
         else:
             field.type, field.type_name = field.TYPE_MESSAGE, f".it.{kind}"
 
-    for name, fields in MESSAGE.findall(described):
+    for name, fields in MESSAGE.findall(device_entry):
         message = file.message_type.add(name=name)
         for field in FIELD.findall(fields):
             add(message, *field)

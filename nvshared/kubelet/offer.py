@@ -36,26 +36,26 @@ class Offer:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
         # Why no GPU can be shared; "" if that depends on the GPU.
-        self.trouble_of_all = "nvshared has not answered yet"
-        self._elsewhere: dict[str, str] = {}        # driver by attribute of its devices
+        self.common_problem = "nvshared has not answered yet"
+        self._other_drivers: dict[str, str] = {}        # driver by attribute of its devices
         self._changed = asyncio.Event()
 
-    def learn(self, seen: tuple[Card, ...] | NvshareError) -> bool:
+    def update(self, reading: tuple[Card, ...] | NvshareError) -> bool:
         """Takes the current GPUs, or the error of asking nvshared. Returns whether that changed."""
-        before = (self._cards, self.trouble_of_all)
-        if isinstance(seen, NvshareError):
-            self.trouble_of_all = str(seen)
+        before = (self._cards, self.common_problem)
+        if isinstance(reading, NvshareError):
+            self.common_problem = str(reading)
         else:
-            self._cards, self.trouble_of_all = seen, ""
-        has_changed = before != (self._cards, self.trouble_of_all)
+            self._cards, self.common_problem = reading, ""
+        has_changed = before != (self._cards, self.common_problem)
         if has_changed:
             self._notify()
         return has_changed
 
-    def learn_elsewhere(self, devices: Mapping[str, str]) -> None:
+    def update_other_drivers(self, devices: Mapping[str, str]) -> None:
         """Takes the attributes of devices that other DRA drivers offer, with the driver's name."""
-        if devices != self._elsewhere:
-            self._elsewhere = dict(devices)
+        if devices != self._other_drivers:
+            self._other_drivers = dict(devices)
             self._notify()
 
     def _notify(self) -> None:
@@ -72,15 +72,15 @@ class Offer:
                     await changed.wait()
 
     @property
-    def has_trouble(self) -> bool:
+    def has_problem(self) -> bool:
         """Whether an offered GPU cannot be shared now."""
-        return bool(self.trouble_of_all) or any(map(self.trouble, self.offered()))
+        return bool(self.common_problem) or any(map(self.problem, self.offered()))
 
-    def trouble(self, card: Card) -> str:
+    def problem(self, card: Card) -> str:
         """Why this GPU cannot be shared now; "" if it can."""
-        if self.trouble_of_all or card.trouble:
-            return self.trouble_of_all or card.trouble
-        drivers = (name for text, name in self._elsewhere.items() if identifies(text, card))
+        if self.common_problem or card.problem:
+            return self.common_problem or card.problem
+        drivers = (name for text, name in self._other_drivers.items() if identifies(text, card))
         driver = next(drivers, "")
         return f"{card.uuid} is offered by {driver} already" if driver else ""
 
@@ -97,17 +97,17 @@ class Offer:
     def shares(self) -> dict[str, bool]:
         """All shares, and whether each may be handed out."""
         return {
-            f"{card.uuid}{SEPARATOR}{number}": not self.trouble(card)
+            f"{card.uuid}{SEPARATOR}{number}": not self.problem(card)
             for card, replicas in self.offered().items() for number in range(replicas)
         }
 
     def words(self) -> str:
         """The whole offer in one line, for the log and the status."""
-        if self.trouble_of_all:
-            return f"no shares: {self.trouble_of_all}"
+        if self.common_problem:
+            return f"no shares: {self.common_problem}"
         offered, known = self.offered(), {""}.union(*(card.names for card in self._cards))
         parts = [
-            f"GPU {card.index}: {self.trouble(card) or f'{offered.get(card, 0)} shares'}"
+            f"GPU {card.index}: {self.problem(card) or f'{offered.get(card, 0)} shares'}"
             for card in self._cards
         ]
         parts += [f"no GPU goes by {name!r}, which --replicas names"
@@ -119,15 +119,15 @@ class Offer:
 
         Raises NvshareError if a share is unavailable; SameCardTwice for two shares of one GPU.
         """
-        if self.trouble_of_all:
-            raise NvshareError(self.trouble_of_all)
+        if self.common_problem:
+            raise NvshareError(self.common_problem)
         cards = {card.uuid: card for card in self._cards}
         known = self.shares()
         for share in shares:
             if share not in known:
                 raise InvalidArgs(f"there is no share {share!r}")
-            if trouble := self.trouble(cards[card_of(share)]):
-                raise NvshareError(trouble)
+            if problem := self.problem(cards[card_of(share)]):
+                raise NvshareError(problem)
         counted = Counter(map(card_of, shares))
         if twice := [uuid for uuid, number in counted.items() if number > 1]:
             raise SameCardTwice(

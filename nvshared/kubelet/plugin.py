@@ -22,7 +22,7 @@ REGISTRY = "plugins_registry"           # in kubelet's folder; each socket there
 
 
 class Plugin(ABC):
-    """A plugin of kubelet. `look` updates `offer` from nvshared."""
+    """A plugin of kubelet. `refresh` updates `offer` from nvshared."""
 
     kind: ClassVar[str]                 # kubelet's word for the type of plugin
     name: ClassVar[str]                 # of the resource or of the driver
@@ -30,14 +30,14 @@ class Plugin(ABC):
 
     def __init__(
         self, kubelet: Path, offer: Offer, containers: Containers, runtime: Runtime,
-        look: Callable[[], Awaitable[None]],
+        refresh: Callable[[], Awaitable[None]],
     ) -> None:
         """`kubelet`: its folder."""
         self.path = kubelet / REGISTRY / f"{self.name.replace('/', '-')}-reg.sock"
         self._offer = offer
         self._containers = containers
         self._runtime = runtime
-        self._look = look
+        self._refresh = refresh
         self._server: Any = None
 
     @abstractmethod
@@ -126,11 +126,11 @@ class DevicePlugin(Plugin):
 
     async def allocate(self, request: Any, context: Any) -> Any:
         """Allocates shares to containers; refuses the call if nvshared does not reply."""
-        await self._look()
-        by_cdi = not await self._runtime.why_not()
+        await self._refresh()
+        by_cdi = not await self._runtime.cdi_problem()
         try:
             if by_cdi:
-                self._containers.learn(card.uuid for card in self._offer.offered())
+                self._containers.write_cdi_file(card.uuid for card in self._offer.offered())
             answers = [
                 self._answer(one.devices_ids, by_cdi=by_cdi) for one in request.container_requests
             ]
@@ -155,4 +155,4 @@ class DevicePlugin(Plugin):
             missing = f"/dev/nvshare: {error}"
             return DP["ContainerAllocateResponse"](devices=[
                 DP["DeviceSpec"](container_path=missing, host_path=missing, permissions="r")])
-        return DP["ContainerAllocateResponse"](**self._containers.answer(cards, by_cdi=by_cdi))
+        return DP["ContainerAllocateResponse"](**self._containers.response(cards, by_cdi=by_cdi))

@@ -12,7 +12,7 @@ from typing import Any
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Terms
-from nvshared.kubelet.api import TROUBLES, listen, server
+from nvshared.kubelet.api import FAILURES, server, watch
 from nvshared.kubelet.card import checkpoint
 from nvshared.kubelet.claims import Claim, Prepared, read
 from nvshared.kubelet.container import replace
@@ -47,7 +47,7 @@ class StaticPods:
         self._kubelet = kubelet
         self._without: dict[Pod, str] = {}      # problems that were reported, by pod
 
-    def hear(self, news: str, what: Any) -> list[tuple[Pod, str]]:
+    def handle(self, news: str, what: Any) -> list[tuple[Pod, str]]:
         """Takes news of pods from the API server. Returns pods newly without a share, and why.
 
         While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
@@ -94,21 +94,21 @@ class Pods:
         self._kubeconfig = kubeconfig
         self._node = node
         self._static = static_pods
-        self._terms = Terms(bus, self._complain, self._mark, classes, smallest)
+        self._terms = Terms(bus, self._write_pod_event, self._write_condition, classes, smallest)
         self._terms.claim(prepared.terms())
         self._before = {claim.uid for claim in prepared.claims()}   # their pods may be gone
-        threading.Thread(target=listen, name="pods", daemon=True, args=(
-            "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._hear)).start()
+        threading.Thread(target=watch, name="pods", daemon=True, args=(
+            "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._handle)).start()
 
     def nvshared_is_back(self) -> None:
         """Sends all names and terms again: nvshared may have lost them in a restart."""
-        self._terms.hear("AGAIN")
+        self._terms.handle("AGAIN")
 
     def ask(self, namespace: str, name: str) -> Claim:
         """Fetches a claim from the API server. Raises NvshareError; KeyError and such."""
         try:
             said = server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
-        except TROUBLES as error:
+        except FAILURES as error:
             raise NvshareError(f"claim {namespace}/{name} is not known: {error}") from error
         return read(said)
 
@@ -128,10 +128,10 @@ class Pods:
         self._terms.claim(self.prepared.terms(without=uid))
         self.prepared.forget(uid)
 
-    def _hear(self, news: str, what: Any) -> None:
-        self._terms.hear(news, what)
-        for one, why in self._static.hear(news, what):
-            self._complain(one, f"{why}; {ADVICE}", WITHOUT_SHARE)
+    def _handle(self, news: str, what: Any) -> None:
+        self._terms.handle(news, what)
+        for one, why in self._static.handle(news, what):
+            self._write_pod_event(one, f"{why}; {ADVICE}", WITHOUT_SHARE)
         there = {one.uid for one in what} if news == "LISTED" else {what.uid}
         for claim in self.prepared.claims():
             pods = set(claim.uids)
@@ -156,12 +156,12 @@ class Pods:
         self._terms.claim(self.prepared.terms(claim))
         self.prepared.keep(claim)
 
-    def tell_of_node(self, why: str) -> None:
+    def write_node_event(self, why: str) -> None:
         """Writes why GPUs are not offered as an event of the node. Blocks for the response."""
         self._write_event(UNAVAILABLE, why, "default", {
             "kind": "Node", "name": self._node, "uid": self._node})     # uid as in kubelet's events
 
-    def _complain(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
+    def _write_pod_event(self, pod: Pod, why: str, reason: str = REFUSED) -> None:
         """Writes an event of the pod, which `kubectl describe` shows, and a line of the journal."""
         logger.warning("%s: %s", pod, clipped(why, MOST_IN_EVENT))
         self._write_event(reason, why, pod.namespace, {
@@ -178,7 +178,7 @@ class Pods:
             "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1,
         })
 
-    def _mark(self, pod: Pod, wrong: str) -> None:
+    def _write_condition(self, pod: Pod, wrong: str) -> None:
         """Writes the condition: whether and why annotations are refused."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         self._write(f"the status of {pod}", "PATCH", path, {
@@ -193,7 +193,7 @@ class Pods:
     def _write(self, what: str, method: str, path: str, body: Any) -> None:
         try:
             server(self._kubeconfig).ask(method, path, body).close()
-        except TROUBLES as error:
+        except FAILURES as error:
             logger.warning("%s is not written: %s", what, error)
 
 

@@ -41,13 +41,13 @@ class Runtime:
         self._proc = proc
         self.supports_cdi = False              # the result of the last check
 
-    async def why_not(self) -> str:
+    async def cdi_problem(self) -> str:
         """Why containers cannot get CDI devices; "" if they can."""
-        why = await self._why_not()
+        why = await self._cdi_problem()
         self.supports_cdi = not why
         return why
 
-    async def _why_not(self) -> str:
+    async def _cdi_problem(self) -> str:
         if self._cdi != AUTO:
             return "" if self._cdi == ON else "--cdi off says that CDI devices are not supported"
         sockets = [path for path in self._sockets if path.is_socket()]

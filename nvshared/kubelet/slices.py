@@ -30,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nvshared.kubelet.api import NODES, Writer, listen, server
+from nvshared.kubelet.api import NODES, Writer, server, watch
 from nvshared.kubelet.card import Card
 from nvshared.kubelet.claims import DRIVER
 from nvshared.kubelet.offer import Offer
@@ -67,7 +67,7 @@ def driver_version() -> str:
     return ""
 
 
-def described(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
+def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
     """The GPU as a device of the ResourceSlice."""
     texts = {
         "uuid": card.uuid, "productName": card.product, "driverVersion": driver_version(),
@@ -94,7 +94,7 @@ def described(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any]:
     }
 
 
-def elsewhere(slices: Mapping[str, Any]) -> dict[str, str]:
+def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
     """All string attributes of other drivers' devices, each with the name of the driver.
 
     The name of the attribute that identifies a GPU is up to the driver; offer.Offer finds UUIDs
@@ -113,33 +113,36 @@ class Published:
     """Writes the labels, and, with claims, the slice, of which a thread watches that it stays."""
 
     def __init__(
-        self, kubeconfig: Path, node: str, tell: Callable[[dict[str, str]], None] | None
+        self, kubeconfig: Path, node: str, on_other_drivers: Callable[[dict[str, str]], None] | None
     ) -> None:
-        """`tell` gets the attributes of other drivers' devices, by a thread; None: no slice."""
+        """`on_other_drivers` gets attributes of other drivers' devices, by a thread.
+
+        None: no slice is published.
+        """
         self._kubeconfig = kubeconfig
         self._node = node
         self._name = f"{node}-{DRIVER}"
         self._known: dict[str, Any] = {}        # this node's slices
         self._labels = Writer("labels of the node", self._write_labels, LABELS_PAUSE)
         self._slice: Writer | None = None
-        if tell is not None:
-            self._tell = tell
+        if on_other_drivers is not None:
+            self._on_other_drivers = on_other_drivers
             self._slice = Writer("the ResourceSlice", self._write_slice)
-            threading.Thread(target=listen, name="slices", daemon=True, args=(
-                "ResourceSlices", kubeconfig, SLICES, node, dict, self._learn)).start()
+            threading.Thread(target=watch, name="slices", daemon=True, args=(
+                "ResourceSlices", kubeconfig, SLICES, node, dict, self._update)).start()
 
     def publish(self, offer: Offer) -> None:
         """Sets what to publish; no-op while the GPUs are unknown."""
-        if not offer.trouble_of_all:
+        if not offer.common_problem:
             self._labels.want(labels(offer))
         offered = offer.offered()
-        if self._slice is not None and (offered or not offer.trouble_of_all):
+        if self._slice is not None and (offered or not offer.common_problem):
             self._slice.want([
-                described(card, clients, is_tainted=bool(offer.trouble(card)))
+                device_entry(card, clients, is_tainted=bool(offer.problem(card)))
                 for card, clients in offered.items()
             ])
 
-    def _learn(self, news: str, what: Any) -> None:
+    def _update(self, news: str, what: Any) -> None:
         if news == "LISTED":
             self._known = {one["metadata"]["name"]: one for one in what}
         elif news == "DELETED":
@@ -148,7 +151,7 @@ class Published:
             self._known[what["metadata"]["name"]] = what
         if self._name not in self._known and self._slice is not None:
             self._slice.write_again()
-        self._tell(elsewhere(self._known))
+        self._on_other_drivers(devices_of_other_drivers(self._known))
 
     def _write_labels(self, wanted: dict[str, str | None]) -> None:
         server(self._kubeconfig).send(

@@ -181,7 +181,7 @@ def test_pod_with_forged_static_annotations_is_not_the_static_pod(lab: Lab) -> N
 
 def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: ApiServer) -> None:
     """systemd then restarts the process, and the log has the reason."""
-    broken = "import nvshared.kubelet.annotations as a; a.Terms._learn = lambda *_: 1 / 0; "
+    broken = "import nvshared.kubelet.annotations as a; a.Terms._apply = lambda *_: 1 / 0; "
     program, flag, text, *options = node.command("--kubeconfig", str(api.kubeconfig))
     done = subprocess.run(
         [program, flag, broken + text, *options, "--node", NODE],

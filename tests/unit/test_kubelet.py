@@ -20,11 +20,11 @@ from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.card import (
     CHECKPOINT,
     Card,
-    Seen,
+    Reading,
     checkpoint,
     conflict,
-    look_until_answered,
     of_daemon,
+    retry_until_reply,
 )
 from nvshared.kubelet.meanings import MEANINGS, priority
 from nvshared.kubelet.messages import CRI, DP, DRA, REG
@@ -126,7 +126,7 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
 def test_offer_has_the_shares_of_the_replicas_options() -> None:
     offer = Offer(replicas(["2", "0000:65:00.0=7", "65:00.0=1", "1=3", "5=9"]))
     assert "not answered" in offer.words()
-    offer.learn((CARD, OTHER))
+    offer.update((CARD, OTHER))
     assert list(offer.shares()) == [
         "GPU-0a::0", "GPU-0a::1", "GPU-1b::0", "GPU-1b::1", "GPU-1b::2"]
     assert "no GPU goes by '5', which --replicas names" in offer.words()
@@ -136,34 +136,34 @@ def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
     offer = Offer([("", 2)])
     with pytest.raises(NvshareError, match="has not answered yet"):
         offer.check(["GPU-0a::0"])
-    assert offer.learn((Card("GPU-0a", 0, "", "it is divided"), OTHER))
+    assert offer.update((Card("GPU-0a", 0, "", "it is divided"), OTHER))
     assert offer.shares() == {
         "GPU-0a::0": False, "GPU-0a::1": False, "GPU-1b::0": True, "GPU-1b::1": True}
     with pytest.raises(NvshareError, match="it is divided"):
         offer.check(["GPU-1b::0", "GPU-0a::0"])
-    assert offer.learn(NvshareError("gone"))
-    assert not offer.learn(NvshareError("gone"))
+    assert offer.update(NvshareError("gone"))
+    assert not offer.update(NvshareError("gone"))
     assert not any(offer.shares().values())
 
 
-@pytest.mark.parametrize(("state", "is_divided", "trouble"), [
+@pytest.mark.parametrize(("state", "is_divided", "problem"), [
     ("idle", True, "GPU-0a is divided (MIG)"), ("lost", False, "GPU-0a fell off the bus"),
     ("idle", False, ""),
 ])
-def test_card_has_the_trouble_that_the_daemon_reports(
-    state: str, is_divided: bool, trouble: str
+def test_card_has_the_problem_that_the_daemon_reports(
+    state: str, is_divided: bool, problem: str
 ) -> None:
     gpu = {"UUID": "GPU-0a", "Index": 0, "State": state, "MIG": is_divided, "PCIBusID": "",
            "Name": "", "MemoryTotal": 0}
-    assert of_daemon(gpu, {}).trouble.startswith(trouble)
-    assert bool(trouble) == bool(of_daemon(gpu, {}).trouble)
+    assert of_daemon(gpu, {}).problem.startswith(problem)
+    assert bool(problem) == bool(of_daemon(gpu, {}).problem)
 
 
 def test_look_until_answered_retries_while_nvshared_restarts() -> None:
-    away: Seen = (NvshareError("nvshared is not running"), "")
-    answers: Iterator[Seen] = iter([away, away, ((HERE,), ":1.7"), away])
-    assert asyncio.run(look_until_answered(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
-    assert asyncio.run(look_until_answered(lambda: next(answers), 0, 0)) == away
+    away: Reading = (NvshareError("nvshared is not running"), "")
+    answers: Iterator[Reading] = iter([away, away, ((HERE,), ":1.7"), away])
+    assert asyncio.run(retry_until_reply(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")
+    assert asyncio.run(retry_until_reply(lambda: next(answers), 0, 0)) == away
 
 
 def test_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
         entries = content if content == "broken" else [holder | content]
         (tmp_path / CHECKPOINT).write_text(json.dumps({
             "Data": {"PodDeviceEntries": entries, "RegisteredDevices": None}}))
-    found = StaticPods(tmp_path, tmp_path).hear("ADDED", static)
+    found = StaticPods(tmp_path, tmp_path).handle("ADDED", static)
     assert [one for one, _ in found] == [static] * is_reported
     assert all(why.startswith(f"beside started without {RESOURCE}") for _, why in found)
 
@@ -416,12 +416,12 @@ def test_messages_about_annotations_are_bounded_for_any_annotation_text(text: st
     meta = {"namespace": "n", "name": "p", "uid": "u"}
     wrong = {f"{PREFIX}k{number}": text for number in range(1000)}
     one = pod({"metadata": meta | {"annotations": wrong | {f"{PREFIX}weight": text}}})
-    terms.hear("LISTED", [one])
+    terms.handle("LISTED", [one])
     assert ended.wait(60)
     for number in range(5):             # others' news are no reason to write it again
         ended.clear()
-        terms.hear("ADDED", pod({"metadata": meta | {"uid": f"o{number}", "name": "other"}}))
-    terms.hear("MODIFIED", one)
+        terms.handle("ADDED", pod({"metadata": meta | {"uid": f"o{number}", "name": "other"}}))
+    terms.handle("MODIFIED", one)
     assert ended.wait(60)
     assert len(marked) == 2
     assert len(said) == 1

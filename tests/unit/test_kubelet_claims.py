@@ -18,7 +18,7 @@ from nvshared.kubelet.container import Containers
 from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.pod import Pod
 from nvshared.kubelet.runtime import endpoint, refusal
-from nvshared.kubelet.slices import TAINT, described, elsewhere
+from nvshared.kubelet.slices import TAINT, device_entry, devices_of_other_drivers
 from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
 
@@ -166,7 +166,7 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
 
 
 def test_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
-    device = described(CARD, 10, is_tainted=False)
+    device = device_entry(CARD, 10, is_tainted=False)
     assert device["name"] == "gpu-0a"
     assert device["attributes"]["uuid"] == {"string": "GPU-0A"}
     assert device["attributes"]["memory"] == {"int": 141 * GIB}
@@ -177,24 +177,24 @@ def test_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
         "default": "0", "validRange": {"min": "0", "max": str(141 * GIB), "step": "1"}}
     assert device["capacity"]["clients"]["value"] == "10"
     assert "taints" not in device
-    assert described(CARD, 10, is_tainted=True)["taints"] == [TAINT]
+    assert device_entry(CARD, 10, is_tainted=True)["taints"] == [TAINT]
 
 
 def test_card_offered_by_another_dra_driver_is_not_shared() -> None:
     offer = Offer([("", 2)])
-    offer.learn((CARD,))
-    slices = {"ours": {"spec": {"driver": DRIVER, "devices": [described(
+    offer.update((CARD,))
+    slices = {"ours": {"spec": {"driver": DRIVER, "devices": [device_entry(
         CARD, 1, is_tainted=False)]}}}
-    offer.learn_elsewhere(elsewhere(slices))
-    assert offer.trouble(CARD) == ""
+    offer.update_other_drivers(devices_of_other_drivers(slices))
+    assert offer.problem(CARD) == ""
     for name, text in (
         ("uuid", CARD.uuid), ("parentUUID", CARD.uuid), ("example.com/id", f"{CARD.uuid}-0"),
         ("resource.kubernetes.io/pciBusID", "0000:17:00.0"), ("busID", CARD.pci_bus_id),
     ):
         slices["theirs"] = {"spec": {"driver": "gpu.nvidia.com", "devices": [
             {"attributes": {name: {"string": text}, "memory": {"int": 1}}}, {}]}}
-        offer.learn_elsewhere(elsewhere(slices))
-        assert offer.trouble(CARD) == "GPU-0A is offered by gpu.nvidia.com already"
+        offer.update_other_drivers(devices_of_other_drivers(slices))
+        assert offer.problem(CARD) == "GPU-0A is offered by gpu.nvidia.com already"
         assert not any(offer.shares().values())
 
 
@@ -221,7 +221,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_replaced_only_by_another(
     """A container runtime takes it in tests/kubernetes. Before 0.5.0 no digit begins a name."""
     file = tmp_path / "run" / CDI_FILE
     containers = Containers(Path("/run/x/sock"), Path("/state"), file.parent)
-    containers.learn(["GPU-0a", "GPU-1b"])
+    containers.write_cdi_file(["GPU-0a", "GPU-1b"])
     options = ["ro", "nosuid", "nodev", "rbind"]
     assert json.loads(file.read_text()) == {
         "cdiVersion": "0.3.0", "kind": "nvshare.com/gpu",
@@ -240,9 +240,9 @@ def test_cdi_file_has_a_device_for_each_card_and_is_replaced_only_by_another(
         },
     }
     inode = file.stat().st_ino
-    containers.learn(["GPU-0a", "GPU-1b"])
+    containers.write_cdi_file(["GPU-0a", "GPU-1b"])
     assert file.stat().st_ino == inode          # runtimes watch the folder
-    containers.learn(["GPU-1b"])
+    containers.write_cdi_file(["GPU-1b"])
     assert "GPU-0a" not in file.read_text()
     assert [path.name for path in file.parent.iterdir()] == [CDI_FILE]
 
@@ -255,20 +255,20 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
     tmp_path: Path, text: str
 ) -> None:
     containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
-    assert containers.answer(["GPU-0a"], by_cdi=True) == {
+    assert containers.response(["GPU-0a"], by_cdi=True) == {
         "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0a"}]}
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / "nvidia.yaml").write_text(text)
-    assert containers.answer(["GPU-0a"], by_cdi=True) == {
+    assert containers.response(["GPU-0a"], by_cdi=True) == {
         "cdi_devices": [{"name": "nvshare.com/gpu=shared"}, {"name": "nvidia.com/gpu=GPU-0a"}]}
-    assert containers.answer(["GPU-0"], by_cdi=True) == {
+    assert containers.response(["GPU-0"], by_cdi=True) == {
         "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0"}]}
 
 
 def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_path: Path) -> None:
     """Each of our devices would set it anew."""
     containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
-    answer = containers.answer(["GPU-0a", "GPU-1b"], by_cdi=True)
+    answer = containers.response(["GPU-0a", "GPU-1b"], by_cdi=True)
     assert set(answer) == {"envs", "mounts"}
     assert answer["envs"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
     assert answer["mounts"]
@@ -278,7 +278,7 @@ def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     containers = Containers(Path("/s"), tmp_path, tmp_path / "file" / "cdi", ())
     with pytest.raises(NvshareError, match=r"cannot write to .*/file/cdi"):
-        containers.learn(["GPU-0a"])
+        containers.write_cdi_file(["GPU-0a"])
 
 
 def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n") -> None:
