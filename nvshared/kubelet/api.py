@@ -76,28 +76,28 @@ class Server:
         self, method: str, path: str, body: Any = None, patience: float = PATIENCE
     ) -> http.client.HTTPResponse:
         """Sends a request, returns the response. Raises NvshareError for an HTTP error; OSError."""
-        place = urlsplit(self.url)
-        if place.scheme == "http":
-            made = http.client.HTTPConnection(place.netloc, timeout=patience)
+        url = urlsplit(self.url)
+        if url.scheme == "http":
+            made = http.client.HTTPConnection(url.netloc, timeout=patience)
         else:
-            made = Connection(place.netloc, self.name, patience, self._context())
+            made = Connection(url.netloc, self.name, patience, self._context())
         headers = {
             "Accept": "application/json", "Content-Type": WRITTEN.get(method, "application/json"),
             "Connection": "close",
         }
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        made.request(method, place.path.rstrip("/") + path, body and json.dumps(body), headers)
-        answer = made.getresponse()
-        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+        made.request(method, url.path.rstrip("/") + path, body and json.dumps(body), headers)
+        response = made.getresponse()
+        if response.status >= http.HTTPStatus.BAD_REQUEST:
             with closing(made):
-                said = answer.read().decode(errors="replace")
+                message = response.read().decode(errors="replace")
             try:
-                said = json.loads(said)["message"]
+                message = json.loads(message)["message"]
             except (ValueError, KeyError, TypeError):
-                said = said.strip()[:200] or answer.reason
-            raise NvshareError(f"{place.netloc} answers {answer.status}: {said}")
-        return answer
+                message = message.strip()[:200] or response.reason
+            raise NvshareError(f"{url.netloc} answers {response.status}: {message}")
+        return response
 
     def _context(self) -> ssl.SSLContext:
         """A TLS context that verifies what kubelet and kubectl verify. Raises OSError."""
@@ -117,8 +117,8 @@ class Server:
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
         """Sends a request and returns the object in the response. Raises as ask() does."""
-        with self.ask(method, path, body) as answer:
-            return json.load(answer)
+        with self.ask(method, path, body) as response:
+            return json.load(response)
 
     def follow(
         self, path: str, node: str, read: Callable[[Any], Any]
@@ -144,14 +144,14 @@ class Server:
             }
             with self.ask(
                 "GET", f"{path}?{urlencode(wanted)}", patience=LISTEN + PATIENCE
-            ) as answer:
-                for line in answer:
-                    news = json.loads(line)
-                    if news["type"] == "ERROR":         # our resourceVersion is too old
+            ) as response:
+                for line in response:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":         # our resourceVersion is too old
                         return
-                    version = news["object"]["metadata"]["resourceVersion"]
-                    if news["type"] != "BOOKMARK":
-                        yield news["type"], read(news["object"])
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        yield event["type"], read(event["object"])
 
 
 def watch(
@@ -166,11 +166,11 @@ def watch(
     problem = ""
     while True:
         try:
-            for news, what in server(kubeconfig).follow(path, node, read):
-                if news == "LISTED":
+            for event, what in server(kubeconfig).follow(path, node, read):
+                if event == "LISTED":
                     logger.info("%s of %s are read", words, node)
                     problem = ""
-                handle(news, what)
+                handle(event, what)
         except FAILURES as error:
             if problem != (problem := str(error)):
                 logger.warning("%s are not read: %s", words, error)

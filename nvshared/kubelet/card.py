@@ -80,10 +80,10 @@ def address(text: str) -> str:
 def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
     """N of the GPU's /dev/nvidiaN from NVIDIA's driver; None if unknown."""
     try:
-        said = (driver / address(card.pci_bus_id) / "information").read_text(errors="replace")
+        text = (driver / address(card.pci_bus_id) / "information").read_text(errors="replace")
     except (OSError, ValueError):
         return None
-    found = re.search(r"^Device Minor:\s*(\d+)\s*$", said, re.MULTILINE)
+    found = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.MULTILINE)
     return int(found[1]) if found else None
 
 

@@ -51,8 +51,8 @@ class Share:
     device: str
     id: str                             # "" if the device is allocated to one claim only
 
-    consumed: tuple[tuple[str, int], ...]       # terms
-    given: tuple[tuple[str, int], ...]          # terms, by opaque parameters
+    consumed: Mapping[str, int]         # terms by capacities
+    given: Mapping[str, int]            # terms by opaque parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Claim:
     namespace: str
     name: str
     uid: str
-    pods: tuple[tuple[str, str], ...]   # names and UIDs of pods that it is reserved for
+    pods: tuple[Pod, ...]               # that it is reserved for
     is_shareable: bool                  # further pods may use it later
     shares: tuple[Share, ...]
-    said: Any = field(compare=False)    # the parts of the API object that read() needs
+    api_object: Any = field(compare=False)    # the parts of the API object that read() needs
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -73,12 +73,12 @@ class Claim:
     @property
     def uids(self) -> list[str]:
         """The UIDs of its pods."""
-        return [uid for _, uid in self.pods]
+        return [pod.uid for pod in self.pods]
 
     def without(self, gone: Collection[str]) -> "Claim":
         """The claim when the pods with these UIDs are removed."""
-        pods = [one for one in self.said["status"]["reservedFor"] if one["uid"] not in gone]
-        return read(self.said | {"status": self.said["status"] | {"reservedFor": pods}})
+        pods = [one for one in self.api_object["status"]["reservedFor"] if one["uid"] not in gone]
+        return read(self.api_object | {"status": self.api_object["status"] | {"reservedFor": pods}})
 
 
 def quantity(text: str) -> int:
@@ -96,11 +96,11 @@ def quantity(text: str) -> int:
     return int(number.to_integral_value(ROUND_CEILING))
 
 
-def read(said: Mapping[str, Any]) -> Claim:
+def read(api_object: Mapping[str, Any]) -> Claim:
     """Makes a Claim from the API server's object. Raises InvalidArgs."""
-    meta = said["metadata"]
+    meta = api_object["metadata"]
     called = f"{meta['namespace']}/{meta['name']}"
-    status = said.get("status") or {}
+    status = api_object.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
     try:
         shares = tuple(
@@ -114,8 +114,8 @@ def read(said: Mapping[str, Any]) -> Claim:
     return Claim(
         meta["namespace"], meta["name"], meta["uid"],
         tuple(
-            (one["name"], one["uid"]) for one in status.get("reservedFor") or ()
-            if one["resource"] == "pods"
+            Pod(meta["namespace"], one["name"], one["uid"], f"pod:{one['uid']}")
+            for one in status.get("reservedFor") or () if one["resource"] == "pods"
         ),
         not any(one["kind"] == "Pod" for one in meta.get("ownerReferences") or ()),
         shares,
@@ -132,15 +132,12 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
         if opaque.get("driver") == DRIVER and (
                 not for_whom or {request, request.partition("/")[0]} & set(for_whom)):
             given |= parameters(opaque.get("parameters"))
-    consumed = {}
-    for name, text in (result.get("consumedCapacity") or {}).items():
-        term = TERMS.get(name.removeprefix(f"{DRIVER}/"))
-        if term and (value := quantity(text)):
-            consumed[term] = value
+    consumed = {
+        term: value for name, text in (result.get("consumedCapacity") or {}).items()
+        if (term := TERMS.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))
+    }
     return Share(
-        request, result["pool"], result["device"], result.get("shareID") or "",
-        tuple(consumed.items()), tuple(given.items()),
-    )
+        request, result["pool"], result["device"], result.get("shareID") or "", consumed, given)
 
 
 def _weight(value: Any) -> int:
@@ -153,12 +150,12 @@ PARAMETERS: Mapping[str, Callable[[Any], int]] = {
     "weight": _weight, "priority": lambda value: priority(str(value))}
 
 
-def parameters(said: Any) -> dict[str, int]:
+def parameters(values: Any) -> dict[str, int]:
     """Parses the opaque parameters of a claim or device class into terms. Raises ValueError."""
-    if not isinstance(said, dict):
-        raise ValueError(f"its parameters are no object: {said!r}")
+    if not isinstance(values, dict):
+        raise ValueError(f"its parameters are no object: {values!r}")
     found = {}
-    for name, value in said.items():
+    for name, value in values.items():
         if name not in PARAMETERS:
             raise ValueError(f"there is no parameter {name!r}; there are {', '.join(PARAMETERS)}")
         try:
@@ -179,10 +176,10 @@ def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
     for claim in claims:
         for share in claim.shares:
             here = by_card[share.device]
-            for term, value in share.consumed:
+            for term, value in share.consumed.items():
                 part = max(1, value // len(claim.pods))
                 here[term] = here.get(term, 0) + part
-            for term, value in share.given:
+            for term, value in share.given.items():
                 if found.setdefault(term, value) != value and strictly:
                     raise InvalidArgs(
                         f"claim {claim}: its pod was to have a {term} of {found[term]} and of "
@@ -219,24 +216,11 @@ class Prepared:
         with self._lock:
             return list(self._claims.values())
 
-    def terms(self, *news: Claim, without: str = "", strictly: bool = False) -> Claimed:
-        """The terms of pods that have, or had, a claim of `news` or `without`; by default, of all.
-
-        `without`: the UID of a claim that is unprepared. `strictly`: raises InvalidArgs if a
-        pod's claims contradict each other.
-        """
-        before = {claim.uid: claim for claim in self.claims()}
-        now = before | {claim.uid: claim for claim in news}
-        concerned = {*(claim.uid for claim in news), without} - {""} or set(now)
-        now.pop(without, None)
-        pods = {
-            Pod(claim.namespace, name, uid, f"pod:{uid}")
-            for claims in (before, now) for key, claim in claims.items() if key in concerned
-            for name, uid in claim.pods
-        }
+    def terms(self, pods: Iterable[Pod], *, strictly: bool = False) -> Claimed:
+        """The terms of these pods by all their claims, as terms() gives them."""
+        claims = self.claims()
         return {
-            pod: terms(
-                (claim for claim in now.values() if pod.uid in claim.uids), strictly=strictly)
+            pod: terms((one for one in claims if pod.uid in one.uids), strictly=strictly)
             for pod in pods
         }
 
@@ -247,21 +231,21 @@ class Prepared:
             if set(one.pods) & set(claim.pods)
         }
 
-    def keep(self, claim: Claim) -> None:
-        """Adds a claim to the file. Raises NvshareError."""
-        with self._lock:
-            self._claims[claim.uid] = claim
-            self._write()
+    def change(self, uid: str, claim: Claim | None) -> set[Pod]:
+        """Replaces or, with None, removes the claim with this UID; returns its pods before and now.
 
-    def forget(self, *uids: str) -> None:
-        """Removes claims from the file. Raises NvshareError."""
+        Raises NvshareError if the file cannot be written; then nothing is changed.
+        """
         with self._lock:
-            for claim in filter(None, (self._claims.pop(uid, None) for uid in uids)):
-                logger.info("claim %s is gone", claim)
-            self._write()
-
-    def _write(self) -> None:
-        try:
-            replace(self._path, json.dumps([one.said for one in self._claims.values()]).encode())
-        except OSError as error:
-            raise NvshareError(f"cannot write to {self._path}: {error.strerror}") from error
+            before, claims = self._claims.get(uid), dict(self._claims)
+            if claim is not None:
+                claims[uid] = claim
+            elif before is not None:
+                del claims[uid]
+            try:
+                objects = [one.api_object for one in claims.values()]
+                replace(self._path, json.dumps(objects).encode())
+            except OSError as error:
+                raise NvshareError(f"cannot write to {self._path}: {error.strerror}") from error
+            self._claims = claims
+            return {pod for one in (before, claim) if one is not None for pod in one.pods}

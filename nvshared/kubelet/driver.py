@@ -113,7 +113,7 @@ class Driver(Plugin):
             for requested in request.claims:
                 one = answer.claims[requested.uid]
                 try:
-                    await asyncio.to_thread(self._pods.unclaim, requested.uid)
+                    await asyncio.to_thread(self._pods.renew, requested.uid, None)
                 except NvshareError as error:
                     one.error = f"nvshare: {error}"
         return answer

@@ -42,9 +42,10 @@ class Pod:
 Claimed = Mapping[Pod, dict[str, int]]  # terms that pods have by claims
 
 
-def pod(said: Mapping[str, Any]) -> Pod:
+def pod(api_object: Mapping[str, Any]) -> Pod:
     """Makes a Pod from an API object. Raises KeyError, TypeError, AttributeError if malformed."""
-    meta, status, spec = said["metadata"], said.get("status") or {}, said.get("spec") or {}
+    meta = api_object["metadata"]
+    status, spec = api_object.get("status") or {}, api_object.get("spec") or {}
     every = meta.get("annotations") or {}
     uid, named = meta["uid"], every.get(STATIC, "")
     static = named if named == every.get(MIRROR) and HASH.fullmatch(named) else ""

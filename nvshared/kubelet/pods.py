@@ -57,19 +57,19 @@ class StaticPods:
         gone = self._without.keys() - there if news == "LISTED" else {what}.difference(there)
         for one in gone:
             self._without.pop(one, None)
-        said = []
+        found = []
         for one in there:
             if one.static and one not in self._without and (lacking := self._lacking(one)):
                 self._without[one] = (
                     f"{', '.join(sorted(lacking))} started without {RESOURCE} and shares no GPU: "
                     "kubelet did not know of it yet")
-                said.append((one, self._without[one]))
+                found.append((one, self._without[one]))
         try:
-            found = sorted([f"{one}: {why}", ADVICE] for one, why in self._without.items())
-            replace(self._path, json.dumps(found).encode())
+            reports = sorted([f"{one}: {why}", ADVICE] for one, why in self._without.items())
+            replace(self._path, json.dumps(reports).encode())
         except OSError as error:
             logger.warning("%s is not written: %s", self._path, error.strerror)
-        return said
+        return found
 
     def _lacking(self, one: Pod) -> frozenset[str]:
         """The names of its containers that started without a share."""
@@ -95,7 +95,7 @@ class Pods:
         self._node = node
         self._static = static_pods
         self._terms = Terms(bus, self._write_pod_event, self._write_condition, classes, smallest)
-        self._terms.claim(prepared.terms())
+        self._terms.claim(prepared.terms(pod for one in prepared.claims() for pod in one.pods))
         self._before = {claim.uid for claim in prepared.claims()}   # their pods may be gone
         threading.Thread(target=watch, name="pods", daemon=True, args=(
             "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._handle)).start()
@@ -107,26 +107,28 @@ class Pods:
     def ask(self, namespace: str, name: str) -> Claim:
         """Fetches a claim from the API server. Raises NvshareError; KeyError and such."""
         try:
-            said = server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
+            found = server(self._kubeconfig).send("GET", CLAIM.format(namespace, name))
         except FAILURES as error:
             raise NvshareError(f"claim {namespace}/{name} is not known: {error}") from error
-        return read(said)
+        return read(found)
 
     def claim(self, claim: Claim) -> None:
         """Sets a claim's terms for its pods. Raises NvshareError if nvshared refuses them."""
-        claimed = self.prepared.terms(claim, strictly=True)
+        before = {one.uid: one for one in self.prepared.claims()}.get(claim.uid)
+        pods = self.prepared.change(claim.uid, claim)
         try:
-            self._terms.claim(claimed).result(3 * PATIENCE)
-            self.prepared.keep(claim)
+            terms = self.prepared.terms(pods, strictly=True)
+            self._terms.claim(terms).result(3 * PATIENCE)
         except (NvshareError, TimeoutError) as error:
-            before = self.prepared.terms()
-            self._terms.claim({pod: before.get(pod, {}) for pod in claimed})
+            self.renew(claim.uid, before)
             raise NvshareError(str(error) or "nvshared does not take its terms in time") from error
 
-    def unclaim(self, uid: str) -> None:
-        """Resets the terms of a claim. Raises NvshareError."""
-        self._terms.claim(self.prepared.terms(without=uid))
-        self.prepared.forget(uid)
+    def renew(self, uid: str, claim: Claim | None) -> None:
+        """Updates the terms of a claim whose pods have changed; None: that is unprepared.
+
+        Raises NvshareError.
+        """
+        self._terms.claim(self.prepared.terms(self.prepared.change(uid, claim)))
 
     def _handle(self, news: str, what: Any) -> None:
         self._terms.handle(news, what)
@@ -139,22 +141,18 @@ class Pods:
             if claim.uid in self._before:
                 gone = pods - there
                 if gone == pods:
-                    self.unclaim(claim.uid)
+                    logger.info("claim %s is gone", claim)
+                    self.renew(claim.uid, None)
                     continue
             if gone:
                 claim = claim.without(gone)
-                self._renew(claim)
+                self.renew(claim.uid, claim)
             if claim.is_shareable and news in ("LISTED", "ADDED") and there - pods:
                 # Kubelet does not report further pods of a claim: the API server is asked.
                 now = self.ask(claim.namespace, claim.name)
                 if now.uid == claim.uid and now.uids != claim.uids:
-                    self._renew(now)
+                    self.renew(now.uid, now)
         self._before.clear()
-
-    def _renew(self, claim: Claim) -> None:
-        """Updates the terms of a claim whose pods have changed."""
-        self._terms.claim(self.prepared.terms(claim))
-        self.prepared.keep(claim)
 
     def write_node_event(self, why: str) -> None:
         """Writes why GPUs are not offered as an event of the node. Blocks for the response."""

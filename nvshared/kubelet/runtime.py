@@ -121,11 +121,11 @@ def refusal(name: str, version: str, config: str) -> str:
     match name:
         case "containerd":
             try:
-                said = json.loads(config).get("enableCDI") if config else None
+                is_enabled = json.loads(config).get("enableCDI") if config else None
             except (ValueError, AttributeError):
-                said = None
-            supported = (
-                number >= (2, 0, 0) if said is None else number >= (1, 7, 2) and said is True)
+                is_enabled = None
+            supported = number >= ((1, 7, 2) if is_enabled is True else (2, 0, 0)) and (
+                is_enabled in (None, True))
         case "cri-o":
             supported = number >= (1, 28, 0)
         case _:

@@ -140,19 +140,20 @@ def test_claims_with_different_weights_in_a_pod_are_refused() -> None:
 
 def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
     prepared = Prepared(tmp_path)
-    prepared.keep(read(claim(result(memory="1Gi"))))
-    prepared.keep(read(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner="")))
+    assert prepared.change("c1", read(claim(result(memory="1Gi")))) == {POD}
+    prepared.change("c2", read(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner="")))
     again = Prepared(tmp_path)
-    assert again.terms() == {
+    assert again.terms([POD, OTHER]) == {
         POD: {"memory-limit": 2 * GIB}, OTHER: {"memory-limit": GIB}}   # the second is for two
-    assert again.terms(without="c2") == {POD: {"memory-limit": GIB}, OTHER: {}}
-    assert again.terms(without="never there") == {}
     first, second = again.claims()
     assert (first.is_shareable, second.is_shareable) == (False, True)
-    assert again.terms(second.without({"p1"})) == {
+    assert again.change("c2", second.without({"p1"})) == {POD, OTHER}
+    assert again.terms([POD, OTHER]) == {
         POD: {"memory-limit": GIB}, OTHER: {"memory-limit": 2 * GIB}}
-    again.forget("c2", "never there")
-    again.forget("c1")
+    assert again.change("never there", None) == set()
+    again.change("c2", None)
+    assert again.terms([POD, OTHER]) == {POD: {"memory-limit": GIB}, OTHER: {}}
+    again.change("c1", None)
     assert Prepared(tmp_path).claims() == []
 
 
@@ -161,7 +162,7 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     prepared = Prepared(tmp_path)
     assert prepared.claims() == []
-    prepared.keep(read(claim(result())))
+    prepared.change("c1", read(claim(result())))
     assert len(Prepared(tmp_path).claims()) == 1
 
 
