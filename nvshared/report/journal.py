@@ -3,7 +3,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from nvshared.machine.peer import Peer, shown
 from nvshared.quantity import counted
@@ -27,42 +29,32 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
     Once `stopped` is set, removed clients are not logged: their programs go on.
     """
 
-    def say(level: int, client: Client, what: str, words: str) -> None:
-        limited.say(level, (what, client.peer.account), lambda: f"{gpu}: {client} {words}")
+    def log(level: int, kind: str, words: Callable[..., str]) -> Callable[..., None]:
+        """A listener that logs a client with the `words` for the signal's further values."""
+        def listener(client: Client, *values: Any) -> None:
+            limited.say(level, (kind, client.peer.account),
+                        lambda: f"{gpu}: {client} {words(*values)}")
 
-    gpu.client_new.connect(lambda client: say(logging.INFO, client, "came", "came"))
-    gpu.client_removed.connect(
-        lambda client: None if stopped.is_set() else say(logging.INFO, client, "left", "left"))
+        return listener
+
+    left = log(logging.INFO, "left", lambda: "left")
+    gpu.client_new.connect(log(logging.INFO, "came", lambda: "came"))
+    gpu.client_removed.connect(lambda client: None if stopped.is_set() else left(client))
     gpu.turn_started.connect(lambda client: logger.debug("%s: %s runs", gpu, client))
-    gpu.turn_ended.connect(
-        lambda client, why, held_time: logger.debug(
-            "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, why
-        )
-    )
-    gpu.client_pinned.connect(
-        lambda client, why: say(
-            logging.WARNING, client, "pin_reason",
-            f"stays on the GPU from now on, and others get what is left: {why.words}",
-        )
-    )
-    gpu.client_refused.connect(
-        lambda client, why: say(
-            logging.WARNING, client, "refused", f"is out of memory, because {why}"
-        )
-    )
-    gpu.client_crowded.connect(
-        lambda client, needs, room: say(
-            logging.WARNING, client, "crowded",
-            f"waits: it needs {needs // MIB} MiB, and no more than {room // MIB} MiB of the GPU "
-            f"can be had{_held(gpu.strangers)}",
-        )
-    )
-    gpu.client_stuck.connect(
-        lambda client, state, waited: say(
-            logging.ERROR, client, "stuck",
-            f"does not answer, {state} for {waited / SECOND:.0f} s",
-        )
-    )
+    gpu.turn_ended.connect(lambda client, why, held_time: logger.debug(
+        "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, why))
+    gpu.client_pinned.connect(log(
+        logging.WARNING, "pin_reason", lambda why:
+        f"stays on the GPU from now on, and others get what is left: {why.words}"))
+    gpu.client_refused.connect(log(
+        logging.WARNING, "refused", lambda why: f"is out of memory, because {why}"))
+    gpu.client_crowded.connect(log(
+        logging.WARNING, "crowded", lambda needs, room:
+        f"waits: it needs {needs // MIB} MiB, and no more than {room // MIB} MiB of the GPU "
+        f"can be had{_held(gpu.strangers)}"))
+    gpu.client_stuck.connect(log(
+        logging.ERROR, "stuck", lambda state, waited:
+        f"does not answer, {state} for {waited / SECOND:.0f} s"))
 
 
 def _held(strangers: dict[int, int]) -> str:
