@@ -145,12 +145,6 @@ class TestClaims:
         assert "out of memory" in cluster.kubectl("logs", "large")
         assert "OOMKilled" not in cluster.kubectl("get", "pod", "large", "--output=yaml")
 
-    def test_weight_and_priority_of_a_claim_become_terms_of_the_pod(self, cluster: Cluster) -> None:
-        cluster.apply(claim("it", weight=300, priority="background"))
-        cluster.start_pods(pod("it", claimed="it"))
-        assert cluster.terms("it") == {"weight": 300, "priority": 1}
-        cluster.finish("it")
-
     def test_unknown_claim_parameter_keeps_the_pod_pending_with_the_reason(
         self, cluster: Cluster
     ) -> None:
@@ -199,20 +193,6 @@ class TestClaims:
         finally:
             cluster.kubectl("delete", "--filename=-", given=example)
 
-    def test_annotations_cannot_exceed_the_limits_of_the_claim(self, cluster: Cluster) -> None:
-        cluster.apply(claim("it", {"memory": "64Mi", "compute": "50"}))
-        cluster.start_pods(pod("it", claimed="it"))
-        limit = "nvshare.com/gpu-memory-limit"
-        cluster.kubectl("annotate", "pod", "it", f"{limit}=48")
-        cluster.until(lambda: cluster.terms("it")["memory-limit"] == 48 * MIB, "it is read")
-        cluster.kubectl("annotate", "--overwrite", "pod", "it", f"{limit}=65")
-        cluster.until(lambda: "64MiB are claimed" in cluster.refusals("it"), "it is refused")
-        assert cluster.terms("it") == {"memory-limit": 48 * MIB, "compute-limit": 50}
-        cluster.kubectl("annotate", "pod", "it", f"{limit}-")
-        cluster.until(
-            lambda: cluster.terms("it")["memory-limit"] == 64 * MIB, "the claim holds again")
-        cluster.finish("it")
-
     def test_pod_with_a_share_gets_a_claim_made_by_kubernetes(self, cluster: Cluster) -> None:
         cluster.start_pods(pod("one"), pod("two"))
         status = cluster.get("pod", "one")["status"]["extendedResourceClaimStatus"]
@@ -222,7 +202,14 @@ class TestClaims:
         assert cluster.terms("one") == {}       # what was not claimed is not limited
         cluster.finish("one", "two")
 
-    def test_pod_with_a_claim_starts_only_when_nvshared_runs(self, cluster: Cluster) -> None:
+    def test_claim_waits_for_nvshared_and_kubelet_shows_the_health_of_its_device(
+        self, cluster: Cluster
+    ) -> None:
+        def health() -> str:
+            return cluster.kubectl("get", "pod", "it", "--output=jsonpath={.status"
+                                   ".containerStatuses[0].allocatedResourcesStatus"
+                                   "[0].resources[0].health}")
+
         cluster.run("systemctl", "stop", "nvshared")
         cluster.until(lambda: "taints" in devices(cluster)[0], "the device is tainted")
         cluster.apply(claim("it", {"compute": "50"}), pod("it", claimed="it"))
@@ -230,17 +217,6 @@ class TestClaims:
         assert cluster.phase("it") == "Pending"
         cluster.run("systemctl", "start", "nvshared")
         cluster.until(lambda: cluster.shares("it"), "it uses the GPU")
-        cluster.finish("it")
-
-    def test_kubelet_shows_the_health_of_a_pods_device(self, cluster: Cluster) -> None:
-        cluster.apply(claim("it"))
-        cluster.start_pods(pod("it", claimed="it"))
-
-        def health() -> str:
-            return cluster.kubectl("get", "pod", "it", "--output=jsonpath={.status"
-                                   ".containerStatuses[0].allocatedResourcesStatus"
-                                   "[0].resources[0].health}")
-
         cluster.until(lambda: health() == "Healthy", "it is healthy")
         cluster.run("systemctl", "stop", "nvshared")
         cluster.until(lambda: health() == "Unhealthy", "it is not")
@@ -252,12 +228,13 @@ class TestClaims:
     def test_claim_stays_in_force_when_a_service_of_the_node_is_killed(
         self, cluster: Cluster, unit: str
     ) -> None:
-        cluster.apply(*(claim(name, {"compute": "40"}, weight=300) for name in ("old", "new")))
+        cluster.apply(*(claim(name, {"compute": "40"}, weight=300, priority="background")
+                        for name in ("old", "new")))
         cluster.start_pods(pod("old", claimed="old"))
         process, killed = first_process(cluster, "old"), main_process(cluster, unit)
         cluster.run("kill", "-KILL", killed)
         cluster.until(lambda: main_process(cluster, unit) not in ("0", killed), "systemd starts it")
-        wanted = {"compute-limit": 40, "weight": 300}
+        wanted = {"compute-limit": 40, "weight": 300, "priority": 1}
         cluster.start_pods(pod("new", claimed="new"))
         cluster.until(lambda: cluster.terms("old") == wanted, "its terms hold")
         assert cluster.terms("new") == wanted

@@ -26,11 +26,22 @@ from nvshared.kubelet.card import (
     of_daemon,
     retry_until_reply,
 )
-from nvshared.kubelet.meanings import MEANINGS, priority
+from nvshared.kubelet.meanings import meanings, priority
 from nvshared.kubelet.messages import CRI, DP, DRA, REG
 from nvshared.kubelet.offer import Offer, card_of, preferred
 from nvshared.kubelet.options import parse, priority_classes, replicas
-from nvshared.kubelet.pod import MIRROR, PREFIX, RESOURCE, STATIC, Pod, clipped, pod
+from nvshared.kubelet.pod import (
+    CONTAINER,
+    FRACTION,
+    MEMORY,
+    MIRROR,
+    PREFIX,
+    RESOURCE,
+    STATIC,
+    Pod,
+    clipped,
+    pod,
+)
 from nvshared.kubelet.pods import StaticPods
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
@@ -438,8 +449,18 @@ def test_clipped_counts_bytes_and_cuts_no_character(text: str, most: int, clip: 
     assert clipped(text, most) == clip
 
 
-@pytest.mark.parametrize("text", ["999999999999999Ti", "0", "0.0Gi", "much"])
-def test_a_memory_limit_that_no_number_holds_is_refused(text: str) -> None:
-    """The bus cannot send it, and who listens to pods must not end of it."""
-    with pytest.raises(ValueError, match="give a number of MiB"):
-        MEANINGS[f"{PREFIX}gpu-memory-limit"][1](text)
+@pytest.mark.parametrize(("key", "text", "reason"), [
+    *((f"{PREFIX}gpu-memory-limit", text, "give a number of MiB, or a size such as 4Gi")
+      for text in ("999999999999999Ti", "0", "0.0Gi", "much", "-1")),     # D-Bus holds 64 bits
+    (FRACTION, "1.5", "give a number between 0 and 1"), (FRACTION, "0.0", "give a number between"),
+    (MEMORY, "4Gi", "give a whole number of MiB"),
+    (f"{CONTAINER}it.gpu-memory.limit", "much", "give a size of at least 1Mi"),
+    (f"{CONTAINER}it.gpu-memory.request", "4", "give a size of at least 1Mi, such as 4Gi"),
+])
+def test_memory_limit_annotation_without_a_usable_size_is_refused(
+    key: str, text: str, reason: str
+) -> None:
+    requested = meanings({key: text}, lambda: 1 << 30)["memory-limit"]
+    assert requested[:2] == (key, text)
+    with pytest.raises(ValueError, match=reason):
+        requested.parse(text)
