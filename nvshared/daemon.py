@@ -144,7 +144,7 @@ async def _serve(
         queries = Lanes("nvml", len(cards), post, monotonic, timer)
         sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval)
         manager.disk.client_failed.connect(
-            lambda who, words: journal.complain(limited, who, "disk", words))
+            lambda who, words: journal.log_fault(limited, who, "disk", words))
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:
             stack.callback(trace.close)
@@ -176,7 +176,7 @@ async def _serve(
             publication = await publish(manager, config.bus, history, lanes.run)
             stack.push_async_callback(publication.close)
         server = Server(
-            manager, listening, config, _descriptors(config), partial(journal.complain, limited),
+            manager, listening, config, _descriptors(config), partial(journal.log_fault, limited),
             notifier, given.kept, lanes, programs,
         )
         stack.callback(manager.disk.close)
@@ -201,7 +201,7 @@ async def _serve(
         selector.restart()              # exclude the start from the measurement
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
-        journal.farewell(manager)
+        journal.log_waiting_clients(manager)
         logger.debug(
             "the event loop stood for %.3f s at most, of which it ran for %.3f s",
             *selector.longest)

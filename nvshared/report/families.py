@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus metrics: names that the predecessors had, and our own in base units.
 
-`note` reads the figures in the event loop, which must not be blocked for long. `Noted.family` makes
-metrics of them in another thread. The manual and docs/monitoring.md take the help texts from here.
+`read_metrics` reads the figures in the event loop, which must not be blocked for long.
+`Samples.family` makes metrics of them in another thread. The manual and docs/monitoring.md take the
+help texts from here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,27 +26,27 @@ CARD = ("gpu", "uuid")
 CLIENT = (*CARD, "client", "pid", "user", "tenant", "namespace", "pod", "container", "name")
 TENANT = (*CARD, "tenant")
 
-Thing = TypeVar("Thing")
+Source = TypeVar("Source")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: name, help text, and the function that returns its value; None: no sample.
-Table = list[tuple[str, str, Callable[[Thing], float | None]]]
+Table = list[tuple[str, str, Callable[[Source], float | None]]]
 # For metrics with the value 1: also the labels that carry the information; the function returns
 # the values of these labels.
-Signs = list[tuple[str, str, Callable[[Thing], tuple[str, ...] | None], tuple[str, ...]]]
+InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
 
 
-class Noted(NamedTuple):
+class Samples(NamedTuple):
     """The values of one metric, read in the event loop."""
 
     kind: type[Family]
     name: str
-    words: str
+    help_text: str
     labels: Sequence[str]
     samples: list[tuple[Any, ...]]      # as the kind's add_metric takes them: labels, value
 
     def family(self) -> Family:
         """The metric; may be made in any thread."""
-        made = self.kind(self.name, self.words, labels=self.labels)
+        made = self.kind(self.name, self.help_text, labels=self.labels)
         for sample in self.samples:
             made.add_metric(*sample)
         return made
@@ -53,13 +54,13 @@ class Noted(NamedTuple):
 
 def families() -> dict[str, Family]:
     """All metrics by name, without values: for the manual and for tests of the documentation."""
-    every = [one.family() for one in note((), (), TenantTotals())]
-    return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in every}
+    metrics = [one.family() for one in read_metrics((), (), TenantTotals())]
+    return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in metrics}
 
 
-def note(
+def read_metrics(
     gpus: Iterable[GPU], clients: Iterable[Client], totals: TenantTotals
-) -> list[Noted]:
+) -> list[Samples]:
     """Reads the current values of all metrics."""
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
@@ -69,23 +70,23 @@ def note(
         for name, usage in totals.of(gpu).items()
     ]
     return [
-        *_read(GaugeMetricFamily, "nvshare_", (), BUILD, [((), __version__)]),
-        *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_SIGNS, cards),
+        *_read(GaugeMetricFamily, "nvshare_", (), BUILD_INFO, [((), __version__)]),
+        *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_INFO, cards),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
         *_read(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
         _decisions(cards),
-        *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_SIGNS, programs),
+        *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_INFO, programs),
         *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
         *_read(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
         *_read(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
     ]
 
 
-BUILD: Signs[str] = [
+BUILD_INFO: InfoTable[str] = [
     ("build_info", "1; the label says which version of nvshared this is",
      lambda version: (version,), ("version",)),
 ]
-CARD_SIGNS: Signs[GPU] = [
+CARD_INFO: InfoTable[GPU] = [
     ("gpu_info", "1 for each GPU; its labels say what it is",
      lambda gpu: (gpu.facts.name, gpu.facts.pci_bus_id), ("model", "pci")),
     ("gpu_state", "1 for each GPU; the label state says what goes on there",
@@ -137,7 +138,7 @@ CARD_COUNTERS: Table[GPU] = [
     ("gave_way", "Times that a program was next, and no room was to be had for it",
      lambda gpu: gpu.snapshot().counters.gave_way),
 ]
-CLIENT_SIGNS: Signs[Client] = [
+CLIENT_INFO: InfoTable[Client] = [
     ("info", "1 for each program, with the number of its user",
      lambda client: (str(client.peer.uid),), ("uid",)),
     ("state", "1 for each program; the label state says what it does",
@@ -182,9 +183,9 @@ CLIENT_COUNTERS = _usage("the program")[:3]     # few: there may be thousands of
 TENANT_COUNTERS = _usage("the tenant")
 
 
-def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Noted:
+def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Samples:
     bounds = [*(str(bound / SECOND) for bound in BOUNDS), "+Inf"]
-    return Noted(
+    return Samples(
         HistogramMetricFamily, "nvshare_scheduler_decision_seconds",
         "How long the scheduler took to decide on an event", CARD, [
             (labels, list(zip(bounds, accumulate(gpu.decisions.counts), strict=True)),
@@ -195,13 +196,14 @@ def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Noted:
 
 
 def _read(
-    kind: type[Family], prefix: str, labels: Sequence[str], table: Table[Thing] | Signs[Thing],
-    labelled: Sequence[tuple[Sequence[str], Thing]],
-) -> Iterator[Noted]:
+    kind: type[Family], prefix: str, labels: Sequence[str],
+    table: Table[Source] | InfoTable[Source],
+    labelled: Sequence[tuple[Sequence[str], Source]],
+) -> Iterator[Samples]:
     """The metrics of a table, for GPUs, clients or tenants with their labels."""
-    for name, words, read, *more in table:
-        values = [(its_labels, read(thing)) for its_labels, thing in labelled]
-        yield Noted(kind, prefix + name, words, (*labels, *chain(*more)), [
+    for name, help_text, read, *more in table:
+        values = [(its_labels, read(source)) for its_labels, source in labelled]
+        yield Samples(kind, prefix + name, help_text, (*labels, *chain(*more)), [
             ((*its_labels, *value), 1) if isinstance(value, tuple) else (its_labels, value)
             for its_labels, value in values if value is not None
         ])

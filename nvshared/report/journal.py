@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL = 2.0                   # seconds between two status updates at least
 MOST_HOLDERS = 3                        # processes without nvshare that a line names
-MOST_NAMED = 20                         # programs that farewell() names, a line each
+MOST_NAMED = 20                         # waiting clients that lines of the log name
 
 
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
@@ -64,13 +64,13 @@ def _held(strangers: dict[int, int]) -> str:
     return f"; these use it unshared: {held}" if held else ""
 
 
-def complain(limited: Limited, who: Peer, kind: str, message: str) -> None:
-    """Logs an error of the client `who`. Lines are limited by `kind` and user."""
+def log_fault(limited: Limited, peer: Peer, kind: str, message: str) -> None:
+    """Logs an error of the client `peer`. Lines are limited by `kind` and user."""
     limited.say(
-        logging.WARNING, (kind, who.account), lambda: f"{who} of {who.user}: {message}")
+        logging.WARNING, (kind, peer.account), lambda: f"{peer} of {peer.user}: {message}")
 
 
-def farewell(manager: Manager) -> None:
+def log_waiting_clients(manager: Manager) -> None:
     """Logs which programs wait until nvshared is restarted: all that have no turn now."""
     left = [one for one in manager.clients if one.view.state is not ClientState.RUNNING]
     for client in left[:MOST_NAMED]:

@@ -144,7 +144,7 @@ def run(name: str, act: Callable[[], None]) -> int:
     except NvshareError as error:
         for line in str(error).splitlines():
             tell(f"{name}: {line}")
-        systemd.say_why(os.environ, str(error))
+        systemd.send_failure(os.environ, str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.OK              # SIGINT before the event loop handles it

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from nvshared.errors import NvshareError
 from nvshared.quantity import Endpoint
-from nvshared.report.families import Noted, note
+from nvshared.report.families import Samples, read_metrics
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import look
 from nvshared.sharing.totals import TenantTotals
@@ -53,25 +53,25 @@ class Figures(Collector):
         for gpu in manager.gpus:
             self._totals.follow(gpu)
         self._clock = asyncio.get_running_loop().time
-        self._noted: Sequence[Noted] = []
-        self._noted_at = float("-inf")
+        self._samples: Sequence[Samples] = []
+        self._read_at = float("-inf")
 
     @property
     def fresh(self) -> bool:
         """Whether the figures are younger than FRESH seconds."""
-        return self._clock() - self._noted_at < FRESH
+        return self._clock() - self._read_at < FRESH
 
-    async def note(self) -> None:
+    async def read(self) -> None:
         """Reads the figures, unless they are fresh."""
         if not self.fresh:
             await look(self._manager.gpus)
             clients = tuple(self._manager.clients)
-            self._noted = note(self._manager.gpus, clients, self._totals)
-            self._noted_at = self._clock()
+            self._samples = read_metrics(self._manager.gpus, clients, self._totals)
+            self._read_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:
         """The metrics as they were read last; may be called in any thread."""
-        return [one.family() for one in self._noted]
+        return [one.family() for one in self._samples]
 
 
 class Scrapes:
@@ -83,7 +83,7 @@ class Scrapes:
         self._registry.register(figures)
         ProcessCollector(registry=self._registry)   # CPU time, memory and descriptors of the daemon
         self._writing = asyncio.Lock()
-        self._answers: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
+        self._responses: dict[Form, asyncio.Task[bytes]] = {}     # the last response of each form
         self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest first
 
     @property
@@ -103,7 +103,7 @@ class Scrapes:
         # A peer that disconnects or sends nothing is logged at debug only: there may be many.
         try:
             async with asyncio.timeout(LONGEST):
-                writer.write(await self._answer(reader))
+                writer.write(await self._respond(reader))
                 writer.close()
                 await writer.wait_closed()          # until all of it is sent
         except (OSError, TimeoutError, asyncio.CancelledError, EOFError) as error:
@@ -114,38 +114,38 @@ class Scrapes:
 
     async def close(self) -> None:
         """Cancels all scrapes."""
-        ending = [*self._tasks, *self._answers.values()]
+        ending = [*self._tasks, *self._responses.values()]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            question = await reader.readuntil(b"\r\n\r\n")
-            first, _, rest = question.partition(b"\r\n")
+            request = await reader.readuntil(b"\r\n\r\n")
+            first, _, rest = request.partition(b"\r\n")
             method, _, version = first.decode("latin-1").split()
             headers = parse_headers(io.BytesIO(rest))
         except (ValueError, HTTPException, asyncio.LimitOverrunError):
-            return _said(HTTPStatus.BAD_REQUEST)
+            return _response(HTTPStatus.BAD_REQUEST)
         if version not in VERSIONS:
-            return _said(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            return _response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if method != "GET":
-            return _said(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET")
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET")
         form = (OPENMETRICS if OPENMETRICS in headers.get("Accept", "") else "",
                 "gzip" in headers.get("Accept-Encoding", ""))
         try:
-            answer = self._answers.get(form)
-            if answer is None or (answer.done() and not self._figures.fresh):
-                answer = self._answers[form] = asyncio.create_task(self._figures_as(form))
+            response = self._responses.get(form)
+            if response is None or (response.done() and not self._figures.fresh):
+                response = self._responses[form] = asyncio.create_task(self._formatted(form))
             async with asyncio.timeout(PATIENCE):
-                return await asyncio.shield(answer)     # shielded: other scrapes wait for it, too
+                return await asyncio.shield(response)     # shielded: other scrapes wait for it, too
         except TimeoutError:
-            return _said(HTTPStatus.SERVICE_UNAVAILABLE, "Content-Type: text/plain",
+            return _response(HTTPStatus.SERVICE_UNAVAILABLE, "Content-Type: text/plain",
                          body=b"nvshared is busy\n")
 
-    async def _figures_as(self, form: Form) -> bytes:
+    async def _formatted(self, form: Form) -> bytes:
         async with self._writing:
-            await self._figures.note()
+            await self._figures.read()
             return await asyncio.to_thread(self._write, form)
 
     def _write(self, form: Form) -> bytes:
@@ -156,36 +156,36 @@ class Scrapes:
         if zipped:
             body = gzip.compress(body)
             head.append("Content-Encoding: gzip")
-        return _said(HTTPStatus.OK, *head, body=body)
+        return _response(HTTPStatus.OK, *head, body=body)
 
 
-def _said(status: HTTPStatus, *head: str, body: bytes = b"") -> bytes:
+def _response(status: HTTPStatus, *head: str, body: bytes = b"") -> bytes:
     lines = [f"HTTP/1.0 {status.value} {status.phrase}", *head, f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 async def listen(
-    where: Endpoint,
+    endpoint: Endpoint,
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> asyncio.Server:
     """Listens at the address, or else on all of IPv6 and IPv4. Raises OSError."""
     try:
-        return await asyncio.start_server(serve, where.address or None, where.port)
+        return await asyncio.start_server(serve, endpoint.address or None, endpoint.port)
     except OSError as error:
-        if where.address or error.errno != errno.EADDRNOTAVAIL:
+        if endpoint.address or error.errno != errno.EADDRNOTAVAIL:
             raise
-        return await asyncio.start_server(serve, "0.0.0.0", where.port)     # no IPv6 here
+        return await asyncio.start_server(serve, "0.0.0.0", endpoint.port)     # no IPv6 here
 
 
-async def publish(manager: Manager, where: Endpoint) -> Callable[[], Awaitable[None]]:
+async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitable[None]]:
     """Serves until the returned function is called. Raises NvshareError if it cannot listen."""
     scrapes = Scrapes(Figures(manager))
     try:
-        server = await listen(where, scrapes.serve)
+        server = await listen(endpoint, scrapes.serve)
     except OSError as error:
         raise NvshareError(
             # asyncio's message would repeat the address.
-            f"the metrics cannot be served on {where}: "
+            f"the metrics cannot be served on {endpoint}: "
             f"{os.strerror(error.errno) if error.errno else error}",
             "choose another with --metrics, or 0 for none",
         ) from error

@@ -60,7 +60,7 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
     return Inherited(listening[0] if listening else None, kept)
 
 
-def say_why(environment: Mapping[str, str], words: str) -> None:
+def send_failure(environment: Mapping[str, str], words: str) -> None:
     """Sends the reason of a failed end as the status that systemd shows."""
     with suppress(NvshareError):        # without sdnotify there is no way to send it
         notifier = Notifier(environment)

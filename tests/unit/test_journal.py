@@ -52,7 +52,7 @@ def test_journal_names_programs_that_wait_when_the_daemon_stops(
 ) -> None:
     for number in range(journal.MOST_NAMED + 2):
         joined(manager.gpus[0], number, Noted(), Memory(3 << 30, 1 << 30))
-    journal.farewell(manager)
+    journal.log_waiting_clients(manager)
     assert len(caplog.messages) == journal.MOST_NAMED + 1
     first = manager.gpus[0].clients[0]
     assert f"{first} of {first.peer.user}" in caplog.messages[0]
@@ -261,7 +261,7 @@ def test_journal_limits_lines_of_a_client_that_reconnects(
 def test_journal_fault_names_process_and_user(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
-    journal.complain(limited, peer(uid=0), "silent", "it said nothing")
+    journal.log_fault(limited, peer(uid=0), "silent", "it said nothing")
     assert caplog.messages == ["python[4711] of root: it said nothing"]
 
 

@@ -48,7 +48,7 @@ async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], floa
 
 async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], float]]]:
     """The same of figures that go on."""
-    await figures.note()
+    await figures.read()
     metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for metric in metrics:
@@ -161,7 +161,7 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
 
     async def told() -> dict[str, float]:
         time.now += SECOND
-        figures._noted_at = float("-inf")
+        figures._read_at = float("-inf")
         found = await read(figures)
         assert len(found.get("nvshare_client_info", [])) == len(gpu.clients)
         return {name.removeprefix("nvshare_tenant_"): samples[0][1]

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from nvshared.quantity import Endpoint
 from nvshared.report import metrics
-from nvshared.report.families import Noted
+from nvshared.report.families import Samples
 from nvshared.report.metrics import SCRAPES_AT_MOST, Figures, Scrapes
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
@@ -168,13 +168,13 @@ async def test_metrics_connection_is_closed_after_the_limit(
 async def test_metrics_connection_that_never_reads_is_closed_after_the_limit(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def note(figures: Figures) -> None:
-        figures._noted_at = time.monotonic()
+    async def read(figures: Figures) -> None:
+        figures._read_at = time.monotonic()
         samples = [((f"{number}" + "x" * 10_000,), number) for number in range(BIG)]
-        figures._noted = [
-            Noted(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
+        figures._samples = [
+            Samples(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
 
-    monkeypatch.setattr(Figures, "note", note)
+    monkeypatch.setattr(Figures, "read", read)
     await site.ask()                    # from now on it is written down
     deaf = [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
     await until(lambda: site.count == SCRAPES_AT_MOST)
@@ -199,11 +199,11 @@ async def test_metrics_server_stops_while_figures_are_collected(
     never = asyncio.Event()
     asked = asyncio.Event()
 
-    async def note(_figures: Figures) -> None:
+    async def read(_figures: Figures) -> None:
         asked.set()
         await never.wait()
 
-    monkeypatch.setattr(Figures, "note", note)
+    monkeypatch.setattr(Figures, "read", read)
     waiting = [site.connect(ASK) for _ in range(3)]
     await until(lambda: site.count == len(waiting))
     await asyncio.wait_for(asked.wait(), GENEROUS)
@@ -214,11 +214,11 @@ async def test_metrics_server_stops_while_figures_are_collected(
 async def test_scrape_is_answered_503_when_the_loop_is_stalled(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def note(_figures: Figures) -> None:
+    async def read(_figures: Figures) -> None:
         await asyncio.sleep(GENEROUS)
 
     monkeypatch.setattr(metrics, "PATIENCE", 0.1)
-    monkeypatch.setattr(Figures, "note", note)
+    monkeypatch.setattr(Figures, "read", read)
     said = await site.ask()
     assert said.startswith("HTTP/1.0 503 Service Unavailable")
     assert said.endswith("\r\n\r\nnvshared is busy\n")

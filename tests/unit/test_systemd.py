@@ -161,9 +161,9 @@ def test_a_watchdog_for_another_process_is_not_fed(
 def test_say_why_sends_the_reason_as_status_to_systemd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    systemd.say_why({}, "nobody wants to know")
+    systemd.send_failure({}, "nobody wants to know")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        systemd.say_why({"NOTIFY_SOCKET": str(tmp_path / "notify")}, "no driver")
+        systemd.send_failure({"NOTIFY_SOCKET": str(tmp_path / "notify")}, "no driver")
         assert heard.recv(100) == b"STATUS=no driver"
