@@ -8,13 +8,11 @@ they are of ours, and what is left out says why.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,9 @@ import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
-from nvshared.hook.protocol import ReportRecord, Type
+from nvshared.hook.protocol import Type
 from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
-from nvshared.report.metrics import SCRAPES_AT_MOST
-from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS
@@ -35,8 +31,6 @@ from tests.integration.busattacks import BUS_ATTACKS
 from tests.integration.conftest import BUILD, ROOT, Process, Site
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
-from tests.integration.test_start import free_port
-from tests.records import encode_report
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -355,21 +349,6 @@ def test_results_are_right_while_all_attacks_run_at_once(
     daemon.is_well()
 
 
-@pytest.mark.parametrize("lie", ["allocated", "pending", "to_pin", "promised"])
-def test_impossible_memory_claim_takes_no_budget_of_other_cards(
-    site: Site, start: Callable[..., Daemon], lie: str
-) -> None:
-    daemon = start("--tq", "3600", "--swap-budget", "1280MiB")
-    liar = site.hook()
-    size = 1 << 56
-    liar.limits = replace(liar.limits, commit=size if lie == "promised" else 0)
-    assert liar.hello() is not None
-    figures = Memory() if lie == "promised" else replace(Memory(), **{lie: size})  # type: ignore[arg-type]
-    liar.send(encode_report(ReportRecord(Type.MEMORY, memory=figures)))
-    hand_over(site, 1)
-    daemon.is_well()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_daemon_restarted_during_an_attack_takes_over_its_clients(
@@ -393,32 +372,6 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
         rest(attacker)
     assert "Traceback" not in site.log.read_text()
     assert second.process.poll() is None
-
-
-@pytest.mark.long                       # ten seconds until those who ask nothing have to go
-def test_silent_metrics_connections_take_no_descriptors_from_programs(
-    site: Site, start: Callable[..., Daemon], eventually: Eventually
-) -> None:
-    port = free_port()
-    daemon = start("--metrics", str(port))
-
-    def ask() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as said:
-            return str(said.read().decode())
-
-    assert "nvshare_gpu_capacity_bytes" in ask()
-    before = daemon.descriptors
-    idlers = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
-    for idler in idlers:
-        idler.settimeout(PATIENCE)
-    # All but a few are turned away, and the others do not stay for long.
-    assert all(idler.recv(1) == b"" for idler in reversed(idlers))
-    assert daemon.descriptors <= before + SCRAPES_AT_MOST
-    for idler in idlers:
-        idler.close()
-    hand_over(site)
-    assert "nvshare_gpu_capacity_bytes" in ask()
-    daemon.is_well()
 
 
 @pytest.fixture

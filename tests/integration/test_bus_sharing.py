@@ -4,10 +4,8 @@
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 
 from nvshared.hook.protocol import (
     Flag,
@@ -19,7 +17,7 @@ from nvshared.hook.protocol import (
 )
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE, Hook, pump
+from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_own_memory import Program, take_the_card
 
 COPIES = '''
@@ -105,34 +103,6 @@ class Daemon:
         return self.said
 
 
-def test_client_reports_begin_and_end_of_its_copies_when_asked(site: Site) -> None:
-    daemon = Daemon(site)
-    program = Program(site, COPIES + """
-for way in ("in", "out"):
-    copies(way, 16 * MIB)
-    reports("stopped")
-    told()
-""")
-    daemon.accept(Flag.PACE | Flag.REPORT_COPIES)
-    daemon.until_copying(Flag.INWARD)
-    program.go_on()
-    assert program.hears() == "stopped"
-    daemon.until_copying(Flag(0))
-    program.go_on()
-    daemon.until_copying(Flag.OUTWARD)
-    # Out of its turn it has nothing to say; in the next one it says it anew.
-    daemon.send(OrderRecord(Type.STOP))
-    daemon.until(Type.STOPPED)
-    daemon.send(OrderRecord(Type.RUN, flags=Flag.PACE | Flag.REPORT_COPIES))
-    daemon.until_copying(Flag.OUTWARD)
-    program.go_on()
-    assert program.hears() == "stopped"
-    daemon.until_copying(Flag(0))
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
-
-
 # Copies of 16 MiB to and from the card, by functions of every kind.
 KINDS = ["asynchronous", "unified", "unified asynchronous", "2D", "2D of an array", "2D unified",
          "3D", "3D asynchronous", "batch", "prefetch"]
@@ -211,18 +181,6 @@ def test_client_reports_the_direction_of_every_kind_of_copy(site: Site) -> None:
     program.ends_well()
 
 
-def test_client_reports_no_copies_unless_asked(site: Site) -> None:
-    daemon = Daemon(site)
-    program = Program(site, COPIES + """
-for _ in range(20):
-    piece = ctypes.create_string_buffer(16 * MIB)
-    call("cuMemcpyHtoD_v2", address.value, piece, 16 * MIB)
-""")
-    daemon.accept(Flag.PACE)
-    assert Type.COPIES not in {record.type for record in daemon.rest()}
-    program.ends_well()
-
-
 MOVES = '''
 addresses = []
 for number in range(PIECES):
@@ -295,121 +253,12 @@ def test_yielding_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> N
     program.ends_well()
 
 
-def test_move_may_yield_within_a_block(site: Site) -> None:
-    """A piece takes 80 ms, a block two of them; it does not matter when the YIELD comes."""
-    site.environment |= {"NVSHARE_SIM_COPY_RATE": "200M", "NVSHARE_EXAMINE": "0"}
-    daemon, numbers = Daemon(site), count(1)
-    program = Program(site, "PIECES = 2\n" + MOVES)
-    daemon.accept(Flag(0))
-    whole, block = 64 * MIB, 32 * MIB
-    while daemon.until(Type.MEMORY).memory.allocated < whole:
-        continue
-    assert program.hears() == "away"
-    daemon.send(OrderRecord(Type.STOP))
-    daemon.until(Type.STOPPED)
-    cut = 0
-    for way, room, filled in ((Type.EVICT, 0, whole), (Type.LOAD, whole, 0)):
-        for delay in (0.0, 0.03, 0.1, 0.13, 0.2):
-            number = next(numbers)
-            daemon.send(ahead(way, number, room))
-            time.sleep(delay)
-            daemon.send(OrderRecord(Type.YIELD, number=number))
-            answer = daemon.until(Type.MOVED)
-            assert answer.number == number
-            assert answer.flags in (Flag(0), Flag.YIELDED)
-            assert answer.moved in (0, block, whole)
-            assert abs(filled - answer.memory.resident) == answer.moved
-            cut += answer.moved < whole
-            # And back to where it began.
-            back = Type.LOAD if way is Type.EVICT else Type.EVICT
-            daemon.send(OrderRecord(back, number=next(numbers), room=filled, host=1 << 40))
-            answer = daemon.until(Type.MOVED)
-            assert (answer.flags, answer.memory.resident) == (0, filled)
-            if way is Type.EVICT:       # or what has just come in leaves without a copy
-                daemon.send(OrderRecord(Type.RUN))
-                daemon.send(OrderRecord(Type.STOP))
-                daemon.until(Type.STOPPED)
-        if way is Type.EVICT:
-            daemon.send(OrderRecord(Type.EVICT, number=next(numbers), host=1 << 40))
-            daemon.until(Type.MOVED)
-    assert cut > 0
-    daemon.send(OrderRecord(Type.LOAD, number=next(numbers), room=whole, host=1 << 40))
-    daemon.until(Type.MOVED)
-    daemon.send(OrderRecord(Type.RUN))
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
-
-
 def wanting(site: Site, size: int) -> Hook:
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(size)
     hook.want()
     return hook
-
-
-def test_daemon_orders_no_moves_ahead_while_the_holder_copies(site: Site) -> None:
-    site.start("--tq", "3600", "--anti-thrash", "on", "--step", "64MiB",
-               "--trace", str(site.folder / "trace"))
-    runs = wanting(site, 400 * MIB)
-    pump([runs], lambda: runs.running)
-    comes = site.hook()
-    assert comes.hello() is not None
-    assert comes.allocate(500 * MIB)
-    comes.want()
-    pump([runs], lambda: runs.reports_copies)  # the other one has not been heard yet
-    runs.say(Type.COPIES, flags=Flag.INWARD)
-    runs.settle()                       # and that has been heard
-    order = comes.hear()
-    assert order is not None
-    while order.type is not Type.LOAD:
-        comes.obey(order)
-        order = comes.hear()
-        assert order is not None
-    assert order.flags == Flag.AHEAD
-    cut = comes.hear()
-    while cut is not None and cut.type is Type.LIMITS:
-        comes.obey(cut)
-        cut = comes.hear()
-    assert cut is not None
-    assert (cut.type, cut.number) == (Type.YIELD, order.number)
-    comes.obey(order)                   # it was done already
-    runs.say(Type.COPIES)
-    pump([runs, comes], lambda: comes.whole)
-    # None was ordered until it had ended, or patience had: nothing sooner than half a second.
-    lines = site.trace()
-    began = next(line["at"] for line in lines if line.get("inward"))
-    ended = next(line["at"] for line in lines if line.get("inward") is False)
-    loads = [line["at"] for line in lines if line.get("order") == "load" and line["ahead"]]
-    assert not [at for at in loads if began <= at < min(ended, began + 500_000)]
-    assert any(at >= ended for at in loads)
-
-
-def test_client_killed_during_its_copies_delays_no_later_moves(site: Site) -> None:
-    site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
-    runs = wanting(site, 400 * MIB)
-    pump([runs], lambda: runs.running)
-    comes = wanting(site, 500 * MIB)
-    pump([runs], lambda: runs.reports_copies)
-    runs.say(Type.COPIES, flags=Flag.INWARD | Flag.OUTWARD)
-    runs.settle()
-    runs.close()
-    pump([comes], lambda: comes.running)
-
-
-def test_bus_sharing_off_asks_for_no_reports_of_copies(site: Site) -> None:
-    with (site.folder / "nvshared.conf").open("a") as configuration:
-        configuration.write("bus-sharing = off\n")
-    site.start("--tq", "3600", "--anti-thrash", "on", "--trace", str(site.folder / "trace"))
-    runs = wanting(site, 400 * MIB)
-    pump([runs], lambda: runs.running)
-    comes = wanting(site, 500 * MIB)
-    pump([runs], lambda: runs.paced)
-    assert not runs.reports_copies
-    runs.say(Type.COPIES, flags=Flag.INWARD | Flag.OUTWARD)
-    pump([runs, comes], lambda: comes.whole)
-    assert not [line for line in site.trace() if line.get("order") == "yield" or line.get("ahead")]
 
 
 COPYING = COPIES + '''

@@ -136,13 +136,6 @@ print(json.dumps("shared"))
 '''
 
 
-@pytest.mark.parametrize("mode", [GLOBAL, RELAXED])
-def test_ipc_handle_is_made_while_its_thread_captures(site: Site, mode: int) -> None:
-    """The memory is shared when another process asks; the capture goes on undisturbed."""
-    site.start()
-    assert under(site, SHARE.replace("MODE", str(mode))) == "shared"
-
-
 def ends_well(site: Site, body: str) -> None:
     """A program under a daemon of its own; it knows the modes of captures by name."""
     site.start()

@@ -5,7 +5,7 @@ import shutil
 
 from tests.integration.conftest import ROOT, Site
 from tests.integration.test_captures import alone, under
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.test_own_memory import PRELUDE
 from tests.integration.test_pools import POOLS
 
 # Work that lasts until the program lets it go on.
@@ -219,17 +219,3 @@ while time.monotonic() < until:
     time.sleep(0.001)
 print(json.dumps([os.waitpid(child, 0)[1] for child in children]))
 '''
-
-
-def test_cuda_calls_of_a_forked_child_fail_at_once(site: Site) -> None:
-    """It has the parent's locks as they were: nobody in it will ever let go of them."""
-    site.environment["NVSHARE_EXAMINE"] = "0"
-    site.start("--tq", "1")
-    program = Program(site, FORKS)
-    assert program.hears() == "filled"
-    hook = take_the_card(site)
-    ended = program.hears()
-    give_it_back(hook)
-    assert ended
-    assert not any(ended)
-    program.ends_well()

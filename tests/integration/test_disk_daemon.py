@@ -112,16 +112,6 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
     await_no_files(daemon.pid, folder)
 
 
-def test_idle_programs_memory_is_stored_on_disk_and_loads_unchanged(
-    site: Site, folder: Path
-) -> None:
-    _, trace = start(site, folder, "--park-after", "200ms", "--capacity", "128MiB")
-    idle = program(site, 1, None)
-    others = [program(site, seed, None) for seed in (2, 3)]
-    next(stored(trace))
-    finish([*others, idle])
-
-
 def test_programs_finish_after_the_disk_directory_is_removed(site: Site, folder: Path) -> None:
     _, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]

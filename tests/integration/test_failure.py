@@ -3,7 +3,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvshared.hook.protocol import Refusal, ReportRecord, Type
+from nvshared.hook.protocol import Refusal, Type
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, Site
 from tests.integration.fakehook import PATIENCE, Hook, pump
-from tests.records import encode_report
 
 LARGE = 700 * MIB
 
@@ -27,23 +25,6 @@ def refused(hook: Hook) -> Refusal:
     assert answer.type is Type.REFUSED
     assert hook.hear() is None
     return Refusal(answer.flags)
-
-
-def test_client_killed_in_any_state_does_not_delay_the_others(site: Site) -> None:
-    site.start("--tq", "1")
-    for state in ("welcomed", "waiting", "running", "loading", "draining", "evicting"):
-        victim = site.client(LARGE, "--freeze-at", state)
-        others = []
-        if state in ("draining", "evicting"):
-            victim.wait_for("running")
-            others.append(site.client(LARGE))
-        victim.wait_for(state)
-        if not others:
-            others.append(site.client(LARGE))
-            others[0].wait_for("waiting")
-        victim.kill()
-        others[0].wait_for("running")
-        others[0].kill()
 
 
 def test_forked_child_with_the_socket_does_not_hold_the_turn(site: Site) -> None:
@@ -117,18 +98,6 @@ def test_client_silent_after_hello_is_not_disconnected(site: Site) -> None:
     assert hook.allocate(MIB)
 
 
-def test_wrong_versions_and_unknown_cards_are_refused_with_the_reason(site: Site) -> None:
-    site.start()
-    stranger = site.hook()
-    stranger.uuid = bytes(16)
-    assert refused(stranger) is Refusal.NO_SUCH_GPU
-    newer = site.hook()
-    newer.socket.send(encode_report(ReportRecord(Type.HELLO, version=1, uuid=newer.uuid)))
-    answer = newer.hear()
-    assert answer is not None
-    assert (answer.type, Refusal(answer.flags)) == (Type.REFUSED, Refusal.VERSION)
-
-
 @settings(max_examples=60, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.booleans(), packets=st.lists(st.one_of(
@@ -146,16 +115,6 @@ def bombard(site: Site, first: bool, packets: list[bytes]) -> None:
     except (BrokenPipeError, ConnectionResetError):
         assert first or len(packets) > 1
     hook.close()
-
-
-def test_malformed_records_close_only_their_own_connection(site: Site) -> None:
-    daemon = site.start()
-    other = site.hook()
-    other.hello()
-    bombard(site)
-    assert other.allocate(MIB)
-    assert daemon.poll() is None
-    assert "Traceback" not in site.log.read_text()
 
 
 @pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.long)])
@@ -177,48 +136,6 @@ def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
     assert hooks[0].allocate(MIB)
     hooks[0].want()
     pump(hooks, lambda: hooks[0].running)
-
-
-def test_clients_beyond_max_clients_are_refused_until_one_leaves(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
-    site.start("--max-clients", "3")
-    hooks = [site.hook() for _ in range(3)]
-    for hook in hooks:
-        hook.hello()
-    assert refused(site.hook()) is Refusal.TOO_MANY_CLIENTS
-    hooks[0].close()
-
-    def welcomed() -> bool:
-        answer = site.hook().hello()
-        return answer is not None and answer.type is Type.LIMITS
-
-    eventually(welcomed)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.other_user
-def test_connections_of_one_user_beyond_its_limit_are_refused(public_site: Site) -> None:
-    site = public_site
-    site.start("--max-clients-per-user", "2")
-    script = (
-        "import socket, sys\n"
-        "hello, path, held = bytes.fromhex(sys.argv[1]), sys.argv[2], []\n"
-        "for _ in range(3):\n"
-        "    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
-        "    one.connect(path); one.send(hello); print(one.recv(200)[0]); held.append(one)\n"
-    )
-    hello = encode_report(ReportRecord(Type.HELLO, uuid=site.uuids[0]))
-    done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3", "-c", script,
-         hello.hex(), str(site.socket)],
-        capture_output=True, text=True, timeout=PATIENCE, check=False, env={"PATH": "/usr/bin"},
-    )
-    assert done.stdout.split() == ["1", "1", "2"], done.stderr
-    for _ in range(3):
-        answer = site.hook().hello()
-        assert answer is not None
-        assert answer.type is Type.LIMITS
 
 
 def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> None:
@@ -253,21 +170,6 @@ def test_client_that_does_not_stop_is_reported(
     eventually(lambda: "does not answer, draining" in site.log.read_text())
     stubborn.kill()
     other.wait_for("running")
-
-
-def test_stopped_daemon_closes_its_connections_and_removes_its_socket(
-    site: Site,
-) -> None:
-    daemon = site.start()
-    hook = site.hook()
-    hook.hello()
-    daemon.send_signal(signal.SIGTERM)
-    assert daemon.wait(PATIENCE) == 0
-    assert hook.hear() is None
-    with pytest.raises(FileNotFoundError), socket.socket(
-        socket.AF_UNIX, socket.SOCK_SEQPACKET
-    ) as late:
-        late.connect(str(site.socket))
 
 
 def workload(site: Site, size: str, steps: int, **environment: str) -> subprocess.Popen[str]:

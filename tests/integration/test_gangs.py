@@ -68,15 +68,6 @@ def beside(site: Site, name: str, steps: int) -> Gang:
     return Gang(site, name, cards=["1"], steps=steps)
 
 
-def test_program_beside_a_rank_takes_turns_with_the_gang(tiny_site: Site) -> None:
-    tiny_site.start("--tq", "1")
-    programs = [Gang(tiny_site, "a", cards=["0", "1"]), beside(tiny_site, "b", 500)]
-    for program in programs:
-        program.begin()
-    for program in programs:
-        program.ends_well()
-
-
 def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
     tiny_site.start("--tq", "1")
     doomed = Gang(tiny_site, "a", cards=["0", "1"], steps=1_000_000)

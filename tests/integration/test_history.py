@@ -130,21 +130,3 @@ def test_daemon_with_history_off_makes_no_history_file(site: Site) -> None:
     stop(site)
     assert not (site.folder / "state" / "history.db").exists()
     assert "history" not in site.log.read_text()
-
-
-def test_foreign_history_file_does_not_stop_sharing(site: Site) -> None:
-    state = site.folder / "state"
-    state.mkdir()
-    (state / "history.db").write_text("my diary\n" * 1000)
-    start(site)
-    hook = wanting(site, SMALL)
-    pump([hook], lambda: hook.running)
-    hook.close()
-    stop(site)
-    assert (state / "history.db.aside-1").read_text() == "my diary\n" * 1000
-    assert kept(site)["turns"] == 1
-    (line,) = [line for line in site.log.read_text().splitlines() if "history.db is" in line]
-    assert line.endswith(
-        f"{state}/history.db is put aside as history.db.aside-1 and a new history begun: "
-        "it is broken: file is not a database")
-    assert (state / "history.db").stat().st_mode & 0o777 == 0o600

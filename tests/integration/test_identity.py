@@ -374,27 +374,6 @@ hook.hello()
 '''
 
 
-def test_account_is_empty_only_for_root_of_the_host(
-    site: Site, groups: Path, eventually: Eventually
-) -> None:
-    site.start("--trace", str(site.folder / "trace"))
-    unit = made(groups / "train.service")
-    hello = [sys.executable, "-c", HELLO, str(site.socket), site.uuids[0].hex()]
-    accounts = [
-        (unit, 0, [], ""), (pod(groups), 0, [], f"pod:{UID}"),
-        (unit, 0, ["unshare", "--user", "-r"], "user:0"),
-        (unit, 0, ["unshare", "--user", "-r", "--pid", "--fork"], "user:0"),
-        (unit, 0, ["unshare", "--pid", "--fork"], "user:0"),
-        (unit, ALICE, [], f"user:{ALICE}"), (pod(groups), ALICE, [], f"pod:{UID}"),
-    ]
-    for number, (group, uid, before, account) in enumerate(accounts, 1):
-        process = inside(site, group, uid, [*before, *hello], LD_PRELOAD="")
-        process.communicate()
-        assert process.returncode == 0, before
-        eventually(lambda number=number: len(joined(site)) == number)  # type: ignore[misc]
-        assert joined(site)[-1]["account"] == account, before
-
-
 def test_cgroup_path_of_no_known_form_is_logged_once(
     site: Site, groups: Path, eventually: Eventually
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
-from nvshared.errors import ExitCode, NotKept, NotPermitted
+from nvshared.errors import ExitCode, NotKept
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB, SECOND
 from tests.bus.service import PrivateBus, private_bus
@@ -128,25 +128,6 @@ def test_daemon_serves_clients_when_the_journal_is_unwritable(site: Site) -> Non
     assert daemon.wait(PATIENCE) == 0
 
 
-@needs_root
-@needs_bus
-def test_setting_with_an_unwritable_state_folder_is_reported_with_the_path(
-    site: Site, bus: PrivateBus
-) -> None:
-    locked = site.folder / "locked"
-    locked.mkdir(mode=0o555)
-    os.chown(locked, NOBODY, NOBODY)
-    site.before = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--"]
-    site.start("--bus", bus.address, "--state-dir", str(locked))
-    with Control(bus.address) as control:
-        with pytest.raises(NotKept, match=f"{locked}/settings.json cannot be written: Permission"):
-            control.set_anti_thrash("on")
-        assert control.snapshot().gpus[0].anti_thrash == "on"
-        with pytest.raises(NotKept):
-            control.reset_settings()
-        assert control.snapshot().gpus[0].anti_thrash == "auto"
-
-
 def test_daemon_without_the_bus_does_not_start_and_names_the_address(site: Site) -> None:
     sentence = one_sentence(site.run("--bus", "unix:path=/no/such/bus"), ExitCode.FAILURE)
     assert sentence == (
@@ -155,41 +136,6 @@ def test_daemon_without_the_bus_does_not_start_and_names_the_address(site: Site)
         "is dbus running? --bus chooses another, --bus none does without"
     )
     assert not site.socket.exists()
-
-
-@needs_bus
-def test_sharing_goes_on_without_the_bus_and_the_daemon_reconnects(
-    site: Site, bus: PrivateBus, eventually: Eventually
-) -> None:
-    site.start("--bus", bus.address)
-    hook = site.hook()
-    hook.hello()
-    bus.stop()
-    assert hook.allocate(MIB)
-    hook.want()
-    hook.obey_until(Type.RUN)
-    bus.start()
-    eventually(lambda: "back on the message bus" in site.log.read_text())
-    with Control(bus.address) as control:
-        assert len(control.snapshot().clients) == 1
-    assert "lost the message bus" in site.log.read_text()
-
-
-@needs_bus
-def test_second_daemon_on_the_same_bus_is_refused(
-    site: Site, bus: PrivateBus
-) -> None:
-    site.start("--bus", bus.address)
-    other = site.folder / "other" / "sock"
-    second = site.run("--bus", bus.address, "--socket", str(other))
-    assert one_sentence(second, ExitCode.ALREADY_RUNNING) == (
-        "another nvshared owns com.nvshare on this message bus; "
-        "stop it first: systemctl stop nvshared"
-    )
-    assert not other.parent.exists()
-    assert site.hook().hello() is not None
-    with Control(bus.address) as control:
-        assert len(control.snapshot().gpus) == 2
 
 
 @needs_root
@@ -210,19 +156,3 @@ def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBu
         assert control.snapshot().gpus[0].tq == 30
         control.set_quantum(5 * SECOND)
         assert control.snapshot().gpus[0].tq == 5
-
-
-@needs_root
-@needs_bus
-@pytest.mark.other_user
-def test_set_tq_by_another_user_is_refused_on_any_bus(
-    site: Site, bus: PrivateBus
-) -> None:
-    site.start("--bus", bus.address)
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, "--bus", bus.address, "set-tq", "5"],
-        env=site.environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == NotPermitted.exit_code
-    assert done.stderr.count("\n") == 1

@@ -57,29 +57,3 @@ for value in (77, 78):
 for number, address in enumerate(addresses):
     assert get(address, 2 * MIB) == (number + 77 + number % 2).to_bytes(4, "little") * (MIB // 2)
 """
-
-
-def test_samples_of_many_blocks_are_examined_by_few_launches(site: Site) -> None:
-    """The first time a hundred in two looks of two launches each, as all is new of all of them.
-
-    Then in one look: parts of all, and the whole of those that may be as they were. The kernel
-    fails from its eighth launch on, the first being to try it.
-    """
-    site.environment |= {"NVSHARE_SIM_FAIL": "cuLaunchKernel:8+"}
-    daemon = Daemon(site)
-    program = Program(site, HALF_OF_MANY)
-    daemon.accept(Flag(0))
-    for turn, copied in enumerate((200 * MIB, 100 * MIB)):
-        assert program.hears() == "away"
-        daemon.send(OrderRecord(Type.STOP))
-        daemon.until(Type.STOPPED)
-        moved = 0
-        for number, room in enumerate((150 * MIB, 0), 1 + 3 * turn):
-            daemon.send(ahead(Type.EVICT, number, room))
-            moved += daemon.until(Type.MOVED).moved
-        assert moved == copied
-        daemon.send(ahead(Type.LOAD, 3 + 3 * turn, 256 * MIB), OrderRecord(Type.RUN))
-        daemon.until(Type.MOVED)
-        program.go_on()
-    daemon.rest()
-    program.ends_well()

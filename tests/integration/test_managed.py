@@ -169,25 +169,6 @@ assert used() == 0, used()
     one.ends_well()
 
 
-def test_prefetch_of_managed_memory_waits_for_the_turn(site: Site) -> None:
-    site.start("--tq", "1")
-    one = program(site, '''
-address = managed(96 * MIB)
-fill(address, 1, 96 * MIB)
-away()
-call("cuMemPrefetchAsync", address, 96 * MIB, c_int(0), 0)
-call("cuCtxSynchronize")
-print(json.dumps("prefetched"), flush=True)
-''')
-    hook = one.lose_card()
-    # It stands at the gate when somebody is told to give way to it.
-    pump([hook], lambda: hook.paced)
-    assert on_the_card(site) < CONTEXTS
-    give_it_back(hook)
-    assert one.hears() == "prefetched"
-    one.ends_well()
-
-
 ALTERNATE = '''
 count, size = 20, 8 * MIB
 pieces = [managed(size) for _ in range(count)]
@@ -211,22 +192,6 @@ for step in range(40):
 for piece, value in zip(pieces, values):
     assert bytes(view(piece, size)) == bytes([value]) * size, value
 '''
-
-
-def test_two_programs_with_managed_memory_take_turns(site: Site) -> None:
-    trace = str(site.folder / "trace")
-    site.start("--tq", "100ms", "--capacity", f"{CAPACITY}", "--trace", trace)
-    both = []
-    for _ in range(2):
-        both.append(program(site, ALTERNATE))
-        assert both[-1].hears() == "away"
-    # What the second has filled drove a part of the first from the card, and that comes back.
-    for one in both:
-        one.go_on()
-    for one in both:
-        one.ends_well()
-    out = sum(line["bytes"] for line in site.trace() if line.get("event") == "evicted")
-    assert out >= 2 * (2 * 160 * MIB - CAPACITY), "it did not leave the card"
 
 
 def test_managed_memory_without_concurrent_access_is_pinned(site: Site) -> None:

@@ -253,24 +253,6 @@ def test_program_is_not_moved_to_a_card_without_enough_free_memory(
     program.end()
 
 
-def test_parked_program_is_found_and_woken_by_the_next_daemon(
-    own_site: Site, bus: str, eventually: Eventually,
-) -> None:
-    daemon = own_site.start("--bus", bus)
-    program = Program(own_site)
-    with Control(bus) as control:
-        control.park(only(control).id)
-    daemon.kill()
-    daemon.wait()
-    program.say("read()")               # it wants the GPU while there is no daemon
-    own_site.start("--bus", bus)
-    assert program._line() == "{7}"
-    with Control(bus) as control:
-        eventually(lambda: [one.state for one in control.snapshot().clients] == ["running"])
-        control.park(only(control).id)
-    program.end()                       # at its end it calls the driver
-
-
 def test_idle_programs_are_parked_after_deep_idle_though_no_program_waits(
     own_site: Site, bus: str, eventually: Eventually,
 ) -> None:
@@ -568,21 +550,6 @@ def test_program_whose_turn_comes_during_a_move_that_fails_everywhere_is_restore
         eventually(lambda: bool(failed))
         eventually(lambda: only(control).state == "running")
     assert program._line() == "{7}"
-    program.end()
-
-
-def test_parked_program_is_restored_after_its_helper_was_killed(
-    own_site: Site, bus: str,
-) -> None:
-    daemon = own_site.start("--bus", bus)
-    program = Program(own_site)
-    with Control(bus) as control:
-        control.park(only(control).id)
-        helpers = helpers_of(daemon)
-        assert helpers
-        for pid in helpers:
-            os.kill(pid, signal.SIGKILL)
-        assert program.ask("read()") == "{7}"
     program.end()
 
 

@@ -13,9 +13,9 @@ from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_captures import alone, under
+from tests.integration.test_captures import under
 from tests.integration.test_contexts import WAITING
-from tests.integration.test_drain import FREED, LONGER_THAN_A_WRONG_DRAIN
+from tests.integration.test_drain import LONGER_THAN_A_WRONG_DRAIN
 from tests.integration.test_green_contexts import GREEN
 from tests.integration.test_own_memory import PRELUDE, Program
 
@@ -182,14 +182,6 @@ def test_child_forked_during_a_drain_waits_for_no_lock(start: Start) -> None:
     program.go_on()
     daemon.rest()
     program.ends_well()
-
-
-@pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
-def test_freed_memory_stays_mapped_while_work_uses_it(site: Site, driver: str) -> None:
-    site.environment["NVSHARE_SIM_DRIVER"] = driver
-    assert alone(site, FREED)
-    site.start()
-    assert under(site, FREED)
 
 
 def test_program_with_a_green_context_is_pinned_on_a_driver_that_cannot_query_it(

@@ -189,28 +189,6 @@ call("cuMemAddressFree", second, 3 * size)
 ''')
 
 
-def test_invalid_mapping_calls_on_swapped_memory_return_the_drivers_error(site: Site) -> None:
-    site.start("--tq", "1")
-    program = Program(site, '''
-size = 96 * MIB
-address = reserve(2 * size)
-handle = create(size)
-call("cuMemMap", address, size, 0, handle, 0)
-allow(address, size)
-put(address, bytes(size))
-away()
-call("cuMemMap", address + 2 * size, size, 0, handle, 0, result=INVALID)        # not reserved
-call("cuMemMap", address + size + size // 2, size, 0, handle, 0, result=INVALID)
-away()
-allow(address, size, flags=2)                           # no such access
-''')
-    for _ in range(2):
-        give_it_back(program.lose_card())
-    _, errors = program.popen.communicate(timeout=PATIENCE)
-    assert program.popen.returncode != 0
-    assert "cuMemSetAccess: 1, must be 0" in errors
-
-
 def test_unused_graph_memory_is_trimmed_at_the_end_of_a_turn(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
@@ -328,43 +306,6 @@ call("cuMemAddressFree", address, 2 * size)
     assert hook.running
     give_it_back(hook)
     program.go_on()
-    program.ends_well()
-
-
-def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:
-    site.start()
-    program = Program(site, '''
-size = 64 * MIB
-address, other = reserve(4 * size), create(2 * MIB)
-handle = create(size)
-call("cuMemMap", address, 4096, 0, handle, 0, result=NOT_SUPPORTED)
-call("cuMemMap", address + 4096, size, 0, handle, 0, result=INVALID)
-call("cuMemMap", address, 32 * MIB, 0, handle, 0, result=NOT_SUPPORTED)
-call("cuMemMap", address, 32 * MIB, 32 * MIB, handle, 0, result=NOT_SUPPORTED)
-call("cuMemMap", address, size, 0, handle, 1, result=INVALID)
-call("cuMemMap", address, size, 0, handle + 1000, 0, result=INVALID)
-call("cuMemMap", address + 1000 * size, size, 0, handle, 0, result=INVALID)
-call("cuMemMap", address, size, 0, handle, 0)
-call("cuMemMap", address + 32 * MIB, 2 * MIB, 0, other, 0, result=INVALID)
-allow(address, size)
-# A part of it, as one of our blocks is, is no more a mapping than any other part.
-call("cuMemUnmap", address, 32 * MIB, result=INVALID)
-call("cuMemSetAccess", address, 32 * MIB, byref(Access(Location(1, 0), 3)), 1, result=INVALID)
-call("cuMemUnmap", address + 32 * MIB, size, result=INVALID)
-call("cuMemMap", address + 2 * size, 2 * MIB, 0, other, 0)
-call("cuMemUnmap", address, 4 * size)                       # both, and the holes
-call("cuMemExportToShareableHandle", byref(c_int()), handle, 1, 0, result=INVALID)
-call("cuMemRelease", handle)
-call("cuMemRelease", other)
-call("cuMemCreate", byref(c_uint64()), 4096, byref(Properties(1, 0, Location(1, 0))), 0,
-     result=INVALID)
-call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 0, Location(1, 9))), 0,
-     result=101)
-call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 2, Location(1, 0))), 0,
-     result=NOT_SUPPORTED)
-call("cuMemCreate", byref(c_uint64()), 1 << 50, byref(Properties(1, 0, Location(1, 0))), 0,
-     result=2)
-''')
     program.ends_well()
 
 

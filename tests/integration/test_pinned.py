@@ -119,19 +119,6 @@ def test_pinning_again_after_a_free_is_not_refused(site: Site) -> None:
     serve(hook, Program(site, CHURNED))
 
 
-def test_grant_of_a_delayed_thread_counts_alone(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
-    """The same; and one more was granted a MiB before all that, and takes it afterwards."""
-    hold_between(site, 1, 4, eventually)
-
-
-def test_forty_threads_can_pin_with_at_most_sixteen_open_pin_requests(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
-    hold_between(site, 40, 0, eventually)
-
-
 # What is pinned: in the current context, but for `physical`.
 CONTEXTS = '''
 class Descriptor(ctypes.Structure):

@@ -173,51 +173,6 @@ print(json.dumps([figure(USED), figure(RESERVED), free_memory() - free >= 95 * M
     running.ends_well()
 
 
-def test_pool_attributes_and_release_threshold_equal_the_drivers(site: Site) -> None:
-    site.start()
-    running = program(site, '''
-a, own = stream(), make_pool(most=64 * MIB)
-first, second = take(40 * MIB, a, own), take(1000, a, own)
-assert figures(own) == [40 * MIB + 1000, 40 * MIB + 1000, 40 * MIB + 1024, 40 * MIB + 1024]
-assert figures() == [0, 0, 0, 0]
-# A pool's own limit.
-address = c_uint64()
-call("cuMemAllocFromPoolAsync", byref(address), 30 * MIB, own, a, result=OUT_OF_MEMORY)
-# The program sets the marks back, and nothing else.
-give(second, a)
-synchronize(a)
-setting(USED_HIGH, 1, own, result=INVALID)
-setting(USED, 0, own, result=INVALID)
-setting(USED_HIGH, 0, own)
-setting(RESERVED_HIGH, 0, own)
-assert figures(own) == [40 * MIB] * 4
-# What is free and beyond the threshold goes once it is done; what is below it stays.
-setting(THRESHOLD, 30 * MIB, own)
-assert figure(THRESHOLD, own) == 30 * MIB
-third = take(20 * MIB, a, own)
-for piece in (first, third):
-    give(piece, a)
-synchronize(a)
-assert figures(own) == [0, 60 * MIB, 20 * MIB, 60 * MIB]
-assert take(20 * MIB, a, own) == third
-call("cuMemPoolTrimTo", own, 0)
-assert figure(RESERVED, own) == 20 * MIB     # in use
-call("cuMemFree_v2", third)
-assert figures(own) == [20 * MIB, 60 * MIB, 20 * MIB, 60 * MIB]      # counted as used for ever
-call("cuMemPoolTrimTo", own, 20 * MIB)
-assert figure(RESERVED, own) == 20 * MIB
-call("cuMemPoolTrimTo", own, 20 * MIB - 1)
-assert figure(RESERVED, own) == 0
-# Other sizes do not pile up: those that are free give way.
-setting(THRESHOLD, FOR_EVER)
-for size in range(100, 300, 3):
-    give(take(size * MIB, a), a)
-    synchronize(a)
-assert figure(RESERVED) < 500 * MIB
-''')
-    running.ends_well()
-
-
 def test_pool_may_be_destroyed_before_its_memory_is_freed(site: Site) -> None:
     site.start("--tq", "1")
     running = program(site, '''
@@ -249,43 +204,6 @@ plain = allocate(1000)
 assert attribute(17, plain) == 0
 ''')
     give_it_back(running.lose_card())
-    running.ends_well()
-
-
-def test_calls_on_pool_memory_fail_with_the_drivers_error(site: Site) -> None:
-    site.start()
-    running = program(site, '''
-a, address = stream(), c_uint64(1)
-call("cuMemAllocAsync", byref(address), 0, a)
-assert address.value == 0
-call("cuMemAllocAsync", None, 1000, a, result=INVALID)
-call("cuMemAllocAsync", byref(address), 1000, 0x1234, result=INVALID_HANDLE)
-call("cuMemAllocFromPoolAsync", byref(address), 1000, 0x1234, a, result=INVALID)
-for size in (1 << 40, 1 << 50, 2**64 - 1):
-    call("cuMemAllocAsync", byref(address), size, a, result=OUT_OF_MEMORY)
-give(0, a)
-give(0x1234, a, result=INVALID)
-for size in (1000, 3 * MIB):
-    piece, kept = take(size, a), take(size, a)
-    give(piece, 0x1234, result=INVALID_HANDLE)
-    give(piece + 256, a, result=INVALID)
-    give(piece, a)
-    give(piece, a, result=INVALID)
-    call("cuMemFree_v2", piece, result=INVALID)
-    call("cuPointerGetAttribute", byref(address), c_int(2), piece, result=INVALID)
-    assert attribute(10, kept, c_uint) == 0      # ..._IS_LEGACY_CUDA_IPC_CAPABLE
-    call("cuIpcGetMemHandle", ctypes.create_string_buffer(64), kept, result=INVALID)
-    synchronize(a)
-    give(piece, a, result=INVALID)
-    call("cuMemFree_v2", kept)
-    call("cuMemFree_v2", kept, result=INVALID)
-    call("cuMemAlloc_v2", byref(address), size)
-    give(address.value, a)
-    give(address.value, a, result=INVALID)
-    call("cuMemFree_v2", address.value, result=INVALID)
-    synchronize(a)
-call("cuMemPoolCreate", byref(address), byref(PoolProperties(1, 0, Location(1, 9))), result=101)
-''')
     running.ends_well()
 
 

@@ -11,7 +11,6 @@ from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import Hook, pump
 from tests.integration.test_own_memory import Program
-from tests.seeds import seeds
 
 MINE, THEIRS = 600, 700                 # MiB; the card has 1024
 LACKS = MINE + THEIRS - 1024
@@ -91,12 +90,6 @@ def test_eviction_uses_preallocated_host_memory(
     assert max(line["memory"]["host"] for line in evicted) <= most
 
 
-def test_writeback_off_preallocates_no_host_memory(site: Site) -> None:
-    program = begin(site, "--writeback", "off")
-    assert comes_and_goes(site, other(site), program) >= LACKS * MIB
-    assert not told(site, order="preallocate")
-
-
 @pytest.mark.parametrize(
     "refused", ["1", pytest.param("2", marks=pytest.mark.long), "1,2,3,4,5,6,7,8"])
 def test_preallocation_goes_on_when_the_driver_refuses_registration(
@@ -107,50 +100,4 @@ def test_preallocation_goes_on_when_the_driver_refuses_registration(
     program = begin(site)
     hook = other(site)
     eventually(lambda: made(site, program) >= LACKS * MIB)
-    assert comes_and_goes(site, hook, program) >= LACKS * MIB
-
-
-def test_turn_may_end_during_preallocation_of_host_memory(site: Site) -> None:
-    """And what is made then is there for what leaves."""
-    for _ in range(2):
-        program = begin(site)
-        hook = other(site)
-        assert comes_and_goes(site, hook, program) >= LACKS * MIB
-        site.started[-2].kill()
-        site.started[-2].wait()
-        (site.folder / "trace").unlink()
-
-
-def test_program_killed_during_preallocation_frees_its_budget(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
-    program = begin(site)
-    hook = other(site)
-    eventually(lambda: bool(told(site, order="preallocate")))
-    program.popen.kill()
-    program.popen.wait()
-    hook.want()
-    pump([hook], lambda: hook.running)
-    # Nothing of it counts any more: the next one finds as much as the first.
-    third = site.hook()
-    third.hello()
-    assert third.allocate(1000 * MIB)
-
-
-@pytest.mark.parametrize("step", seeds(2, 3))
-def test_daemon_killed_during_preallocation_is_replaced_without_loss(
-    site: Site, eventually: Callable[[Callable[[], bool]], None], step: int
-) -> None:
-    program = begin(site)
-    hook = other(site)
-    eventually(lambda: len(told(site, order="preallocate")) > step)
-    daemon, = (one for one in site.started if one is not program.popen)
-    daemon.kill()
-    daemon.wait()
-    hook.close()
-    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
-    hook = other(site)
-    eventually(lambda: made(site, program) >= LACKS * MIB)
-    # It has the first connection of the new daemon still.
-    assert len(told(site, event="joined", pid=program.popen.pid)) <= 2
     assert comes_and_goes(site, hook, program) >= LACKS * MIB

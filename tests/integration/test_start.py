@@ -12,7 +12,6 @@ import termios
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -164,16 +163,6 @@ def test_sighup_during_the_start_does_not_end_the_daemon(
         assert daemon.wait(PATIENCE) == 0
 
 
-def test_full_disk_ends_the_trace_with_one_log_line(site: Site) -> None:
-    site.start("--trace", "/dev/full")
-    hook = site.hook()
-    hook.hello()
-    assert hook.allocate(MIB)
-    hook.want()
-    hook.obey_until(Type.RUN)
-    assert site.log.read_text().count("No space left on device") == 1
-
-
 def test_daemon_answers_clients_while_writing_the_trace_blocks(site: Site) -> None:
     trace = site.folder / "trace"
     os.mkfifo(trace)
@@ -197,63 +186,11 @@ def test_daemon_answers_clients_while_writing_the_trace_blocks(site: Site) -> No
     os.close(reader)
 
 
-def test_daemon_uses_and_does_not_remove_a_socket_passed_by_systemd(site: Site) -> None:
-    site.socket.parent.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(site.socket))
-        listening.listen(10)
-        waiting = site.hook()           # it connected before there was a daemon
-        waiting.say(Type.HELLO)
-        code = (
-            "import os, sys; os.dup2(int(sys.argv[1]), 3); "
-            "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1'); "
-            "os.execv(sys.argv[2], sys.argv[2:])"
-        )
-        with site.log.open("a") as log:
-            daemon = subprocess.Popen(
-                [sys.executable, "-c", code, str(listening.fileno()), *site.command()],
-                env=site.environment, cwd=ROOT, stderr=log, pass_fds=[listening.fileno()],
-                text=True,
-            )
-        site.started.append(daemon)
-        answer = waiting.hear()
-        assert answer is not None
-        assert answer.type is Type.LIMITS
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(PATIENCE) == 0
-        assert site.socket.exists()
-
-
-def test_help_and_version_print_and_exit_with_0(site: Site) -> None:
-    helped = site.run("--help")
-    assert helped.returncode == 0
-    for word in ("--socket PATH", "systemctl enable --now nvshared", "nvsharectl run -- python"):
-        assert word in helped.stdout
-    assert site.run("--version").stdout.startswith("nvshared ")
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def test_metrics_are_served_with_150_clients(site: Site) -> None:
-    port = free_port()
-    site.start("--metrics", str(port))
-    hooks = [site.hook() for _ in range(150)]
-    for hook in hooks:
-        hook.hello()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
-    assert text.count("\nnvshare_client_info{") == 150
-    assert f'pid="{os.getpid()}"' in text
-    for name in (
-        "nvshare_gpu_utilization_ratio", "nvshare_gpu_memory_used_bytes",
-        "nvshare_client_managed_allocated_bytes", "nvshare_scheduler_running_clients",
-    ):
-        assert f"\n{name}{{" in text
 
 
 def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> None:
@@ -265,24 +202,6 @@ def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> 
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE)
     taken = site.run("--metrics", f"127.0.0.2:{port}", "--socket", str(site.folder / "other"))
     assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
-
-
-def test_metrics_port_in_use_is_refused_in_one_sentence(site: Site) -> None:
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        sentence = one_sentence(site.run("--metrics", str(port)), ExitCode.FAILURE)
-    assert sentence.startswith(f"the metrics cannot be served on port {port}: Address already in")
-
-
-def test_daemon_starts_over_the_socket_of_a_killed_daemon(site: Site) -> None:
-    first = site.start()
-    first.kill()
-    first.wait()
-    assert Path(site.socket).exists()
-    site.start()
-    assert site.hook().hello() is not None
 
 
 def test_reload_names_settings_that_need_a_restart(

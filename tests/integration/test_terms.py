@@ -16,7 +16,6 @@ from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB, SECOND
 from tests.bus.service import private_bus
 from tests.integration.conftest import ROOT, Site
-from tests.integration.fakehook import pump
 from tests.integration.test_doctor import PROGRAM
 from tests.integration.test_kills import await_state, finish, program
 
@@ -146,42 +145,6 @@ def test_suspended_tenant_stays_evicted_through_a_restart(
     finish([one])
 
 
-def test_preempt_hands_the_card_to_the_next_client(
-    site: Site, start: Callable[..., Control], eventually: Eventually
-) -> None:
-    control = start("--tq", "3600", "--capacity", "30MiB")
-    programs = [program(site, seed, None) for seed in (1, 2)]
-    eventually(lambda: any(
-        one.state == "running" and one.allocated >= 24 * MIB for one in control.snapshot().clients
-    ) and control.snapshot().gpus[0].queue_length == 1)
-    (holder,) = control.snapshot().gpus[0].holders
-    control.preempt("0")
-    # The other one has it until it ends: a quantum lasts an hour.
-    eventually(lambda: control.snapshot().gpus[0].holders not in ((), (holder,)))
-    finish(programs)
-    assert '"reason": "preempted"' in (site.folder / "trace").read_text().replace('":"', '": "')
-
-
-def test_program_of_greater_weight_finishes_first(
-    site: Site, start: Callable[..., Control], eventually: Eventually
-) -> None:
-    control = start("--tq", "50ms", "--capacity", "30MiB")
-    before = site.hook()                # has the card until the weights are set
-    before.hello()
-    assert before.allocate(24 * MIB)
-    before.want()
-    pump([before], lambda: before.running)
-    light, heavy = (program(site, seed) for seed in (1, 2))
-    eventually(lambda: len(control.snapshot().clients) == 3)
-    for process, weight in ((heavy, 1000), (light, 1)):
-        (client,) = control.clients_of(process.pid)
-        control.set_client_term(client, "weight", weight)
-    before.close()
-    finish([heavy])
-    assert light.poll() is None
-    finish([light])
-
-
 def test_program_with_a_memory_limit_sees_a_smaller_card(
     site: Site, start: Callable[..., Control]
 ) -> None:
@@ -201,32 +164,6 @@ def test_program_with_a_memory_limit_sees_a_smaller_card(
     while one.allocate(256 * MIB)[0] == OUT_OF_MEMORY:
         continue
     one.end()
-
-
-def test_terms_of_a_program_outlive_the_daemon(
-    site: Site, start: Callable[..., Control], eventually: Eventually, bus: str
-) -> None:
-    options = ("--state-dir", str(site.folder / "state"))
-    control = start(*options)
-    alone = program(site, 1, None)
-    eventually(lambda: any(one.allocated for one in control.snapshot().clients))
-    (client,) = control.clients_of(alone.pid)
-    control.set_client_term(client, "compute-limit", 90)
-    control.set_client_term(client, "suspended", 1)
-    kept = site.folder / "state" / "programs.json"
-    eventually(lambda: kept.exists() and '"suspended": true' in kept.read_text())
-    (daemon,) = [one for one in site.started if one is not alone]
-    daemon.kill()
-    daemon.wait()
-    control.close()
-    site.start("--bus", bus, *options)
-    with Control(bus) as other:
-        eventually(lambda: bool(other.snapshot().clients))
-        eventually(lambda: view(other, alone).state == "suspended")
-        assert view(other, alone).compute_limit == 90
-        (client,) = other.clients_of(alone.pid)
-        other.set_client_term(client, "suspended", 0)
-        finish([alone])
 
 
 def test_compute_limit_holds_for_a_program_alone_on_the_card(

@@ -35,12 +35,6 @@ def test_two_clients_that_fit_run_at_once(site: Site) -> None:
     assert not two.paced
 
 
-def test_clients_of_two_cards_run_at_once(site: Site) -> None:
-    site.start()
-    one, two = wanting(site, LARGE, 0), wanting(site, LARGE, 1)
-    pump([one, two], lambda: one.running and two.running)
-
-
 def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
     one = wanting(site, LARGE)
@@ -75,19 +69,6 @@ def test_busy_holder_is_stopped_when_its_quantum_is_over(site: Site) -> None:
         pump([one, two], lambda: two.running)
 
 
-def test_reload_with_a_shorter_quantum_ends_the_current_turn(site: Site) -> None:
-    import signal
-
-    daemon = site.start()
-    one = wanting(site, LARGE)
-    pump([one], lambda: one.running)
-    two = wanting(site, LARGE)
-    pump([one, two], lambda: one.paced)
-    (site.folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ntq = 1\n")
-    daemon.send_signal(signal.SIGHUP)
-    pump([one, two], lambda: two.running)
-
-
 def absent(site: Site, size: int) -> Hook:
     """It is idle, and its memory is not on the card."""
     hook = site.hook()
@@ -115,25 +96,3 @@ def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site)
         daemon.terminate()
         daemon.wait()
     assert (one.running, large.running, small.running) == (True, False, True)
-
-
-def test_allocation_beyond_card_and_host_is_refused(site: Site) -> None:
-    site.start("--swap-budget", "100MiB")
-    one = wanting(site, LARGE)
-    pump([one], lambda: one.running)
-    two = site.hook()
-    assert two.hello() is not None
-    assert not two.allocate(LARGE)
-    assert two.allocate(300 * MIB)
-
-
-def test_clients_beyond_the_cards_capacity_all_get_turns(site: Site) -> None:
-    site.start("--tq", "3600")
-    hooks = [wanting(site, LARGE) for _ in range(6)]
-    had_turns: set[int] = set()
-    while len(had_turns) < len(hooks):
-        pump(hooks, lambda: any(hook.running for hook in hooks))
-        number = next(number for number, hook in enumerate(hooks) if hook.running)
-        had_turns.add(number)
-        hooks[number].say(Type.IDLE)
-        pump(hooks, lambda number=number: not hooks[number].running)    # type: ignore[misc]

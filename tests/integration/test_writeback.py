@@ -104,49 +104,6 @@ def test_written_back_memory_is_evicted_without_a_copy(
     one.ends_well()
 
 
-def test_written_back_memory_that_changed_since_is_copied_again(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
-    hook, one = begin(site, RUNS_AGAIN)
-    assert one.hears() == "there"
-    eventually(lambda: ready(site) > 0)
-    one.go_on()
-    assert one.hears() == "changed"
-    in_vain = len(told(site, event="written-back"))
-    hook.want()
-    pump([hook], lambda: hook.running)
-    evicted = told(site, event="evicted", pid=one.popen.pid)
-    # On a busy machine it may have been idle for long enough to be copied anew.
-    assert sum(answer["bytes"] for answer in evicted) > 0 \
-        or len(told(site, event="written-back")) > in_vain
-    hook.close()
-    one.go_on()
-    one.ends_well()
-
-
-def test_writeback_off_copies_nothing_before_the_eviction(site: Site) -> None:
-    hook, one = begin(site, LEAVES, "--writeback", "off")
-    assert one.hears() == "there"
-    hook.want()
-    pump([hook], lambda: hook.running)
-    assert not told(site, order="writeback")
-    evicted = told(site, event="evicted", pid=one.popen.pid)
-    assert sum(answer["bytes"] for answer in evicted) >= THEIRS * MIB - 1024 * MIB + MINE * MIB
-    hook.close()
-    one.go_on()
-    one.ends_well()
-
-
-def test_moved_record_without_an_order_ends_the_connection(
-    site: Site,
-) -> None:
-    site.start()
-    hook = site.hook()
-    hook.hello()
-    hook.say(Type.MOVED, number=7, moved=MIB)
-    assert hook.hear() is None
-
-
 @pytest.fixture
 def commander(site: Site) -> Iterator[Commander]:
     """A daemon that does what a test says."""
@@ -204,29 +161,6 @@ put(address, b"new" * MIB)
 say("new")
 assert get(address, 3 * MIB) == b"new" * MIB
 '''
-
-
-def test_memory_loaded_during_a_turn_may_be_written_at_once(
-    site: Site, commander: Commander
-) -> None:
-    """A daemon that lets it run before it is there; ours does not, the protocol does."""
-    one = Program(site, WRITES)
-    hook = until(commander, lambda hook: hook.wants)
-    for word in ("old", "new"):
-        hook.running, hook.room = True, 64 * MIB
-        commander.send(hook, OrderRecord(Type.RUN))
-        until(commander, lambda hook: hook.lacks)
-        move(commander, Type.LOAD, 64 * MIB)
-        assert hears(commander, one) == word
-        stop(commander)
-        move(commander, Type.EVICT)
-        assert hook.memory.resident == 0
-        one.go_on()
-        until(commander, lambda hook: hook.wants)
-    hook.room = 64 * MIB
-    move(commander, Type.LOAD, 64 * MIB)
-    commander.send(hook, OrderRecord(Type.RUN))
-    one.ends_well()
 
 
 MANY = '''

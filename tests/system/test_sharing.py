@@ -17,7 +17,6 @@ def status_line(container: Container) -> str:
     return container.output("systemctl", "show", "nvshared", "-P", "StatusText")
 
 
-
 def test_two_users_programs_take_turns_and_are_right(running: Container, launch: Launch) -> None:
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
