@@ -129,7 +129,7 @@ class Browser:
 
     async def _fetch(
         self, method: str, path: str, body: str | None = None,
-        headers: dict[str, str] | None = None, **options: bool
+        headers: dict[str, str] | None = None, **options: bool,
     ) -> HTTPResponse:
         return await AsyncHTTPClient().fetch(
             f"http://{SITE}/{path}", method=method, body=body, headers=headers,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests import pages
-from tests.integration.test_own_memory import PRELUDE
+from tests.integration.programs import PRELUDE
 from tests.system import card
 from tests.system.container import PATIENCE, Container
 from tests.system.packages import ROOT

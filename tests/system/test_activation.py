@@ -54,9 +54,7 @@ def machine(running: Container) -> Iterator[Container]:
         print(running.story())
 
 
-def test_first_program_starts_the_daemon_and_waits(
-    machine: Container, launch: Launch
-) -> None:
+def test_first_program_starts_the_daemon_and_waits(machine: Container, launch: Launch) -> None:
     program = launch(machine, "alice", memory=card.MEMORY // 2, cpu_ms=50)
     machine.until(lambda: state(machine, "nvshared") == "active", "the program has started it")
     machine.until(lambda: len(card.clients(machine)) == 1, "it knows the program")

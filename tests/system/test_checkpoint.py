@@ -8,7 +8,7 @@ CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('/run/nvshare/ch
 
 
 def test_user_may_park_an_own_program_but_not_one_of_another_user(
-    running: Container, launch: Launch,
+    running: Container, launch: Launch
 ) -> None:
     lines = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
     running.write(

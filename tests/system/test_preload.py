@@ -11,10 +11,7 @@ import pytest
 
 from tests.system import card
 from tests.system.container import PATIENCE, Container
-from tests.system.packages import LIBRARY, TRIPLET
-
-LIST = "/etc/ld.so.preload"
-OTHER = f"/usr/lib/{TRIPLET}/libz.so.1"
+from tests.system.packages import LIBRARY
 
 PEOPLE = pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
 
@@ -147,37 +144,3 @@ def test_setuid_program_ignores_socket_and_debug_settings_of_its_caller(
     said, _ = program.communicate(timeout=PATIENCE)
     assert "nvshare[" not in said
     assert daemon or program.returncode == 0, said
-
-
-def test_preload_disable_keeps_other_entries_of_the_list(machine: Container) -> None:
-    machine.write(LIST, f"{OTHER}\n", mode=0o644)
-    machine.run("nvsharectl", "preload", "enable")
-    assert machine.output("cat", LIST).split() == [OTHER, LIBRARY]
-    assert LIBRARY in machine.output("nvsharectl", "preload", "status", user="alice")
-    machine.run("nvsharectl", "preload", "disable")
-    assert machine.output("cat", LIST) == OTHER
-    machine.run("rm", LIST)
-    machine.run("nvsharectl", "preload", "enable")
-
-
-# The machine's own library, but for what is written over one byte at an offset, or all from there.
-UNFIT = {
-    "for another processor": "printf '\\363' | dd of=$0 bs=1 seek=18 conv=notrunc status=none",
-    "cut off": "truncate --size=4096 $0",
-    "no library": "echo no library >$0",
-}
-
-
-@pytest.mark.parametrize("name", UNFIT)
-def test_preload_enable_refuses_an_unsuitable_library(machine: Container, name: str) -> None:
-    before = machine.output("cat", LIST)
-    unfit = "/usr/local/lib/libnvshare.so"
-    machine.run("cp", LIBRARY, unfit)
-    machine.run("sh", "-c", UNFIT[name], unfit)
-    done = machine.run("nvsharectl", "preload", "enable", "--library", unfit, check=False)
-    machine.run("rm", unfit)
-    assert done.returncode != 0
-    assert unfit in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert machine.output("cat", LIST) == before
-    assert machine.run("true").stderr == ""

@@ -77,20 +77,6 @@ def test_history_shows_users_their_own_usage_and_root_all(
     assert f"{file} is put aside as history.db.aside-1 and a new history begun: we may" in journal
 
 
-def test_second_program_without_sharing_is_out_of_memory(
-    running: Container, launch: Launch
-) -> None:
-    first = launch(running, "alice", memory=MOST_OF_IT, cpu_ms=20, shared=False)
-    first.await_memory()
-    second = running.run(
-        card.WORKLOAD, "--memory", f"{MOST_OF_IT}MiB", user="bob", check=False,
-        environment=card.ENVIRONMENT,
-    )
-    first.kill()
-    assert second.returncode == 3
-    assert "out of memory" in second.stderr
-
-
 def test_program_of_a_unit_is_shown_under_the_units_name(running: Container) -> None:
     settings = [f"--setenv={name}={value}" for name, value in card.ENVIRONMENT.items()]
     running.run(

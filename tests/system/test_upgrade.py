@@ -89,9 +89,7 @@ def states(container: Container) -> list[str]:
     return sorted(one["state"] for one in card.clients(container))
 
 
-def test_removal_is_refused_while_a_program_is_swapped(
-    machine: Container, launch: Launch
-) -> None:
+def test_removal_is_refused_while_a_program_is_swapped(machine: Container, launch: Launch) -> None:
     machine.run("nvsharectl", "set-tq", "300")
     programs = [
         launch(machine, user, memory=card.MEMORY * 7 // 10, kernel_us=5000, seed=seed)
