@@ -31,7 +31,7 @@ def started(body: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_program_whose_context_fails_while_swapped_gets_the_error() -> None:
-    larger = BROKEN.replace("byref(address), 64", "byref(address), 256")
+    larger = BROKEN.replace("allocate(64", "allocate(256")
     with (
         sharing("--tq", "1", "--capacity", "1GiB") as daemon,
         started(larger, **daemon.environment) as program,

@@ -16,8 +16,8 @@ import pytest
 
 from bench.harness import ROOT, rival, sharing
 from tests.gpu.test_sharing import Record
+from tests.integration.programs import PRELUDE
 from tests.integration.test_dependent_work import CALLS, DEPENDENT, EXPORTS, WORK
-from tests.integration.test_own_memory import PRELUDE
 
 # Some calls wait for the work without the library, too: then it ends by itself.
 DRIVER_PATIENCE_S = 4
@@ -114,7 +114,8 @@ def compare(record: Record, name: str, driver: Answers, library: Answers) -> Non
 
 @pytest.mark.parametrize("capturing", [False, True], ids=["plain", "capturing"])
 def test_call_returns_the_drivers_result_while_work_depends_on_the_thread(
-        capturing: bool, record: Record) -> None:
+    capturing: bool, record: Record
+) -> None:
     driver = answers(capturing, 0, WORK)
     with sharing() as daemon:
         library = answers(capturing, 0, WORK, **daemon.environment)
@@ -123,7 +124,8 @@ def test_call_returns_the_drivers_result_while_work_depends_on_the_thread(
 
 @pytest.mark.parametrize("capturing", [False, True], ids=["plain", "capturing"])
 def test_call_returns_the_drivers_result_while_a_rival_waits_for_the_card(
-        capturing: bool, record: Record) -> None:
+    capturing: bool, record: Record
+) -> None:
     driver = answers(capturing, 0, WORK[:1])
     with sharing("--tq", "500ms", "--capacity", "1GiB") as daemon, \
             rival([sys.executable, "-c", RIVAL], daemon.environment) as other:

@@ -13,7 +13,7 @@ from bench.harness import ROOT, rival, run, sharing
 from bench.trace import summary
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor
 from tests.gpu.test_two_cards import cards
-from tests.integration.test_own_memory import PRELUDE
+from tests.integration.programs import PRELUDE
 from tests.integration.test_peers import COPIES, TWO
 from tests.integration.test_plugins import OPEN, SOURCE
 

@@ -27,7 +27,8 @@ def said(program: Path, *arguments: str, **environment: str) -> str:
 
 @pytest.mark.parametrize("what", [("release",), ("everything", SECONDS)], ids=lambda what: what[0])
 def test_forked_children_get_the_drivers_errors_and_inherit_no_descriptors(
-        tmp_path: Path, what: tuple[str, ...]) -> None:
+    tmp_path: Path, what: tuple[str, ...]
+) -> None:
     program = compiled(tmp_path, *LINKED, source=SOURCE.with_name("forks.c"))
     alone = said(program, *what)
     with sharing("--tq", "20ms") as daemon:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.harness import run, sharing
-from tests.integration.test_own_memory import PRELUDE
+from tests.integration.programs import PRELUDE
 
 Record = Callable[[str, dict[str, Any]], None]
 

@@ -43,8 +43,10 @@ def digests(results: Sequence[Result]) -> list[str]:
     return [result.output["digest"] for result in results]
 
 
-def compare(record: Record, name: str, command: list[str], rival_gib: int,
-            environment: dict[str, str] | None = None, options: Sequence[str] = ()) -> None:
+def compare(
+    record: Record, name: str, command: list[str], rival_gib: int,
+    environment: dict[str, str] | None = None, options: Sequence[str] = (),
+) -> None:
     """The program alone, and with somebody who fights for a card of 20 GiB as long as it runs."""
     alone = run([command], environment)
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET, *options,
@@ -94,17 +96,6 @@ def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
     })
     assert digests(together) == digests(alone)
     assert figures["turns"] > 6, "they did not take turns"
-
-
-def test_captured_graph_computes_the_same_after_hand_overs(record: Record) -> None:
-    compare(record, "a graph between hand-overs", program("torch_graph", "--gib", "12"), 12)
-
-
-def test_compiled_model_computes_the_same_beside_a_rival(record: Record) -> None:
-    compare(
-        record, "torch.compile between hand-overs",
-        program("torch_train", "--gib", "12", "--steps", "400", "--compile"), 12,
-    )
 
 
 def test_a_program_that_asks_for_more_than_the_card_is_refused_as_the_driver_does() -> None:

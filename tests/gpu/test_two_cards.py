@@ -13,7 +13,7 @@ from bench.harness import ROOT, machine, program, rival, run, sharing
 from bench.trace import Line, summary
 from tests.gpu.test_sharing import BUDGET, Record, check, competitor, digests
 from tests.integration import test_pools_two_cards as pools
-from tests.integration.test_own_memory import PRELUDE
+from tests.integration.programs import PRELUDE
 from tests.integration.test_peers import compiled_apart
 
 EACH = 5                                # GiB, of the rivals
@@ -99,7 +99,8 @@ def test_pool_memory_counts_on_the_card_of_its_pool(body: str) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_copies_of_all_shapes_cross_between_cards_without_peer_access(
-        tmp_path: Path, shared: bool) -> None:
+    tmp_path: Path, shared: bool
+) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     program = compiled_apart(tmp_path)
@@ -113,8 +114,7 @@ def test_copies_of_all_shapes_cross_between_cards_without_peer_access(
 
 
 @pytest.mark.parametrize("card", ["0", "1"], ids=["another card's", "its own"])
-def test_a_process_copies_memory_of_another_process_across_cards(
-        tmp_path: Path, card: str) -> None:
+def test_a_process_copies_memory_of_another_process_across_cards(tmp_path: Path, card: str) -> None:
     """`card`: the other on which it has a context; the memory is the second's."""
     if len(cards()) < 2:
         pytest.skip("there is one card only")

@@ -12,8 +12,8 @@ import pytest
 
 from bench.harness import ROOT, sharing
 from tests.gpu.test_broken import started
+from tests.integration.programs import PRELUDE
 from tests.integration.test_broken import AWAY
-from tests.integration.test_own_memory import PRELUDE
 from tests.integration.test_undrainable import ABANDONED, ENDLESS, ENDS
 
 LONG = 120                              # seconds; four drains in vain take twenty-two

@@ -37,8 +37,7 @@ class Caller:
     def message(
         self, member: str, signature: str = "", body: Sequence[Any] = (), *,
         path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE,
-        flags: MessageFlag = MessageFlag.NONE,
-        peer: tuple[str, str, str] | None = None,
+        flags: MessageFlag = MessageFlag.NONE, peer: tuple[str, str, str] | None = None,
     ) -> bytes:
         """A method call, ready to be sent."""
         self.serial += 1

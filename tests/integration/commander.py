@@ -99,7 +99,6 @@ class Commander:
         self.copying = 0                # times that somebody said its program copies
         self.ending = False             # programs that exit take their driver with them
         self.hooks: list[Hook] = []
-        self.heard: ReportRecord | None = None            # the last of anybody's
         self._path = path
         self.number = 0
         self._listener = self._listen()
@@ -328,7 +327,6 @@ class Commander:
             if record.type is not Type.HELLO or record.number != hook.introduction:
                 return
             hook.introduction = 0
-        self.heard = record
         hook.memory = memory = record.memory
         if record.type is not Type.HELLO:
             self._count(hook, record)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.trace import Line, written
+from conftest import no_bus
+from nvshared.control import Daemon as Control
+from nvshared.hook.protocol import Type
 from nvshared.units import MIB
-from tests.integration.fakehook import PATIENCE, Hook
+from tests.bus.service import private_bus
+from tests.integration.fakehook import PATIENCE, Hook, pump
 
 if TYPE_CHECKING:
     from tests.integration.kubelet_node import Node
@@ -65,6 +70,7 @@ class Site:
     module: str = "nvshared"            # the daemon, or one that differs in something
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     hooks: list[Hook] = field(default_factory=list)
+    sockets: list[socket.socket] = field(default_factory=list)     # of a daemon that a test plays
 
     @property
     def socket(self) -> Path:
@@ -77,6 +83,10 @@ class Site:
     def trace(self) -> list[Line]:
         """What has been written so far into the file "trace" of this folder."""
         return written(self.folder / "trace")
+
+    def lines(self, **what: object) -> list[Line]:
+        """Those of the trace that say so."""
+        return [line for line in self.trace() if what.items() <= line.items()]
 
     def command(self, *options: str) -> list[str]:
         return [
@@ -117,6 +127,22 @@ class Site:
         self.hooks.append(hook)
         return hook
 
+    def wanting(self, size: int, card: int = 0) -> Hook:
+        """The same, and it has allocated so many bytes and wants the card."""
+        hook = self.hook(card)
+        answer = hook.hello()
+        assert answer is not None
+        assert answer.type is Type.LIMITS
+        assert hook.allocate(size)
+        hook.want()
+        return hook
+
+    def holding(self, size: int) -> Hook:
+        """The same, and it has the card when this returns."""
+        hook = self.wanting(size)
+        pump([hook], lambda: hook.running)
+        return hook
+
     def client(self, size: int, *options: str) -> Process:
         """A client as a process of its own."""
         popen = subprocess.Popen(
@@ -149,6 +175,8 @@ class Site:
     def close(self) -> None:
         for hook in self.hooks:
             hook.close()
+        for one in self.sockets:
+            one.close()
         for process in self.started:
             process.kill()
             process.wait()
@@ -171,6 +199,7 @@ def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
     """Simulated cards whose state lies in a folder."""
     if not (SIMULATOR / "libnvidia-ml.so.1").exists():
         pytest.fail(f"there is no simulated NVML in {SIMULATOR}; make build makes it")
+    folder.mkdir(exist_ok=True)
     environment = {
         "PATH": os.environ["PATH"],
         "LD_LIBRARY_PATH": str(SIMULATOR),
@@ -211,45 +240,41 @@ def site(site_folder: Path, cards: Cards) -> Iterator[Site]:
 
 
 @pytest.fixture
+def own_site(site_folder: Path) -> Iterator[Site]:
+    """The same with cards that no other test uses."""
+    yield from _made(site_folder, simulate(site_folder / "cards"))
+
+
+@pytest.fixture
 def large_site(site_folder: Path) -> Iterator[Site]:
-    """The same on a machine with four cards."""
-    folder = site_folder / "cards"
-    folder.mkdir()
-    yield from _made(site_folder, simulate(folder, 4))
-
-
-@pytest.fixture
-def small_site(site_folder: Path) -> Iterator[Site]:
-    """The same on a machine with small cards, whose memory is soon moved."""
-    folder = site_folder / "cards"
-    folder.mkdir()
-    yield from _made(site_folder, simulate(folder, memory=160 * MIB))
-
-
-@pytest.fixture
-def tiny_site(site_folder: Path) -> Iterator[Site]:
-    """The same with cards that are smaller still, so that moving costs little."""
-    folder = site_folder / "cards"
-    folder.mkdir()
-    yield from _made(site_folder, simulate(folder, memory=64 * MIB))
-
-
-@pytest.fixture
-def site_with_reserves(site_folder: Path) -> Iterator[Site]:
-    """The same with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
-    folder = site_folder / "cards"
-    folder.mkdir()
-    for made in _made(site_folder, simulate(folder, number=1, memory=256 * MIB)):
-        (site_folder / "nvshared.conf").write_text("")
-        yield made
+    """The same with four cards."""
+    yield from _made(site_folder, simulate(site_folder / "cards", 4))
 
 
 @pytest.fixture
 def site_of_three(site_folder: Path) -> Iterator[Site]:
     """The same with three cards."""
-    folder = site_folder / "cards"
-    folder.mkdir()
-    yield from _made(site_folder, simulate(folder, number=3))
+    yield from _made(site_folder, simulate(site_folder / "cards", 3))
+
+
+@pytest.fixture
+def small_site(site_folder: Path) -> Iterator[Site]:
+    """The same with small cards, whose memory is soon moved."""
+    yield from _made(site_folder, simulate(site_folder / "cards", memory=160 * MIB))
+
+
+@pytest.fixture
+def tiny_site(site_folder: Path) -> Iterator[Site]:
+    """The same with cards that are smaller still, so that moving costs little."""
+    yield from _made(site_folder, simulate(site_folder / "cards", memory=64 * MIB))
+
+
+@pytest.fixture
+def site_with_reserves(site_folder: Path) -> Iterator[Site]:
+    """The same with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
+    for made in _made(site_folder, simulate(site_folder / "cards", 1, 256 * MIB)):
+        (site_folder / "nvshared.conf").write_text("")
+        yield made
 
 
 @pytest.fixture
@@ -287,15 +312,42 @@ def node(site: Site, short_path: Path) -> "Iterator[Node]":
         yield made
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what no record tells: looks again and again, and fails after long."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never became so"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for what no record tells: looks again and again, and fails after long."""
-    import time
+    """wait_until."""
+    return wait_until
 
-    def wait(condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, "it never became so"
-            time.sleep(0.01)
 
-    return wait
+@pytest.fixture
+def bus() -> Iterator[str]:
+    """The address of a bus for the daemon and its administrator."""
+    if why := no_bus():
+        pytest.skip(why)
+    with private_bus() as made:
+        yield made.address
+
+
+Start = Callable[..., Control]
+
+
+@pytest.fixture
+def start(site: Site, bus: str) -> Iterator[Start]:
+    """Starts the daemon on the bus, with a trace, and gives the administrator's connection."""
+    opened: list[Control] = []
+
+    def started(*options: str, **changed: str) -> Control:
+        site.start("--bus", bus, "--trace", str(site.folder / "trace"), *options, **changed)
+        opened.append(Control(bus))
+        return opened[-1]
+
+    yield started
+    for control in opened:
+        control.close()

@@ -5,10 +5,10 @@ It carries orders out as libnvshare.so does, so that the daemon cannot tell the
 difference. `Hook` is driven by a test, record by record; as a program it is a
 process that can be killed:
 
-    python -m tests.integration.fakehook SOCKET UUID BYTES [--freeze-at STATE] [--fork]
+    python -m tests.integration.fakehook SOCKET UUID BYTES [--freeze] [--fork]
 
 allocates BYTES, wants the GPU for ever, and says on stdout what state it is in.
-With --freeze-at it stops answering when it gets there; with --fork a child
+With --freeze it answers no STOP and nothing after that; with --fork a child
 inherits the socket first and outlives it until its stdin is closed.
 """
 
@@ -253,46 +253,39 @@ def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
             assert resident <= hooks[0].limits.total
 
 
-FREEZES = {"loading": Type.LOAD, "draining": Type.STOP, "evicting": Type.EVICT}
-
-
 def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser()
     parser.add_argument("socket")
     parser.add_argument("uuid")
     parser.add_argument("bytes", type=int)
-    parser.add_argument("--freeze-at", choices=["welcomed", "waiting", "running", *FREEZES])
+    parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--fork", action="store_true")
     given = parser.parse_args()
-
-    def state(word: str) -> None:
-        print(word, flush=True)
-        if word == given.freeze_at:
-            sys.stdin.read()
 
     hook = Hook(given.socket, bytes.fromhex(given.uuid))
     if given.fork and os.fork() == 0:
         sys.stdin.read()
         os._exit(0)
     hook.hello()
-    state("welcomed")
+    print("welcomed", flush=True)
     hook.allocate(given.bytes)
     hook.want()
-    state("waiting")
+    print("waiting", flush=True)
     ran = False
     while True:
         select.select([hook.socket], [], [])
         record = hook.hear()
         if record is None:
-            state("disconnected")
+            print("disconnected", flush=True)
             return
-        if given.freeze_at in FREEZES and record.type is FREEZES[given.freeze_at]:
-            state(given.freeze_at)
+        if given.freeze and record.type is Type.STOP:
+            print("draining", flush=True)
+            sys.stdin.read()
         hook.obey(record)
         if hook.running != ran:
             ran = hook.running
-            state("running" if ran else "stopped")
+            print("running" if ran else "stopped", flush=True)
 
 
 if __name__ == "__main__":

@@ -65,3 +65,12 @@ static inline int is_socket_of_library(int descriptor)
     return getsockname(descriptor, (struct sockaddr *)&address, &size) == 0
         && strncmp(address.sun_path + 1, "cuda-", 5) != 0;
 }
+
+/* In main(): does so, and ends, if that is what the program was asked for. */
+#define WHEN(name, statement) \
+    do { \
+        if (strcmp(what, name) == 0) { \
+            statement; \
+            return 0; \
+        } \
+    } while (0)

@@ -379,49 +379,27 @@ static void threads(void)
 int main(int count_of_arguments, char **arguments)
 {
     const char *what = count_of_arguments > 1 ? arguments[1] : "";
-    if (strcmp(what, "plain") == 0)
-        plain();
-    else if (strcmp(what, "leave") == 0)
-        leave();
-    else if (strcmp(what, "cancel") == 0)
-        cancel();
-    else if (strcmp(what, "cancel-allocating") == 0)
-        cancel_allocating();
-    else if (strcmp(what, "interrupted") == 0)
-        interrupted();
-    else if (strcmp(what, "fork") == 0)
-        fork_with_cuda();
-    else if (strcmp(what, "fork-first") == 0)
-        fork_before_cuda();
-    else if (strcmp(what, "execute") == 0)
-        execute(arguments[0]);
-    else if (strcmp(what, "jump") == 0)
-        jump_away(0);
-    else if (strcmp(what, "jump-beside") == 0)
-        jump_away(1);
-    else if (strcmp(what, "jump-unallocated") == 0)
-        jump_unallocated();
-    else if (strcmp(what, "fork-inside") == 0)
-        fork_in_a_call();
-    else if (strcmp(what, "exit") == 0)
-        leave_inside(leave_by_exit);
-    else if (strcmp(what, "_exit") == 0)
-        leave_inside(leave_at_once);
-    else if (strcmp(what, "quick_exit") == 0)
-        leave_inside(leave_quickly);
-    else if (strcmp(what, "abort") == 0)
-        leave_inside(leave_by_abort);
-    else if (strcmp(what, "late") == 0)
-        wait_at_exit();
-    else if (strcmp(what, "bear") == 0)
-        bear(arguments[0]);
-    else if (strcmp(what, "nothing") == 0)
-        return 0;
-    else if (strcmp(what, "become") == 0)
-        become(arguments[0]);
-    else if (strcmp(what, "threads") == 0)
-        threads();
-    else
-        must(0, "what is this to do");
+    WHEN("plain", plain());
+    WHEN("leave", leave());
+    WHEN("cancel", cancel());
+    WHEN("cancel-allocating", cancel_allocating());
+    WHEN("interrupted", interrupted());
+    WHEN("fork", fork_with_cuda());
+    WHEN("fork-first", fork_before_cuda());
+    WHEN("execute", execute(arguments[0]));
+    WHEN("jump", jump_away(0));
+    WHEN("jump-beside", jump_away(1));
+    WHEN("jump-unallocated", jump_unallocated());
+    WHEN("fork-inside", fork_in_a_call());
+    WHEN("exit", leave_inside(leave_by_exit));
+    WHEN("_exit", leave_inside(leave_at_once));
+    WHEN("quick_exit", leave_inside(leave_quickly));
+    WHEN("abort", leave_inside(leave_by_abort));
+    WHEN("late", wait_at_exit());
+    WHEN("bear", bear(arguments[0]));
+    WHEN("nothing", return 0);
+    WHEN("become", become(arguments[0]));
+    WHEN("threads", threads());
+    must(0, "what is this to do");
     return 0;
 }

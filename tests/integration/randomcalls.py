@@ -56,8 +56,9 @@ class Runner:
     build: Path
     environment: dict[str, str]
 
-    def _start(self, name: str, seed: int, sequences: int,
-               environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, seed: int, sequences: int, environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / name).open("wb") as output, \
                 (self.folder / f"{name}.errors").open("wb") as errors:
             return subprocess.Popen(

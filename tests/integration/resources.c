@@ -203,33 +203,19 @@ static void plain(void)
 int main(int count_of_arguments, char **arguments)
 {
     const char *what = count_of_arguments > 1 ? arguments[1] : "";
-    if (strcmp(what, "threads") == 0)
-        start_threads();
-    else if (strcmp(what, "sandbox") == 0)
-        enter_sandbox(0, SYS_membarrier);
-    else if (strcmp(what, "sandbox-without-ppoll") == 0)
-        enter_sandbox(SYS_ppoll, 0);
-    else if (strcmp(what, "closed-streams") == 0)
-        close_streams();
-    else if (strcmp(what, "small-stacks") == 0)
-        start_small_threads();
-    else if (strcmp(what, "environment") == 0)
-        change_environment();
-    else if (strcmp(what, "no-thread") == 0)
-        start_no_thread();
-    else if (strcmp(what, "closes-descriptors") == 0)
-        take_descriptors(1);
-    else if (strcmp(what, "takes-descriptors") == 0)
-        take_descriptors(0);
-    else if (strcmp(what, "takes-stderr") == 0)
-        take_stderr(1);
-    else if (strcmp(what, "takes-stderr-later") == 0)
-        take_stderr(0);
-    else if (strcmp(what, "redirects-stderr") == 0)
-        redirect_stderr();
-    else if (strcmp(what, "plain") == 0)
-        plain();
-    else
-        must(0, "what is this to do");
+    WHEN("threads", start_threads());
+    WHEN("sandbox", enter_sandbox(0, SYS_membarrier));
+    WHEN("sandbox-without-ppoll", enter_sandbox(SYS_ppoll, 0));
+    WHEN("closed-streams", close_streams());
+    WHEN("small-stacks", start_small_threads());
+    WHEN("environment", change_environment());
+    WHEN("no-thread", start_no_thread());
+    WHEN("closes-descriptors", take_descriptors(1));
+    WHEN("takes-descriptors", take_descriptors(0));
+    WHEN("takes-stderr", take_stderr(1));
+    WHEN("takes-stderr-later", take_stderr(0));
+    WHEN("redirects-stderr", redirect_stderr());
+    WHEN("plain", plain());
+    must(0, "what is this to do");
     return 0;
 }

@@ -2,7 +2,7 @@
 """What stands in for PyTorch in a program under the library.
 
 PyTorch itself does not run on a simulated card. This is a caching allocator in Python over the
-driver's functions, under the names that nvshare_caches uses. It follows test_own_memory's PRELUDE.
+driver's functions, under the names that nvshare_caches uses. It follows PRELUDE of programs.py.
 """
 
 from tests.integration.fakehook import PATIENCE
@@ -64,18 +64,17 @@ def report():
     while caching.counts() != expected and time.monotonic() < until:
         time.sleep(0.001)
     time.sleep(0.02)
-    print(json.dumps(caching.counts()), flush=True)
+    say(caching.counts())
 kept, cached = caching.take(100 * MIB, 3), caching.take(400 * MIB)
 caching.give(cached)
 '''.replace("PATIENCE", str(PATIENCE // 4))
 READY = '''
-print(json.dumps("ready"), flush=True)
+say("ready")
 '''
 
 
 STEPS = '''
-stream = c_void_p()
-call("cuStreamCreate", byref(stream), 1)
+stream = new_stream()
 c_library = ctypes.PyDLL(None)          # keeps Python's lock during calls
 def wait():
     "For the test; no other thread of Python's runs meanwhile."

@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, SIMULATOR, Site, simulate
+from tests.integration.conftest import ROOT, SIMULATOR, Site, simulate, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import free_port
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 SOURCE = r"""
 #include <dlfcn.h>
@@ -104,7 +102,7 @@ def _put(path: Path, text: str) -> None:
     ("unknown", "GPU 0 is left out: "),
 ])
 def test_card_that_cannot_be_shared_is_left_out_and_the_other_is_shared(
-    site: Site, odd: Callable[[str], None], oddity: str, said: str,
+    site: Site, odd: Callable[[str], None], oddity: str, said: str
 ) -> None:
     odd(oddity)
     site.start()
@@ -116,7 +114,7 @@ def test_card_that_cannot_be_shared_is_left_out_and_the_other_is_shared(
     ("name", "manages gpu0 (Card \N{REPLACEMENT CHARACTER}?), gpu1"), ("no processes", "gpu0 ("),
 ])
 def test_card_with_a_garbled_name_or_no_process_list_is_shared(
-    site: Site, odd: Callable[[str], None], oddity: str, said: str,
+    site: Site, odd: Callable[[str], None], oddity: str, said: str
 ) -> None:
     odd(oddity)
     site.start(PYTHONIOENCODING="utf-8")
@@ -126,7 +124,7 @@ def test_card_with_a_garbled_name_or_no_process_list_is_shared(
 
 
 def test_metrics_omit_a_card_while_its_nvml_queries_fail(
-    site: Site, odd: Callable[[str], None], eventually: Eventually,
+    site: Site, odd: Callable[[str], None]
 ) -> None:
     odd("")
     port = free_port()
@@ -138,11 +136,11 @@ def test_metrics_omit_a_card_while_its_nvml_queries_fail(
             lines = answer.read().decode().splitlines()
         return [line for line in lines if line.startswith("nvshare_gpu_memory_used_bytes{")]
 
-    eventually(lambda: len(used()) == 2)
+    wait_until(lambda: len(used()) == 2)
     odd("unknown")
-    eventually(lambda: len(used()) == 1)
+    wait_until(lambda: len(used()) == 1)
     odd("")
-    eventually(lambda: len(used()) == 2)
+    wait_until(lambda: len(used()) == 2)
     os.kill(daemon.pid, signal.SIGTERM)
     assert daemon.wait() == 0
 

@@ -28,11 +28,9 @@ from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS
 from tests.integration.busattacks import BUS_ATTACKS
-from tests.integration.conftest import BUILD, ROOT, Process, Site
+from tests.integration.conftest import BUILD, ROOT, Process, Site, wait_until
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 IS_ROOT = os.geteuid() == 0
 SOMEBODY = 65534                        # a user that every system has
@@ -142,21 +140,11 @@ def rest(attacker: Process) -> None:
     attacker.popen.stdout.close()
 
 
-def wanting(site: Site, card: int) -> Hook:
-    hook = site.hook(card)
-    answer = hook.hello()
-    assert answer is not None
-    assert answer.type is Type.LIMITS
-    assert hook.allocate(LARGE)
-    hook.want()
-    return hook
-
-
 def hand_over(site: Site, card: int = 0) -> None:
     """Two who do not fit together give way to each other, some times."""
     import select
 
-    hooks = [wanting(site, card), wanting(site, card)]
+    hooks = [site.wanting(LARGE, card), site.wanting(LARGE, card)]
     turns: list[Hook] = []
     while len(turns) < HAND_OVERS:
         ready, _, _ = select.select([hook.socket for hook in hooks], [], [], PATIENCE)
@@ -176,12 +164,10 @@ def hand_over(site: Site, card: int = 0) -> None:
 
 
 @pytest.mark.long
-def test_daemon_survives_ten_thousand_connections(
-    site: Site, start: Callable[..., Daemon], eventually: Eventually
-) -> None:
+def test_daemon_survives_ten_thousand_connections(site: Site, start: Callable[..., Daemon]) -> None:
     daemon = start(*SETTINGS, "--hello-timeout", "1h")
     programs = [program(site, seed, 12) for seed in (1, 2, 3)]
-    eventually(lambda: daemon.descriptors > 0 and "came" in site.log.read_text())
+    wait_until(lambda: daemon.descriptors > 0 and "came" in site.log.read_text())
     crowds = [
         attack(site, "hold", str(site.socket), "--width", str(CROWD), "--rounds", "1")
         for _ in range(CROWDS)
@@ -195,7 +181,7 @@ def test_daemon_survives_ten_thousand_connections(
         finish([program(site, 4, 4)])
     for crowd in crowds:
         rest(crowd)
-    eventually(lambda: daemon.descriptors < 64)
+    wait_until(lambda: daemon.descriptors < 64)
     finish([program(site, 5, 4)])
     daemon.is_well()
 
@@ -203,13 +189,13 @@ def test_daemon_survives_ten_thousand_connections(
 @another_user
 @pytest.mark.other_user
 def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
-    site: Site, start: Callable[..., Daemon], eventually: Eventually
+    site: Site, start: Callable[..., Daemon]
 ) -> None:
     daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
     crowded = daemon.sockets + 5
     crowd = attack(site, "hold", str(site.socket), "--width", "5", "--rounds", "1")
     crowd.wait_for("done")
-    eventually(lambda: daemon.sockets >= crowded)
+    wait_until(lambda: daemon.sockets >= crowded)
     done = as_somebody(site)
     assert "nvshared refuses this program: it has too many clients. The GPU is used unshared." in (
         done.stderr
@@ -217,7 +203,7 @@ def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
     assert done.returncode == 0, done.stderr
     finish([program(site, 1, 4)])       # another user's
     rest(crowd)
-    eventually(lambda: daemon.sockets < crowded)
+    wait_until(lambda: daemon.sockets < crowded)
     assert as_somebody(site).stderr == ""
 
 
@@ -251,7 +237,7 @@ def as_somebody(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling"))
 )
 def test_clients_hand_over_during_an_attack(
-    site: Site, start: Callable[..., Daemon], eventually: Eventually, name: str
+    site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
     daemon = start("--tq", "3600")
     hand_over(site)
@@ -260,7 +246,7 @@ def test_clients_hand_over_during_an_attack(
     hand_over(site)
     daemon.is_well()
     rest(attacker)
-    eventually(lambda: daemon.descriptors <= before)
+    wait_until(lambda: daemon.descriptors <= before)
     daemon.is_well()
 
 
@@ -277,7 +263,8 @@ def test_clients_hand_over_while_lookups_about_an_attacker_hang(
     (box / "proc").mkdir(parents=True)
     (box / "groups" / "slow").mkdir(parents=True)
     (box / "groups" / "slow" / "memory.max").write_text("1073741824")
-    site.before = [sys.executable, "-m", "tests.integration.hangingbox", str(box)]
+    site.module = "tests.integration.changed"
+    site.environment["NVSHARE_TEST_PIPES"] = str(box)
     daemon = start("--tq", "3600", "--debug")
     silent = attack(site, "hold", str(site.socket), "--width", "1", "--rounds", "1",
                     before=partial(hang, box, what))
@@ -337,7 +324,7 @@ def test_other_user_is_granted_a_whole_card_during_an_attack(
 
 @pytest.mark.long
 def test_results_are_right_while_all_attacks_run_at_once(
-    site: Site, start: Callable[..., Daemon], eventually: Eventually
+    site: Site, start: Callable[..., Daemon]
 ) -> None:
     daemon = start(*SETTINGS)
     programs = [program(site, seed, 12) for seed in (1, 2, 3)]
@@ -345,7 +332,7 @@ def test_results_are_right_while_all_attacks_run_at_once(
     finish(programs)
     for attacker in attackers:
         rest(attacker)
-    eventually(lambda: daemon.descriptors < 64)
+    wait_until(lambda: daemon.descriptors < 64)
     daemon.is_well()
 
 
@@ -386,7 +373,7 @@ def bus() -> Iterator[PrivateBus]:
 @pytest.mark.parametrize("name", some_long(BUS_ATTACKS))
 def test_hand_overs_and_nvsharectl_work_while_a_caller_floods_the_bus(
     site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
-    monkeypatch: pytest.MonkeyPatch, eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nvshared.dbus.PATIENCE", PATIENCE)       # a busy machine's
     daemon = start("--tq", "3600", "--bus", bus.address)
@@ -400,4 +387,4 @@ def test_hand_overs_and_nvsharectl_work_while_a_caller_floods_the_bus(
     assert seen.gpus[0].tq == 3600
     rest(attacker)
     daemon.is_well()
-    eventually(lambda: daemon.descriptors <= before)
+    wait_until(lambda: daemon.descriptors <= before)

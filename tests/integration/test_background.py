@@ -6,24 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import no_bus
-from tests.bus.service import private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT, Site, wait_until
+from tests.integration.programs import Program
 from tests.integration.test_doctor import PROGRAM
-from tests.integration.test_own_memory import Program
 
 pytestmark = [
-    pytest.mark.skipif(bool(no_bus()), reason=no_bus()),
     pytest.mark.skipif(os.getuid() != 0, reason="it runs programs of two users, which needs root"),
     pytest.mark.other_user,
 ]
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 SOMEBODY = 65534                        # a user that every system has
 
@@ -35,26 +29,22 @@ ptx = open("libhook/demo/kernels.ptx", "rb").read()
 os.setgroups([]); os.setgid({SOMEBODY}); os.setuid({SOMEBODY})
 '''
 SAME_USER = 'import threading\nptx = open("libhook/demo/kernels.ptx", "rb").read()\n'
-FUNCTIONS = '''
-module = c_void_p()
-call("cuModuleLoadData", byref(module), ptx)
-def function(name):
-    found = c_void_p()
-    call("cuModuleGetFunction", byref(found), module, name)
+KERNEL = '''
+def kernel(name):
+    module, found = c_void_p(), c_void_p()
+    call("cuModuleLoadData", byref(module), ptx)
+    call("cuModuleGetFunction", byref(found), module, b"nvshare_" + name.encode())
     return found
-def launch(function, *arguments):
-    passed = (c_void_p * len(arguments))(*[ctypes.cast(byref(one), c_void_p) for one in arguments])
-    call("cuLaunchKernel", function, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
-spin = function(b"nvshare_spin")
+spin = kernel("spin")
 '''
 # Says how often it has come through, when asked.
-BACKGROUND = FUNCTIONS + '''
+BACKGROUND = KERNEL + '''
 count = 0
 def work():
     global count
     call("cuCtxSetCurrent", context)
     while True:
-        launch(spin, c_uint64(100))
+        launch(spin, None, 100)
         call("cuCtxSynchronize")
         count += 1
 threading.Thread(target=work, daemon=True).start()
@@ -63,20 +53,19 @@ for _ in sys.stdin:
     print(count, flush=True)
 '''
 # Has a kernel in flight from "begin" to "end", and more behind it with each "more".
-URGENT = FUNCTIONS + '''
-from ctypes import c_uint32
-wait_flag = function(b"nvshare_wait_flag")
+URGENT = KERNEL + '''
+wait_flag = kernel("wait_flag")
 host, flag = c_void_p(), c_uint64()
 call("cuMemHostAlloc", byref(host), 4, 2)
 call("cuMemHostGetDevicePointer_v2", byref(flag), host, 0)
-value = ctypes.cast(host, POINTER(c_uint32))
+value = ctypes.cast(host, POINTER(c_uint))
 print(0, flush=True)
 for line in sys.stdin:
     if line == "begin\\n":
         value[0] = 0
-        launch(wait_flag, flag, c_uint32(1))
+        launch(wait_flag, None, flag.value, 1)
     elif line == "more\\n":
-        launch(spin, c_uint64(1))
+        launch(spin, None, 1)
     else:
         value[0] = 1
         call("cuCtxSynchronize")
@@ -87,8 +76,8 @@ for line in sys.stdin:
 class Pair:
     """A daemon, a program of ours, and one of somebody else's."""
 
-    def __init__(self, site: Site, bus: str, state: Path, eventually: Eventually) -> None:
-        self.site, self.bus, self.eventually = site, bus, eventually
+    def __init__(self, site: Site, bus: str, state: Path) -> None:
+        self.site, self.bus = site, bus
         self.options = ("--bus", bus, "--state-dir", str(state))
         self.daemon = site.start(*self.options)
         self.ours = Program(site, BACKGROUND, before=SAME_USER)
@@ -112,14 +101,12 @@ class Pair:
 
     def tell(self, what: str) -> None:
         """The other program, and it has done so."""
-        assert self.other.popen.stdin is not None
-        self.other.popen.stdin.write(f"{what}\n")
-        self.other.popen.stdin.flush()
+        self.other.tell(what)
         self.other.hears()
 
     def goes_on(self) -> None:
         before = self.count
-        self.eventually(lambda: self.count >= before + 5)
+        wait_until(lambda: self.count >= before + 5)
 
     def rests(self) -> None:
         """The other one has work under way; what ours submitted before is done soon."""
@@ -130,17 +117,15 @@ class Pair:
             seen.append(self.count)
             return len(set(seen[-4:])) == 1
 
-        self.eventually(unchanged)
+        wait_until(unchanged)
 
 
 @pytest.fixture
-def pair(public_site: Site, tmp_path: Path, eventually: Eventually) -> Iterator[Pair]:
-    with private_bus() as made:
-        yield Pair(public_site, made.address, tmp_path, eventually)
+def pair(public_site: Site, tmp_path: Path, bus: str) -> Pair:
+    return Pair(public_site, bus, tmp_path)
 
 
-def test_background_client_rests_while_another_client_has_work(
-        pair: Pair) -> None:
+def test_background_client_rests_while_another_client_has_work(pair: Pair) -> None:
     pair.goes_on()
     pair.tell("begin")
     pair.goes_on()                      # it is as good as the other

@@ -8,12 +8,10 @@ import time
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, wait_until
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_captures import alone
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.programs import PRELUDE, Program, alone, take_the_card
 from tests.integration.test_pools import POOLS
-from tests.integration.test_terms import Eventually
 
 ILLEGAL_ADDRESS = 700
 
@@ -38,26 +36,21 @@ def behind_the_library(name):
         if image.startswith(name.encode() + b"\\0", names + named):
             return ctypes.CFUNCTYPE(c_int)(int(place.split("-")[0], 16) + value)
     raise LookupError(name)
-module, fill, address, stream = c_void_p(), c_void_p(), c_uint64(), c_uint64()
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(fill), module, b"nvshare_fill")
-call("cuStreamCreate", byref(stream), 1)
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
+filling, stream, address = kernel("fill"), new_stream(), c_uint64(allocate(64 * MIB))
 put(address, noise(64 * MIB))
 away()
 values = [c_uint64(reserve(2 * MIB)), c_uint64(8), c_uint64(1)]
 passed = (c_void_p * 3)(*(ctypes.cast(byref(value), c_void_p) for value in values))
 shape = [c_uint(1) for _ in range(6)] + [c_uint(0)]
-results = [behind_the_library("cuLaunchKernel")(fill, *shape, stream, passed, None)]
+results = [behind_the_library("cuLaunchKernel")(filling, *shape, stream, passed, None)]
 results.append(behind_the_library("cuCtxSynchronize")())
 two = ctypes.create_string_buffer(2)
 results.append(cuda.cuMemcpyDtoH_v2(two, address, c_size_t(2)))
 results.append(cuda.cuMemsetD8Async(address, 0, c_size_t(2), stream))
-results.append(cuda.cuLaunchKernel(fill, *shape, stream, passed, None))
+results.append(cuda.cuLaunchKernel(filling, *shape, stream, passed, None))
 cuda.cuMemFree_v2(address)               # may succeed, as nothing comes to the card
 results.append(cuda.cuCtxSynchronize())
-print(json.dumps(results), flush=True)
+say(results)
 '''
 
 
@@ -74,15 +67,15 @@ def hears(program: Program) -> None:
 def test_program_whose_context_fails_while_swapped_gets_the_error(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE))
-    give_it_back(program.lose_card())
+    program.evict()
     hears(program)
 
 
 def test_program_swapped_when_the_card_is_lost_gets_the_error(site: Site) -> None:
     """While the one that had the card last does not even stop."""
     lost = site.folder / "lost"
-    site.module = "tests.integration.losing"
-    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_LOST=str(lost))
+    site.module = "tests.integration.changed"
+    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
     program = Program(site, BROKEN.removeprefix(PRELUDE))
     assert program.hears() == "away"
     take_the_card(site)
@@ -105,8 +98,8 @@ print(json.dumps("right"))
 def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) -> None:
     """As far as there is memory for them: one waits until another has left."""
     lost = site.folder / "lost"
-    site.module = "tests.integration.losing"
-    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_LOST=str(lost))
+    site.module = "tests.integration.changed"
+    site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
     program = Program(site, AWAY.removeprefix(PRELUDE))
     assert program.hears() == "away"
     other = Program(site, AWAY.removeprefix(PRELUDE).replace("256", "900"))
@@ -129,30 +122,20 @@ def test_program_whose_context_fails_without_the_library_gets_the_same_error(sit
 
 # Memory of each kind, and then a kernel of its own that reaches where nothing is.
 FAILED = PRELUDE + POOLS + '''
-module, fill, plain, little, managed = c_void_p(), c_void_p(), c_uint64(), c_uint64(), c_uint64()
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(fill), module, b"nvshare_fill")
-own, mapped, handle = stream(), reserve(64 * MIB), create(64 * MIB)
-call("cuMemMap", mapped, 64 * MIB, 0, handle, 0)
-allow(mapped, 64 * MIB)
-call("cuMemAlloc_v2", byref(plain), 600 * MIB)
-call("cuMemAlloc_v2", byref(little), 4096)
+own, (mapped, handle), managed = stream(), map_memory(64 * MIB), c_uint64()
+plain, little = c_uint64(allocate(600 * MIB)), c_uint64(allocate(4096))
 call("cuMemAllocManaged", byref(managed), 64 * MIB, c_uint(1))
 ordered = take(64 * MIB, own)
 for address, size in ((mapped, 64), (plain.value, 64), (ordered, 64)):
-    call("cuMemsetD8_v2", address, 7, size * MIB)
+    fill(address, 7, size * MIB)
 ctypes.memset(managed.value, 7, 64 * MIB)
-values = [c_uint64(reserve(2 * MIB)), c_uint64(8), c_uint64(1)]
-passed = (c_void_p * 3)(*(ctypes.cast(byref(value), c_void_p) for value in values))
-shape = [c_uint(1) for _ in range(6)] + [c_uint(0)]
-call("cuLaunchKernel", fill, *shape, c_uint64(own), passed, None)
+launch(kernel("fill"), own, reserve(2 * MIB), 8, 1)
 call("cuCtxSynchronize", result=700)
 away()
 two = ctypes.create_string_buffer(2)
 results = [cuda.cuMemcpyDtoH_v2(two, c_uint64(address), c_size_t(2))
            for address in (mapped, plain.value, little.value, ordered, managed.value)]
-print(json.dumps(results), flush=True)
+say(results)
 cuda.cuMemFree_v2(plain)
 cuda.cuMemFree_v2(little)
 cuda.cuMemFreeAsync(c_uint64(ordered), c_uint64(own))
@@ -161,7 +144,7 @@ cuda.cuMemRelease(c_uint64(handle))
 cuda.cuMemFree_v2(managed)
 cuda.cuMemAlloc_v2(byref(plain), c_size_t(64 * MIB))
 results = [cuda.cuMemsetD8_v2(plain, 1, c_size_t(64 * MIB)), cuda.cuCtxSynchronize()]
-print(json.dumps(results), flush=True)
+say(results)
 cuda.cuDevicePrimaryCtxRelease_v2(0)
 '''
 
@@ -183,7 +166,7 @@ def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> No
 
 
 def test_calls_after_a_context_failure_without_the_library_fail_the_same(site: Site) -> None:
-    body = FAILED.replace("\naway()\n", "\n").replace("print(json.dumps(results), flush=True)", "")
+    body = FAILED.replace("\naway()\n", "\n").replace("say(results)", "")
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
 
@@ -202,15 +185,13 @@ time.sleep(DELAY)
 @pytest.mark.parametrize("delay", [
     0.3, *(pytest.param(one, marks=pytest.mark.long) for one in (0.1, 0.2, 0.4, 0.5, 0.6)),
 ])
-def test_context_failure_during_a_load_keeps_memory_figures_right(
-    site: Site, delay: float, eventually: Eventually
-) -> None:
+def test_context_failure_during_a_load_keeps_memory_figures_right(site: Site, delay: float) -> None:
     """One LOAD fails while the copies of the next LOAD are in flight."""
     site.environment["NVSHARE_SIM_COPY_RATE"] = "250M"
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, COMING.replace("DELAY", str(delay)).removeprefix(PRELUDE))
     assert program.hears() == "away"
-    give_it_back(take_the_card(site))
+    take_the_card(site).close()
     program.go_on()
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
 
@@ -218,7 +199,7 @@ def test_context_failure_during_a_load_keeps_memory_figures_right(
         memory = [one["memory"] for one in site.trace() if "memory" in one and one["client"] == 1]
         return (memory[-1]["allocated"], memory[-1]["resident"]) == (0, 0)
 
-    eventually(empty)
+    wait_until(empty)
     program.go_on()
     program.ends_well()
 
@@ -227,10 +208,10 @@ def test_other_clients_go_on_beside_a_failed_context(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
     assert program.hears() == "away"
-    give_it_back(take_the_card(site))
+    take_the_card(site).close()
     program.go_on()
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
     hook = take_the_card(site, 700 * MIB)
-    give_it_back(hook)
+    hook.close()
     program.go_on()
     program.ends_well()

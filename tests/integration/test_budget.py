@@ -2,11 +2,9 @@
 """How much of the host's memory there is for programs: on four cards, and after a restart."""
 
 import subprocess
-import sys
-from collections.abc import Callable
 
 from nvshared.units import MIB
-from tests.integration.conftest import CARD, Site
+from tests.integration.conftest import CARD, Site, wait_until
 from tests.integration.test_kills import await_state, finish
 from tests.integration.test_terms import Allocator
 
@@ -15,13 +13,11 @@ FIRST, SECOND = 800 * MIB, 900 * MIB
 assert FIRST + SECOND > CARD + WHOLE // 4
 
 
-def test_allocation_beside_idle_cards_uses_their_host_budget(
-    large_site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_allocation_beside_idle_cards_uses_their_host_budget(large_site: Site) -> None:
     large_site.start("--swap-budget", str(WHOLE))
     first, second = Allocator(large_site), Allocator(large_site)
     assert first.allocate(FIRST)[0] == 0
-    eventually(lambda: second.allocate(0)[1] >= SECOND)     # it gets nothing, and sees the rest
+    wait_until(lambda: second.allocate(0)[1] >= SECOND)     # it gets nothing, and sees the rest
     assert second.allocate(SECOND)[0] == 0
 
 
@@ -30,7 +26,8 @@ def small(site: Site, free: int) -> None:
     meminfo = site.folder / "meminfo"
     meminfo.write_text(
         f"MemTotal: {4 << 20} kB\nMemAvailable: {free >> 10} kB\nAnonPages: {2 << 20} kB\n")
-    site.before = [sys.executable, "-m", "tests.integration.smallhost", str(meminfo)]
+    site.module = "tests.integration.changed"
+    site.environment["NVSHARE_TEST_MEMINFO"] = str(meminfo)
 
 
 def filler(site: Site, seed: int) -> subprocess.Popen[str]:
@@ -40,9 +37,7 @@ def filler(site: Site, seed: int) -> subprocess.Popen[str]:
         "--no-check", "--seed", str(seed))
 
 
-def test_host_memory_of_clients_counts_after_a_daemon_restart(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_host_memory_of_clients_counts_after_a_daemon_restart(site: Site) -> None:
     trace = site.folder / "trace"
     small(site, 1000 * MIB)
     daemon = site.start("--tq", "100ms", "--trace", str(trace))
@@ -53,5 +48,5 @@ def test_host_memory_of_clients_counts_after_a_daemon_restart(
     small(site, 400 * MIB)              # they have the rest, as far as this daemon can see
     site.start("--tq", "100ms")
     one = Allocator(site)
-    eventually(lambda: one.allocate(50 * MIB)[0] == 0)      # when both have come
+    wait_until(lambda: one.allocate(50 * MIB)[0] == 0)      # when both have come
     finish(programs)

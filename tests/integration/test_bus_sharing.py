@@ -1,29 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who moves ahead of time leaves the bus to a running program that copies."""
 
-import os
-import signal
-import socket
-from collections.abc import Callable
-from dataclasses import replace
-
-from nvshared.hook.protocol import (
-    Flag,
-    OrderRecord,
-    ReportRecord,
-    Type,
-    decode_report,
-    encode_order,
-)
+from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE, Hook
-from tests.integration.test_own_memory import Program, take_the_card
+from tests.integration.conftest import Site, wait_until
+from tests.integration.fakedaemon import FakeDaemon, begin
+from tests.integration.programs import Program, take_the_card
 
 COPIES = '''
 import select
-address, pieces = c_uint64(), {}
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
+address, pieces = c_uint64(allocate(64 * MIB)), {}
 def told():
     "By the test; not through a buffer, of which select() would know nothing."
     os.read(0, 1)
@@ -38,69 +24,7 @@ def copies(way, size):
         else:
             call("cuMemcpyDtoH_v2", piece, address.value, size)
     told()
-def reports(what):
-    print(json.dumps(what), flush=True)
 '''
-
-
-class Daemon:
-    """One that lets a single program run, hears what it says and moves it about."""
-
-    def __init__(self, site: Site) -> None:
-        self.said: list[ReportRecord] = []
-        site.socket.parent.mkdir()
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.settimeout(PATIENCE)
-        self.listener.bind(str(site.socket))
-        self.listener.listen()
-        self.listener.settimeout(PATIENCE)
-
-    def accept(self, flags: Flag) -> None:
-        self.connection, _ = self.listener.accept()
-        self.listener.close()
-        self.connection.settimeout(PATIENCE)
-        self.until(Type.HELLO)
-        room = 512 * MIB
-        self.limits = OrderRecord(
-            Type.LIMITS, commit=room, most=room, total=room, host_slab=32 * MIB)
-        self.send(self.limits)
-        self.send(OrderRecord(Type.LOAD, number=1, room=room, host=room))
-        self.send(OrderRecord(Type.RUN, flags=flags))
-
-    def send(self, *orders: OrderRecord) -> None:
-        for order in orders:
-            self.connection.send(encode_order(order))
-
-    def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
-        """The program reads nothing before all of it is there."""
-        program.popen.send_signal(signal.SIGSTOP)
-        os.waitpid(program.popen.pid, os.WUNTRACED)
-        self.send(*orders)
-        program.popen.send_signal(signal.SIGCONT)
-
-    def until(self, *kinds: Type) -> ReportRecord:
-        """The next of these types; the questions before it are answered."""
-        while True:
-            packet = self.connection.recv(4096)
-            assert packet, f"it ended before a {kinds[0].name}"
-            record = decode_report(packet)
-            self.said.append(record)
-            if record.type is Type.COMMIT:
-                self.send(replace(self.limits, number=record.number))
-            if record.type in kinds:
-                return record
-
-    def until_copying(self, flags: Flag) -> None:
-        """It may have said before that it paused, on a machine that is busy with other things."""
-        while self.until(Type.COPIES).flags != flags:
-            continue
-
-    def rest(self) -> list[ReportRecord]:
-        """All that comes until the program has ended."""
-        while packet := self.connection.recv(4096):
-            self.said.append(decode_report(packet))
-        self.connection.close()
-        return self.said
 
 
 # Copies of 16 MiB to and from the card, by functions of every kind.
@@ -110,8 +34,7 @@ COPIES_OF_KINDS = f"KINDS = {KINDS}" + '''
 SIZE, WIDTH, UNIFIED = 16 * MIB, 4096, 4
 host = ctypes.create_string_buffer(SIZE)
 there, here, stream, array, managed = (
-    address.value, ctypes.addressof(host), c_uint64(), c_uint64(), c_uint64())
-call("cuStreamCreate", byref(stream), 1)
+    address.value, ctypes.addressof(host), new_stream(), c_uint64(), c_uint64())
 call("cuArrayCreate_v2", byref(array), (c_uint64 * 3)(WIDTH, SIZE // WIDTH, 1 | 1 << 32))
 call("cuMemAllocManaged", byref(managed), SIZE, c_uint(1))
 def waits(*arguments):
@@ -167,7 +90,7 @@ told()
 
 
 def test_client_reports_the_direction_of_every_kind_of_copy(site: Site) -> None:
-    daemon = Daemon(site)
+    daemon = FakeDaemon(site)
     program = Program(site, COPIES + COPIES_OF_KINDS)
     daemon.accept(Flag.PACE | Flag.REPORT_COPIES)
     for kind in KINDS:
@@ -201,14 +124,8 @@ def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
 
 def test_yielding_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
-    daemon = Daemon(site)
-    program = Program(site, "PIECES = 4\n" + MOVES)
-    daemon.accept(Flag(0))
-    while daemon.until(Type.MEMORY).memory.allocated < 128 * MIB:
-        continue
-    assert program.hears() == "away"
-    daemon.send(OrderRecord(Type.STOP))
-    daemon.until(Type.STOPPED)
+    daemon, program = begin(site, "PIECES = 4\n" + MOVES, allocated=128 * MIB)
+    daemon.stop()
     # Two orders at once, as the real daemon gives them: each sees a YIELD of its own.
     daemon.send_at_once(
         program, ahead(Type.EVICT, 7), ahead(Type.EVICT, 8),
@@ -247,37 +164,24 @@ def test_yielding_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> N
     daemon.send(ahead(Type.LOAD, 11, room))
     answer = daemon.until(Type.MOVED)
     assert (answer.number, answer.flags, answer.memory.resident) == (11, 0, room)
-    daemon.send(OrderRecord(Type.RUN))
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
-
-
-def wanting(site: Site, size: int) -> Hook:
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(size)
-    hook.want()
-    return hook
+    daemon.let_return(program)
 
 
 COPYING = COPIES + '''
 while True:
     told()
     call("cuMemcpyHtoD_v2", address.value, (ctypes.c_char * MIB)(), MIB)
-    reports("runs")
+    say("runs")
     copies("in", 16 * MIB)
-    reports("stopped")
+    say("stopped")
 '''
 RETURNING = MOVES.replace("away()\n", "while True:\n    away()\n", 1).replace(
     "for number, address in enumerate(addresses):\n    assert",
     "    for number, address in enumerate(addresses):\n        assert",
-) + '    print(json.dumps("right"), flush=True)\n'
+) + '    say("right")\n'
 
 
-def test_hand_over_between_copying_programs_keeps_every_byte(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "512M", "NVSHARE_EXAMINE": "0"}
     site.start("--tq", "3600", "--anti-thrash", "on", "--step", "512MiB",
                "--trace", str(site.folder / "trace"))
@@ -300,7 +204,7 @@ def test_hand_over_between_copying_programs_keeps_every_byte(
         copies.go_on()
         assert copies.hears() == "runs"
         returns.go_on()                 # it stands at the gate, and comes in ahead of its turn
-        eventually(came)
+        wait_until(came)
         copies.go_on()
         assert copies.hears() == "stopped"
         assert returns.hears() == "right"

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that fit and keep the card busy take turns, until one of them pauses."""
 
-from collections.abc import Callable
 from typing import Any
 
-from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program
+from tests.integration.conftest import Site, wait_until
+from tests.integration.programs import Program
 
 # Far ahead of the card, so that a busy machine makes no gaps.
 KEEPS_IT_BUSY = '''
 import select
-module, spin = c_void_p(), c_void_p()
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(spin), module, b"nvshare_spin")
-microseconds = c_uint64(20_000)
-passed = (c_void_p * 1)(ctypes.cast(byref(microseconds), c_void_p))
-flying = []
+spin, flying = kernel("spin"), []
 while not select.select([sys.stdin], [], [], 0)[0]:
-    call("cuLaunchKernel", spin, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
+    launch(spin, None, 20_000)
     event = c_void_p()
     call("cuEventCreate", byref(event), 2)
     call("cuEventRecord", event, 0)
@@ -28,8 +21,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
         call("cuEventDestroy_v2", flying.pop(0))
 sys.stdin.readline()
 call("cuCtxSynchronize")
-print(json.dumps("pauses"), flush=True)
-sys.stdin.readline()
+pause("pauses")
 '''
 
 
@@ -56,17 +48,16 @@ def waits_for_nothing(lines: list[dict[str, Any]], pid: int) -> bool:
     return len(running(lines)) == 2 or (len(running(lines)) == 1 and not last)
 
 
-def test_two_busy_programs_take_turns_until_one_pauses(
-        site: Site, eventually: Callable[[Callable[[], bool]], None]) -> None:
+def test_two_busy_programs_take_turns_until_one_pauses(site: Site) -> None:
     site.start("--trace", str(site.folder / "trace"))
     one, two = Program(site, KEEPS_IT_BUSY), Program(site, KEEPS_IT_BUSY)
-    eventually(lambda: len(ended(site.trace())) == 2)
+    wait_until(lambda: len(ended(site.trace())) == 2)
     assert not any(line.get("order") in ("evict", "load") and line["ahead"]
                    for line in site.trace()), "nothing has to move"
     one.go_on()
     assert one.hears() == "pauses"
     before = len(site.trace())
-    eventually(lambda: waits_for_nothing(site.trace(), one.popen.pid))
+    wait_until(lambda: waits_for_nothing(site.trace(), one.popen.pid))
     # The other one runs on, and nobody ends its turn any more.
     two.go_on()
     assert two.hears() == "pauses"

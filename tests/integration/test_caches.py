@@ -6,116 +6,44 @@ order comes when it is meant to.
 """
 
 import json
-import socket
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from nvshared import library
-from nvshared.hook.protocol import (
-    Flag,
-    OrderRecord,
-    ReportRecord,
-    Type,
-    decode_report,
-    encode_order,
-)
+from nvshared.hook.protocol import OrderRecord, ReportRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, wait_until
+from tests.integration.fakedaemon import FOR_EVER, FakeDaemon
 from tests.integration.fakehook import PATIENCE
+from tests.integration.programs import Program
 from tests.integration.standin import READY, STAND_IN, STEPS
-from tests.integration.test_own_memory import Program
+from tests.integration.test_kills import finish
 
 ROOM = 900 * MIB
-HOST = 128 * MIB
 MUCH = 480 * MIB                        # and yet less than the program has, with its cache
-FOR_EVER = 3600 * 10**6                 # microseconds without work until a program counts as idle
 # Looking at memory takes this processor long, and is not what is tested here.
 WANTED = {
     "NVSHARE_TRIM_CACHES": "1", "NVSHARE_EXAMINE": "0", "PYTHONPATH": str(library.program()),
 }
 
 
-class Daemon:
-    """What a daemon says to its one program."""
-
-    def __init__(self, site: Site) -> None:
-        site.socket.parent.mkdir()
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.settimeout(PATIENCE)
-        self.listener.bind(str(site.socket))
-        self.listener.listen()
-        self.listener.settimeout(PATIENCE)
-        self.connection: socket.socket | None = None
-        self.number = 0
-
-    def close(self) -> None:
-        """Whatever has come of it."""
-        self.listener.close()
-        if self.connection is not None:
-            self.connection.close()
-
-    def order(self, kind: Type, **what: Any) -> None:
-        assert self.connection is not None
-        self.connection.send(encode_order(OrderRecord(kind, **what)))
-
-    def hear(self, kind: Type, number: int = 0) -> ReportRecord:
-        """The next of this kind; what is said besides needs no answer."""
-        assert self.connection is not None
-        while True:
-            said = decode_report(self.connection.recv(4096))
-            if said.type is kind and said.number == number:
-                return said
-
-    def welcome(self) -> None:
-        """Lets the program have the card for itself."""
-        self.connection, _ = self.listener.accept()
-        self.connection.settimeout(PATIENCE)
-        self.hear(Type.HELLO)
-        self.order(Type.LIMITS, commit=ROOM, most=ROOM, total=ROOM, host_slab=32 * MIB)
-        self.load()
-        self.run()
-
-    def run(self, contended: bool = False, idle_window: int = FOR_EVER) -> None:
-        """And returns when it knows."""
-        flags = Flag.PACE | Flag.REPORT_IDLE if contended else Flag(0)
-        self.order(Type.RUN, flags=flags, idle_window=idle_window)
-        self.load()                     # of nothing: its answer comes after RUN had its effect
-
-    def stop(self) -> None:
-        self.order(Type.STOP)
-        self.hear(Type.STOPPED)
-
-    def evict(self, room: int) -> ReportRecord:
-        self.number += 1
-        self.order(Type.EVICT, number=self.number, room=room, host=HOST)
-        return self.hear(Type.MOVED, self.number)
-
-    def load(self) -> ReportRecord:
-        self.number += 1
-        self.order(Type.LOAD, number=self.number, room=ROOM, host=HOST)
-        return self.hear(Type.MOVED, self.number)
-
-
 @pytest.fixture
-def daemon(site: Site) -> Iterator[Daemon]:
+def daemon(site: Site) -> FakeDaemon:
     site.environment = {**site.environment, **WANTED}
-    made = Daemon(site)
-    yield made
-    made.close()
+    return FakeDaemon(site, ROOM, host=128 * MIB)
 
 
 Start = Callable[..., Program]
 
 
 @pytest.fixture
-def start(site: Site, daemon: Daemon) -> Start:
+def start(site: Site, daemon: FakeDaemon) -> Start:
     """A program whose framework has 400 MiB cached, and 100 in use."""
 
     def begin(body: str, before: str = "") -> Program:
         program = Program(site, STAND_IN + before + READY + body)
-        daemon.welcome()
+        daemon.accept(idle_window=FOR_EVER)
         assert program.hears() == "ready"
         return program
 
@@ -127,25 +55,26 @@ def counted(program: Program, expected: list[int]) -> None:
 
     Each time that it is asked it is looked once, and once more when something was given back.
     """
-    tell(program, json.dumps(expected))
+    program.tell(json.dumps(expected))
     assert program.hears() == expected
 
 
-def tell(program: Program, line: str) -> None:
-    assert program.popen.stdin is not None
-    program.popen.stdin.write(line + "\n")
-    program.popen.stdin.flush()
+def evict_and_load(daemon: FakeDaemon) -> ReportRecord:
+    """Where others need less of the card than the program has cached."""
+    daemon.stop()
+    daemon.move(Type.EVICT, MUCH)
+    return daemon.move(Type.LOAD, ROOM)
 
 
 FOUR_REPORTS = "for _ in range(4): report()"
 
 
-def test_caches_are_trimmed_once_another_client_waits(start: Start, daemon: Daemon) -> None:
+def test_caches_are_trimmed_once_another_client_waits(start: Start, daemon: FakeDaemon) -> None:
     program = start(FOUR_REPORTS + "\nassert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)")
     counted(program, [0, 0])
     daemon.run(contended=True)
     counted(program, [2, 1])
-    daemon.load()
+    daemon.move(Type.LOAD, ROOM)
     counted(program, [2, 1])
     daemon.run()
     daemon.run(contended=True)          # there is nothing left
@@ -154,7 +83,8 @@ def test_caches_are_trimmed_once_another_client_waits(start: Start, daemon: Daem
 
 
 def test_trim_module_works_when_the_program_imports_it_late(
-        site: Site, start: Start, daemon: Daemon) -> None:
+    site: Site, start: Start, daemon: FakeDaemon
+) -> None:
     folder = site.environment.pop("PYTHONPATH")
     program = start("report()", f"sys.path.append({folder!r})\nimport nvshare_caches\n")
     daemon.run(contended=True)
@@ -164,7 +94,8 @@ def test_trim_module_works_when_the_program_imports_it_late(
 
 @pytest.mark.parametrize("missing", ["NVSHARE_TRIM_CACHES", "PYTHONPATH"])
 def test_caches_are_not_trimmed_without_variable_or_module(
-        site: Site, start: Start, daemon: Daemon, missing: str) -> None:
+    site: Site, start: Start, daemon: FakeDaemon, missing: str
+) -> None:
     del site.environment[missing]
     program = start(FOUR_REPORTS)
     for _ in range(4):
@@ -175,7 +106,8 @@ def test_caches_are_not_trimmed_without_variable_or_module(
 
 
 def test_trimming_becomes_rarer_when_the_cache_refills_at_once(
-        start: Start, daemon: Daemon) -> None:
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start('''
 for _ in range(15):
     report()
@@ -188,15 +120,13 @@ for _ in range(15):
         looked, emptied = looked + 1 + empties, emptied + empties
         counted(program, [looked, emptied])
         counted(program, [looked, emptied])     # it takes everything again before its turn ends
-        daemon.stop()
-        daemon.evict(MUCH)
-        daemon.load()
+        evict_and_load(daemon)
     counted(program, [looked, emptied])
     program.ends_well()
 
 
 def test_caches_are_not_trimmed_where_no_memory_would_be_evicted(
-    start: Start, daemon: Daemon
+    start: Start, daemon: FakeDaemon
 ) -> None:
     program = start('''
 report()
@@ -211,26 +141,20 @@ report()
     daemon.run(contended=True)          # nobody needed its room meanwhile
     counted(program, [2, 1])
     counted(program, [2, 1])
-    daemon.stop()
-    daemon.evict(MUCH)
-    daemon.load()
+    evict_and_load(daemon)
     daemon.run(contended=True)          # it has taken all of it again: this time nothing is done
     counted(program, [3, 1])
     program.ends_well()
 
 
-def test_trimmed_cache_counts_as_evicted(start: Start, daemon: Daemon) -> None:
+def test_trimmed_cache_counts_as_evicted(start: Start, daemon: FakeDaemon) -> None:
     program = start(FOUR_REPORTS)
     daemon.run(contended=True)
     counted(program, [2, 1])
-    daemon.stop()
-    daemon.evict(MUCH)                  # it has less than that, but would have had more
-    daemon.load()
+    evict_and_load(daemon)                  # it has less than that, but would have had more
     daemon.run(contended=True)
     counted(program, [3, 1])
-    daemon.stop()
-    daemon.evict(MUCH)
-    daemon.load()
+    evict_and_load(daemon)
     daemon.run(contended=True)
     counted(program, [3, 1])
     counted(program, [3, 1])
@@ -238,7 +162,8 @@ def test_trimmed_cache_counts_as_evicted(start: Start, daemon: Daemon) -> None:
 
 
 def test_caches_are_trimmed_in_a_pause_between_two_kernels(
-        start: Start, daemon: Daemon) -> None:
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start('''
 report()
 caching.give(caching.take(400 * MIB))
@@ -253,17 +178,16 @@ report()
     program.ends_well()
 
 
-def test_caches_are_trimmed_while_the_main_thread_waits(
-        start: Start, daemon: Daemon) -> None:
+def test_caches_are_trimmed_while_the_main_thread_waits(start: Start, daemon: FakeDaemon) -> None:
     program = start("os.read(0, 1)")
     daemon.run(contended=True)
-    while daemon.hear(Type.MEMORY).memory.allocated != 100 * MIB:
+    while daemon.until(Type.MEMORY).memory.allocated != 100 * MIB:
         continue
     program.go_on()
     program.ends_well()
 
 
-def test_cache_trimmed_after_eviction_is_not_loaded_again(start: Start, daemon: Daemon) -> None:
+def test_cache_trimmed_after_eviction_is_not_loaded_again(start: Start, daemon: FakeDaemon) -> None:
     program = start('''
 wait()
 report()
@@ -272,16 +196,16 @@ assert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)
     program.hears()
     daemon.run(contended=True)
     daemon.stop()                       # it has kept Python's lock all the while
-    assert daemon.evict(MUCH).memory.allocated == 500 * MIB
+    assert daemon.move(Type.EVICT, MUCH).memory.allocated == 500 * MIB
     program.go_on()
     counted(program, [2, 1])
-    memory = daemon.load().memory
+    memory = daemon.move(Type.LOAD, ROOM).memory
     assert memory.allocated == memory.resident == 100 * MIB
-    daemon.order(Type.RUN)              # whereupon it ends, and may not answer any more
+    daemon.send(OrderRecord(Type.RUN))              # whereupon it ends, and may not answer any more
     program.ends_well()
 
 
-def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: Daemon) -> None:
+def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: FakeDaemon) -> None:
     program = start("begin()\nreport()\nreport()\nend()\nreport()", STEPS)
     counted(program, [0, 0])
     daemon.run(contended=True)
@@ -290,7 +214,9 @@ def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: Daemon) -
     program.ends_well()
 
 
-def test_trim_does_not_disturb_a_capture_that_began_meanwhile(start: Start, daemon: Daemon) -> None:
+def test_trim_does_not_disturb_a_capture_that_began_meanwhile(
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start("wait()\nbegin()\ntime.sleep(0.02)\nend()\nreport()", STEPS)
     program.hears()
     daemon.run(contended=True)
@@ -324,14 +250,15 @@ errors = sys.stderr = Errors()
                  id="other-figures"),
 ])
 def test_exception_of_a_framework_during_trim_is_logged_once(
-        start: Start, daemon: Daemon, name: str, body: str) -> None:
+    start: Start, daemon: FakeDaemon, name: str, body: str
+) -> None:
     program = start('''
 for _ in range(4):
     sys.stdin.readline()
     while errors.lines == 0:
         time.sleep(0.001)
     time.sleep(0.02)
-    print(json.dumps("named"), flush=True)
+    say("named")
 ''', FAILS + body)
     for _ in range(4):
         daemon.run()
@@ -345,7 +272,7 @@ for _ in range(4):
     assert name in errors
 
 
-def test_ending_interpreter_is_not_asked_to_trim(start: Start, daemon: Daemon) -> None:
+def test_ending_interpreter_is_not_asked_to_trim(start: Start, daemon: FakeDaemon) -> None:
     program = start('''
 class Last:
     def __del__(self, write=os.write, report=report):
@@ -359,13 +286,13 @@ sys.last_value = Last()                 # among the first that go at the end, wh
     program.ends_well()
 
 
-def test_interpreter_exit_waits_for_a_trim_that_has_begun(start: Start, daemon: Daemon) -> None:
+def test_interpreter_exit_waits_for_a_trim_that_has_begun(start: Start, daemon: FakeDaemon) -> None:
     program = start("began.wait()", '''
 began = threading.Event()
 def slow():
     began.set()
     time.sleep(0.2)
-    print(json.dumps("emptied"), flush=True)
+    say("emptied")
 torch_cuda.empty_cache = slow
 ''')
     daemon.run(contended=True)
@@ -373,16 +300,16 @@ torch_cuda.empty_cache = slow
     program.ends_well()
 
 
-def test_forked_child_is_not_asked_to_trim(start: Start, daemon: Daemon) -> None:
+def test_forked_child_is_not_asked_to_trim(start: Start, daemon: FakeDaemon) -> None:
     program = start('''
 go_on, told = os.pipe()
 child = os.fork()
 if child == 0:
     os.read(go_on, 1)
     time.sleep(0.02)
-    print(json.dumps(caching.counts()), flush=True)
+    say(caching.counts())
     os._exit(0)
-print(json.dumps("forked"), flush=True)
+say("forked")
 report()
 os.write(told, b"0")
 assert os.waitpid(child, 0)[1] == 0
@@ -419,10 +346,81 @@ module("cupy", get_default_memory_pool=Pool, cuda=types.SimpleNamespace(Device=D
     pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", [1, 1], id="too-little"),
 ])
 def test_frameworks_that_are_loaded_are_asked_to_trim(
-    start: Start, daemon: Daemon, body: str, expected: list[int]
+    start: Start, daemon: FakeDaemon, body: str, expected: list[int]
 ) -> None:
     program = start("report()", body)
     daemon.run(contended=True)
     counted(program, expected)
     _, errors = program.popen.communicate(timeout=PATIENCE)
     assert (program.popen.returncode, errors) == (0, "")
+
+
+# With its cache each has 300 MiB on a card of 320, and without it 32.
+CAPACITY = 320 * MIB
+SMALLER = STAND_IN.replace("100 * MIB", "32 * MIB").replace("400 * MIB", "268 * MIB")
+WORKS = READY + '''
+import select
+value, emptied = 3, 0
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    assert get(kept + value * MIB % (32 * MIB), 4096) == bytes([value]) * 4096
+    value = value % 250 + 1
+    fill(kept, value, 32 * MIB)
+    if caching.emptied != emptied:
+        emptied = caching.emptied
+        say("emptied")
+assert get(kept, 32 * MIB) == bytes([value]) * (32 * MIB)
+say(caching.counts())
+'''
+
+
+def moved(site: Site) -> int:
+    """How many bytes have had to leave so far."""
+    return sum(line["bytes"] for line in site.trace() if line.get("event") == "evicted")
+
+
+def pair(site: Site, trim: str) -> list[Program]:
+    """One after the other, so that it is known who has the card first."""
+    site.environment = {**site.environment, **WANTED, "NVSHARE_TRIM_CACHES": trim}
+    trace = str(site.folder / "trace")
+    site.start("--tq", "200ms", "--capacity", str(CAPACITY), "--trace", trace)
+    both = []
+    for _ in range(2):
+        both.append(Program(site, SMALLER + WORKS))
+        assert both[-1].hears() == "ready"
+    return both
+
+
+def test_cached_memory_is_evicted_at_most_once(site: Site) -> None:
+    both = pair(site, "1")
+    for program in both:
+        assert program.hears() == "emptied"
+    before = moved(site)
+    for program in both:
+        program.go_on()
+        looked, emptied = program.hears()
+        assert looked > emptied == 1
+        program.ends_well()
+    # What has left since is of the 64 MiB that both use, and those fit together.
+    assert moved(site) - before <= 64 * MIB
+
+
+def test_program_without_trim_is_evicted_with_its_cache(site: Site) -> None:
+    both = pair(site, "0")
+    wait_until(lambda: moved(site) > 64 * MIB)      # more than both use
+    for program in both:
+        program.go_on()
+        assert program.hears() == [0, 0]
+        program.ends_well()
+
+
+def test_program_in_c_is_unaffected_by_trim(site: Site) -> None:
+    trace = str(site.folder / "trace")
+    site.start("--tq", "100ms", "--capacity", str(60 * MIB), "--trace", trace)
+    programs = [
+        site.workload(
+            "--memory", "40MiB", "--chunk", "4MiB", "--until-told", "--kernel-us", "2000",
+            "--seed", str(seed), "--json", **WANTED)
+        for seed in range(2)
+    ]
+    wait_until(lambda: moved(site) > 0)
+    finish(programs)

@@ -5,7 +5,7 @@ ask the driver from there."""
 import pytest
 
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back
+from tests.integration.programs import Program
 
 WATCHED = '''
 import faulthandler, threading
@@ -56,8 +56,9 @@ assert {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease
 
 @pytest.mark.parametrize("asks", ["asks_for_room", "asks_about_memory", "allocates"])
 def test_cupti_callback_may_call_the_driver_during_a_call_of_the_library(
-        site: Site, asks: str) -> None:
+    site: Site, asks: str
+) -> None:
     site.start("--tq", "200ms")
     program = Program(site, WATCHED + f"asks = {asks}\n" + USES)
-    give_it_back(program.lose_card())
+    program.evict()
     program.ends_well()

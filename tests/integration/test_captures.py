@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program may do while it captures a stream is what it may do without the library."""
 
-import json
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ROOT, Site
-from tests.integration.test_life import FUTEX
-from tests.integration.test_own_memory import PRELUDE, Program
+from tests.integration.conftest import Site
+from tests.integration.programs import FUTEX, PRELUDE, alone, ends_well, under
 
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+MODES = "GLOBAL, THREAD_LOCAL, RELAXED = range(3)\n"
 REFUSED, BROKEN, IS_BROKEN = 900, 901, 2
 
 ASK = PRELUDE + '''
 import threading
-address, other, stream, side, pitch = (c_uint64() for _ in range(5))
-for one in (stream, side):
-    call("cuStreamCreate", byref(one), 1)
-call("cuMemAlloc_v2", byref(other), 4 * MIB)
+address, other, pitch = c_uint64(), c_uint64(allocate(4 * MIB)), c_uint64()
+stream, side = new_stream(), new_stream()
 
 def allocated(size):
     call("cuMemAlloc_v2", byref(address), size)
@@ -93,24 +87,6 @@ print(json.dumps(found))
 '''
 
 
-def alone(site: Site, body: str) -> Any:
-    """What a program says without the library."""
-    done = subprocess.run(
-        [sys.executable, "-c", body], env=site.environment, cwd=ROOT, capture_output=True,
-        text=True, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def under(site: Site, body: str) -> Any:
-    """And with it."""
-    program = Program(site, body.removeprefix(PRELUDE))
-    said = program.hears()
-    program.ends_well()
-    return said
-
-
 def test_calls_during_a_capture_are_refused_where_the_driver_refuses_them(site: Site) -> None:
     site.start()
     expected = alone(site, ASK)
@@ -122,47 +98,15 @@ def test_calls_during_a_capture_are_refused_where_the_driver_refuses_them(site: 
         assert expected[f"{name}, {RELAXED}, {False}, 0"] == [0, 1, 0]
 
 
-SHARE = PRELUDE + '''
-address, stream, graph = c_uint64(), c_uint64(), c_void_p()
-handle = (ctypes.c_ubyte * 64)()
-call("cuStreamCreate", byref(stream), 1)
-call("cuMemAlloc_v2", byref(address), 4 * MIB)
-call("cuStreamBeginCapture_v2", stream, c_int(MODE))
-call("cuIpcGetMemHandle", handle, address)
-call("cuStreamEndCapture", stream, byref(graph))
-call("cuIpcGetMemHandle", handle, address)
-call("cuMemFree_v2", address)
-print(json.dumps("shared"))
-'''
-
-
-def ends_well(site: Site, body: str) -> None:
-    """A program under a daemon of its own; it knows the modes of captures by name."""
-    site.start()
-    Program(site, "GLOBAL, THREAD_LOCAL, RELAXED = range(3)\n" + body).ends_well()
-
-
 FREED_MEANWHILE = '''
 import threading, time
-module, waiting, filling, graph = (c_void_p() for _ in range(4))
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
-call("cuModuleGetFunction", byref(filling), module, b"nvshare_fill")
-first, second = c_uint64(), c_uint64()
-streams = [c_uint64() for _ in range(3)]
-for stream in streams:
-    call("cuStreamCreate", byref(stream), 1)
-for address in (first, second):
-    call("cuMemAlloc_v2", byref(address), 8 * MIB)
+waiting, filling, graph = kernel("wait_flag"), kernel("fill"), c_void_p()
+first, second = allocate(8 * MIB), allocate(8 * MIB)
+streams = [new_stream() for _ in range(3)]
 flags = c_void_p()
 call("cuMemHostAlloc", byref(flags), 8, c_uint(2))
 reached = (c_uint * 2).from_address(flags.value)
 reached[:] = (0, 0)
-def launch(kernel, stream, *arguments):
-    values = [c_uint64(argument) for argument in arguments]
-    passed = (c_void_p * len(values))(*(ctypes.cast(byref(v), c_void_p) for v in values))
-    call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0), stream, passed, None)
 def free_second():
     call("cuCtxSetCurrent", context)
     call("cuMemFree_v2", second)
@@ -176,7 +120,7 @@ while looks < 5:                         # of which the first may find it waitin
     with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
         looks = looks + 1 if file.read().startswith(f"{FUTEX} ") else 0
 launch(waiting, streams[1], flags.value + 4, 1)
-launch(filling, streams[1], first.value, MIB, 77)
+launch(filling, streams[1], first, MIB, 77, blocks=64, threads=256)
 call("cuStreamBeginCapture_v2", streams[2], c_int(RELAXED))
 call("cuMemFree_v2", first)              # which cannot wait
 call("cuStreamEndCapture", streams[2], byref(graph))
@@ -191,11 +135,11 @@ call("cuCtxSynchronize")
 def test_memory_freed_during_a_capture_stays_mapped_until_its_work_is_done(site: Site) -> None:
     """Another thread's freeing has waited, but not for what began after it did."""
     site.environment["NVSHARE_SIM_DRIVER"] = ""                 # one that is slept on, not asked
-    ends_well(site, f"FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
+    ends_well(site, f"{MODES}FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
 
 
 FREED_AND_NEEDED = '''
-address, other, stream, graph = c_uint64(), c_uint64(), c_uint64(), c_void_p()
+address, other, graph = c_uint64(), c_uint64(), c_void_p()
 kind = Properties(1, 0, Location(1, 0))
 square = (c_uint64 * 3)(30720, 30720, 1 << 32 | 1)           # of bytes: 900 MiB
 def allocated(result=0):
@@ -224,10 +168,9 @@ WAYS = {
     "elsewhere": (allocated, lambda: call("cuMemFree_v2", other)),
 }
 take, give = WAYS[WAY]
-another = c_void_p()
-call("cuCtxCreate_v2", byref(another), 0, 0)
+another = new_context()
 call("cuCtxSetCurrent", context)
-call("cuStreamCreate", byref(stream), 1)
+stream = new_stream()
 for _ in range(3):
     call("cuMemAlloc_v2", byref(address), 900 * MIB)
     call("cuMemsetD8Async", address, 1, 64 * MIB, stream)
@@ -251,16 +194,14 @@ def test_memory_freed_during_a_capture_is_reused_when_the_card_is_full(
     site: Site, way: str
 ) -> None:
     """Of 1024 MiB. As long as one captures nothing can be waited for."""
-    ends_well(site, f"WAY = {way!r}\n" + FREED_AND_NEEDED)
+    ends_well(site, f"{MODES}WAY = {way!r}\n" + FREED_AND_NEEDED)
 
 
 SHARED_MEANWHILE = '''
 import threading, time
-address, stream, graph = c_uint64(), c_uint64(), c_void_p()
+address, stream, graph = allocate(4 * MIB), new_stream(), c_void_p()
 handle = (ctypes.c_ubyte * 64)()
 begun = threading.Event()
-call("cuStreamCreate", byref(stream), 1)
-call("cuMemAlloc_v2", byref(address), 4 * MIB)
 def captures():
     call("cuCtxSetCurrent", context)
     call("cuStreamBeginCapture_v2", stream, c_int(THREAD_LOCAL))
@@ -277,13 +218,12 @@ assert graph.value
 
 
 def test_memory_is_exported_once_another_threads_capture_has_ended(site: Site) -> None:
-    ends_well(site, SHARED_MEANWHILE)
+    ends_well(site, MODES + SHARED_MEANWHILE)
 
 
 GOES_MEANWHILE = '''
 import threading, time
-module, waiting, graph = c_void_p(), c_void_p(), c_void_p()
-home = context
+home, graph = context, c_void_p()
 flag = c_void_p()
 call("cuMemHostAlloc", byref(flag), 4, c_uint(3))            # for all contexts
 reached = c_uint.from_address(flag.value)
@@ -293,19 +233,10 @@ def takes():
 def goes():
     call("cuCtxDestroy_v2", context)
 for _ in range(20):
-    context, address, taken = c_void_p(), c_uint64(), c_uint64()
-    streams = [c_uint64() for _ in range(2)]
-    reached.value = 0
-    call("cuCtxCreate_v2", byref(context), 0, 0)
-    with open("libhook/demo/kernels.ptx", "rb") as file:
-        call("cuModuleLoadData", byref(module), file.read())
-    call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
-    for stream in streams:
-        call("cuStreamCreate", byref(stream), 1)
-    call("cuMemAlloc_v2", byref(address), 900 * MIB)
-    values = [c_uint64(flag.value), c_uint64(1)]
-    passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
-    call("cuLaunchKernel", waiting, *(1, 1, 1, 1, 1, 1, 0), streams[0], passed, None)
+    taken, reached.value = c_uint64(), 0
+    context = new_context()
+    streams, address = [new_stream(), new_stream()], allocate(900 * MIB)
+    launch(kernel("wait_flag"), streams[0], flag.value, 1)
     call("cuStreamBeginCapture_v2", streams[1], c_int(RELAXED))
     call("cuMemFree_v2", address)
     call("cuStreamEndCapture", streams[1], byref(graph))
@@ -326,4 +257,4 @@ print(json.dumps("went"))
 def test_context_is_destroyed_while_memory_freed_in_it_has_work_in_flight(site: Site) -> None:
     """By one that needs the memory, in another context. In whatever order they come to it."""
     site.start()
-    assert under(site, "RELAXED = 2\n" + GOES_MEANWHILE) == "went"
+    assert under(site, MODES + GOES_MEANWHILE) == "went"

@@ -13,29 +13,22 @@ import pytest
 from nvshared.machine import cgroup
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, Site
-from tests.integration.fakehook import PATIENCE, pump
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.fakehook import PATIENCE
+from tests.integration.programs import Program, take_the_card
 
 LIMIT = 640 * MIB
 
-GROWING = '''
+ASKS = '''
 import time
-def have(size):
-    "Whether so much more is to be had."
-    address = c_uint64()
-    got = cuda.cuMemAlloc_v2(byref(address), c_uint64(size))
-    assert got in (0, 2), got
-    return address.value if got == 0 else 0
-def say(what):
-    print(json.dumps(what), flush=True)
-    sys.stdin.readline()
+def grows(*sizes):
+    "Whether so many MiB more can be allocated, one after the other."
+    results = [cuda.cuMemAlloc_v2(byref(c_uint64()), c_uint64(size * MIB)) for size in sizes]
+    assert set(results) <= {0, 2}, results
+    pause([result == 0 for result in results])
     time.sleep(0.1)                     # a limit is not looked up twice within milliseconds
-'''
-
-ASKS = GROWING + '''
-say([bool(have(100 * MIB)), bool(have(300 * MIB)), bool(have(300 * MIB))])
-say([bool(have(300 * MIB)), bool(have(100 * MIB))])
-say([bool(have(100 * MIB))])
+grows(100, 300, 300)
+grows(300, 100)
+grows(100)
 '''
 
 
@@ -55,8 +48,8 @@ class Box:
 def test_allocation_beyond_the_cgroup_limit_is_refused_until_the_limit_rises(site: Site) -> None:
     box = Box(site.folder / "groups")
     box.limit(LIMIT)
-    site.before = [sys.executable, "-m", "tests.integration.limitedbox", str(box.root)]
-    site.start("--tq", "1")
+    site.module = "tests.integration.changed"
+    site.start("--tq", "1", NVSHARE_TEST_GROUPS=str(box.root))
     program = Program(site, ASKS)
     assert program.hears() == [True, True, False]
     box.limit(2 * LIMIT)
@@ -86,7 +79,7 @@ def box() -> Iterator[Path]:
     try:
         folder.mkdir()
     except OSError:
-        pytest.skip("no control group can be made here; the system tests make some")
+        pytest.skip("no control group can be made here")
     file = next((f for f in ("memory.max", "memory.limit_in_bytes") if (folder / f).exists()), "")
     try:
         if not file:
@@ -123,7 +116,7 @@ def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box
     assert " is 640MiB" in errors
     for _ in range(3):
         hook = take_the_card(site, 1000 * MIB)
-        give_it_back(hook)
+        hook.close()
     said, errors = small.communicate("", timeout=PATIENCE)
     assert small.returncode == 0, errors
     assert '"right": true' in said
@@ -164,17 +157,13 @@ def test_program_stays_on_the_card_while_others_fill_its_cgroup(site: Site, box:
     site.started.append(eater)
     assert eater.stdout is not None
     assert eater.stdout.readline() == "full\n"
-    most = site.hook()
-    assert most.hello() is not None
-    assert most.allocate(700 * MIB)     # which fits beside what must stay
-    most.want()
-    pump([most], lambda: most.running)
+    most = site.holding(700 * MIB)     # which fits beside what must stay
     most.close()
     until_told(site, granted=False)     # this does not, as is noticed within milliseconds
     eater.communicate("\n", timeout=PATIENCE)
     assert eater.returncode == 0        # nobody was killed
     until_told(site, granted=True)      # and so is that it does again
-    give_it_back(take_the_card(site, 1000 * MIB))
+    take_the_card(site, 1000 * MIB).close()
     said, errors = program.communicate("", timeout=PATIENCE)
     assert program.returncode == 0, errors
     assert '"right": true' in said

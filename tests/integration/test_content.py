@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is all zero or as it came in does not cross the bus; whatever has changed does."""
+"""What is all zero or as it came in does not cross the bus; whatever has changed does, block by
+block."""
 
 import pytest
 
-from nvshared.units import MIB
+from nvshared.hook.protocol import Flag, OrderRecord, Type
+from nvshared.units import GIB, MIB
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.fakedaemon import FakeDaemon, begin
+from tests.integration.programs import Program
+from tests.integration.test_bus_sharing import MOVES
 
 BLOCK = 32 * MIB
 
-BODY = '''
+CHANGED = '''
 size = 160 * MIB
 address = allocate(size)
 data = bytearray(noise(96 * MIB) + bytes(size - 96 * MIB))
@@ -27,7 +31,7 @@ assert get(address, size) == data
 away()                                   # one byte of the last
 assert get(address, size) == data
 data[32 * MIB:64 * MIB] = bytes(32 * MIB)
-call("cuMemsetD8_v2", address + 32 * MIB, 0, 32 * MIB)
+fill(address + 32 * MIB, 0, 32 * MIB)
 away()                                   # the second is now zero
 assert get(address, size) == data
 a, b = bytes(data[:32 * MIB]), bytes(data[64 * MIB:96 * MIB])
@@ -38,39 +42,11 @@ away()                                   # two have changed places
 assert get(address, size) == data
 '''
 
-
-def moved(site: Site) -> list[int]:
-    """Blocks that were copied out at each absence, as the daemon heard it."""
-    found: list[int] = []
-    for entry in site.trace():
-        if entry.get("report") == "turn-ended":
-            found.append(0)
-        if entry.get("event") == "evicted" and entry["pid"] != 0 and found:
-            found[-1] += entry["bytes"]
-    return [size // BLOCK for size in found]
-
-
-@pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
-def test_eviction_copies_only_changed_memory(site: Site, setting: str) -> None:
-    site.start("--tq", "1", "--trace", str(site.folder / "trace"))
-    site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}
-    program = Program(site, BODY)
-    copied = []
-    for _ in range(6):
-        assert program.hears() == "away"
-        before = sum(moved(site))
-        hook = take_the_card(site)
-        copied.append(sum(moved(site)) - before)
-        program.go_on()
-        give_it_back(hook)
-    program.ends_well()
-    assert copied == ([3, 0, 1, 1, 0, 2] if setting == "1" else [5] * 6)
-
-
-RESERVED = '''
+# Two of five blocks have to leave, a choice it has.
+CHOICE = '''
 size = 160 * MIB
 address = allocate(size)
-call("cuMemsetD8_v2", address, 0, 96 * MIB)
+fill(address, 0, 96 * MIB)
 data = bytearray(bytes(96 * MIB) + noise(64 * MIB))
 put(address + 96 * MIB, bytes(data[96 * MIB:]))
 away()                                   # three blocks of zeros, and what is used at the end
@@ -86,24 +62,81 @@ away()                                   # which has not changed since
 assert get(address, size) == data
 data[size - 40] ^= 1
 put(address + size - 40, bytes(data[size - 40:size - 39]))
-away()                                   # and now has, where nobody looks first
+away()                                   # and now has, in a part that is examined last
 assert get(address, size) == data
 '''
 
 
-@pytest.mark.parametrize("setting", ["1", pytest.param("0", marks=pytest.mark.long)])
-def test_unchanged_memory_is_evicted_before_changed_memory(site: Site, setting: str) -> None:
-    """Two of a program's five blocks have to leave, a choice it has."""
+def copied_out(site: Site) -> int:
+    """Blocks of the program."""
+    sizes: list[int] = [entry["bytes"] for entry in site.trace() if entry.get("event") == "evicted"]
+    return sum(sizes) // BLOCK
+
+
+@pytest.mark.parametrize("examine", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("body", "much", "examined", "unexamined"), [
+    (CHANGED, 1000 * MIB, [3, 0, 1, 1, 0, 2], 5), (CHOICE, 904 * MIB, [0, 2, 1, 0, 1], 2),
+], ids=["all leave", "some leave"])
+def test_eviction_copies_only_changed_memory(
+    site: Site, body: str, much: int, examined: list[int], unexamined: int, examine: bool
+) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
-    site.environment = {**site.environment, "NVSHARE_EXAMINE": setting}
-    program = Program(site, RESERVED)
+    site.environment["NVSHARE_EXAMINE"] = str(int(examine))
+    program = Program(site, body)
     copied = []
-    for _ in range(5):
+    for _ in examined:
         assert program.hears() == "away"
-        before = sum(moved(site))
-        hook = take_the_card(site, 904 * MIB)
-        copied.append(sum(moved(site)) - before)
+        before = copied_out(site)
+        hook = site.holding(much)
+        copied.append(copied_out(site) - before)
         program.go_on()
-        give_it_back(hook)
+        hook.close()
     program.ends_well()
-    assert copied == ([0, 2, 1, 0, 1] if setting == "1" else [2] * 5)
+    assert copied == (examined if examine else [unexamined] * len(examined))
+
+
+HELD = '''
+size = 256 * MIB
+address, data = allocate(size), noise(size)
+put(address, data)
+away()
+assert get(address, size) == data
+'''
+
+
+@pytest.mark.parametrize(("total", "block"), [(16 * GIB, 64 * MIB), (4 * GIB, 32 * MIB)])
+def test_eviction_of_a_megabyte_moves_one_block_of_the_cards_size(
+    site: Site, total: int, block: int
+) -> None:
+    daemon, program = begin(site, HELD, total=total, host_slab=0)
+    daemon.stop()
+    assert daemon.move(Type.EVICT, 255 * MIB).moved == block
+    daemon.let_return(program)
+
+
+def test_memory_written_back_in_parts_is_examined_once_for_many_orders(site: Site) -> None:
+    """Each examination takes the card from its holder: parts of all blocks, then the whole of them.
+
+    The kernel fails from its sixth launch on: the first is to try it, two are for the first
+    eviction. Blocks of which nothing is known are copied.
+    """
+    site.environment |= {"NVSHARE_SIM_FAIL": "cuLaunchKernel:6+"}
+    daemon = FakeDaemon(site)
+    compared = MOVES[MOVES.index("for number, "):]
+    program = Program(site, "PIECES = 4\n" + MOVES + "away()\n" + compared)
+    daemon.accept()
+    daemon.until_allocated(128 * MIB)
+    for turn in range(2):
+        assert program.hears() == "away"
+        daemon.stop()
+        if turn == 0:
+            assert daemon.move(Type.EVICT).moved == 128 * MIB
+        for blocks in (3, 2, 0) if turn == 1 else ():
+            answer = daemon.move(Type.EVICT, blocks * BLOCK, flags=Flag.AHEAD)
+            assert (answer.moved, answer.flags) == (0, 0)
+            assert answer.memory.resident == blocks * BLOCK
+        daemon.move(Type.LOAD, 128 * MIB, flags=Flag.AHEAD)
+        daemon.send(OrderRecord(Type.RUN))
+        program.go_on()
+    daemon.rest()
+    program.ends_well()

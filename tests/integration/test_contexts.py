@@ -4,8 +4,7 @@
 import shutil
 
 from tests.integration.conftest import ROOT, Site
-from tests.integration.test_captures import alone, under
-from tests.integration.test_own_memory import PRELUDE
+from tests.integration.programs import PRELUDE, alike, under
 from tests.integration.test_pools import POOLS
 
 # Work that lasts until the program lets it go on.
@@ -16,18 +15,8 @@ home, flag = c_void_p(context.value), c_void_p()
 call("cuMemHostAlloc", byref(flag), 64, c_uint(3))           # for all contexts
 reached = c_uint.from_address(flag.value)
 reached.value = 0
-def begin_context():
-    own = c_void_p()
-    call("cuCtxCreate_v2", byref(own), 0, 0)
-    return own
 def wait_in(stream):
-    module, waiting = c_void_p(), c_void_p()
-    with open("libhook/demo/kernels.ptx", "rb") as file:
-        call("cuModuleLoadData", byref(module), file.read())
-    call("cuModuleGetFunction", byref(waiting), module, b"nvshare_wait_flag")
-    values = [c_uint64(flag.value), c_uint64(1)]
-    passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
-    call("cuLaunchKernel", waiting, *(1, 1, 1, 1, 1, 1, 0), stream, passed, None)
+    launch(kernel("wait_flag"), stream, flag.value, 1)
 def in_thread(name, *arguments):
     results = []
     def runs():
@@ -39,21 +28,14 @@ def in_thread(name, *arguments):
 '''
 
 
-def alike(site: Site, body: str) -> None:
-    """A program says the same with the library as without."""
-    site.start()
-    assert under(site, body) == alone(site, body)
-
-
 RETAINED = WAITING + '''
-address, again = c_uint64(), c_void_p()
+again = c_void_p()
 wait_in(None)
 thread, results = in_thread("cuDevicePrimaryCtxRelease_v2", 0)
 threading.Timer(0.3, lambda: setattr(reached, "value", 1)).start()
 call("cuDevicePrimaryCtxRetain", byref(again), 0)
 call("cuCtxSetCurrent", again)
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-data = noise(64 * MIB)
+address, data = allocate(64 * MIB), noise(64 * MIB)
 put(address, data)
 thread.join()
 call("cuCtxSynchronize")
@@ -85,10 +67,8 @@ def test_release_of_an_unretained_context_fails_and_changes_nothing(site: Site) 
 
 
 DESTROYED = WAITING + '''
-captured, graph, address = c_uint64(), c_void_p(), c_uint64()
-call("cuStreamCreate", byref(captured), 1)
-own = begin_context()
-call("cuMemAlloc_v2", byref(address), 8 * MIB)
+captured, graph, own = new_stream(), c_void_p(), new_context()
+address = c_uint64(allocate(8 * MIB))
 wait_in(None)
 call("cuMemsetD8Async", address, 1, 8 * MIB, 0)
 call("cuCtxSetCurrent", home)
@@ -111,9 +91,7 @@ def test_drain_waits_for_a_context_while_another_captures(site: Site) -> None:
 
 FROM_A_POOL = WAITING + POOLS + '''
 setting(THRESHOLD, FOR_EVER)
-captured, graph, mine = c_uint64(), c_void_p(), stream()
-call("cuStreamCreate", byref(captured), 1)
-own = begin_context()
+captured, graph, mine, own = new_stream(), c_void_p(), stream(), new_context()
 theirs, size = stream(), 8 * MIB
 first = take(size, theirs)
 wait_in(c_uint64(theirs))
@@ -132,16 +110,14 @@ print(json.dumps([results, first == second, get(second, 4)[0]]))
 '''
 
 
-def test_pool_memory_is_not_reused_until_the_work_of_an_ending_context_is_done(
-    site: Site,
-) -> None:
+def test_pool_memory_is_not_reused_until_the_work_of_an_ending_context_is_done(site: Site) -> None:
     alike(site, FROM_A_POOL)
 
 
 TAKEN_BEHIND_BOTH = WAITING + POOLS + '''
 made = []
 for _ in range(2):                       # of which one goes, and one takes long
-    made.append(begin_context())
+    made.append(new_context())
     own = stream()
     address = take(300 * MIB, own)
     wait_in(c_uint64(own))
@@ -170,7 +146,7 @@ def test_context_ends_while_pool_memory_of_two_contexts_is_in_flight(site: Site)
 
 
 DEFAULT_STREAMS = WAITING + POOLS + '''
-own, size = begin_context(), 8 * MIB
+own, size = new_context(), 8 * MIB
 first = take(size, 0)
 wait_in(None)
 call("cuMemsetD8Async", first, 1, size, 0)
@@ -197,25 +173,3 @@ def test_pool_memory_freed_in_one_default_stream_is_not_reused_in_another_contex
             file.write_bytes(file.read_bytes().replace(b"\0cuStreamGetId\0", b"\0cuStreamGetIx\0"))
     site.environment["LD_LIBRARY_PATH"] = str(old)
     alike(site, DEFAULT_STREAMS)
-
-
-FORKS = '''
-import time
-address = c_uint64()
-for _ in range(100):                     # whose leaving keeps the service thread in its lock
-    call("cuMemAlloc_v2", byref(address), 8 * MIB)
-    call("cuMemsetD8_v2", address, 7, 8 * MIB)
-print(json.dumps("filled"), flush=True)
-children, until = [], time.monotonic() + 2
-while time.monotonic() < until:
-    child = os.fork()
-    if child == 0:
-        handle = (ctypes.c_ubyte * 64)()
-        refused = [cuda.cuIpcCloseMemHandle(c_uint64(0x1234000)),
-                   cuda.cuIpcGetMemHandle(handle, c_uint64(0x1234000)),
-                   cuda.cuIpcOpenMemHandle_v2(byref(address), handle, 1)]
-        os._exit(0 if all(refused) else 1)
-    children.append(child)
-    time.sleep(0.001)
-print(json.dumps([os.waitpid(child, 0)[1] for child in children]))
-'''

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts cannot leave the card: thirty programs whose contexts nearly fill it."""
 
-from collections.abc import Callable
 
-from tests.integration.conftest import BUILD, Site
+from tests.integration.conftest import BUILD, Site, wait_until
 
 PROGRAMS = 30                           # with a context of 8 MiB each, on 256 MiB
 OUT_OF_MEMORY = 3                       # exit status
@@ -29,14 +28,14 @@ class Workload:
 
 
 def test_program_waits_and_is_logged_while_contexts_of_others_fill_the_card(
-    site_with_reserves: Site, eventually: Callable[[Callable[[], bool]], None]
+    site_with_reserves: Site
 ) -> None:
     site_with_reserves.start("--tq", "100ms", "--trace", str(site_with_reserves.folder / "trace"))
     first = Workload(site_with_reserves, "first", "160MiB")
-    eventually(lambda: '"allocated"' in first.output.read_text())
+    wait_until(lambda: '"allocated"' in first.output.read_text())
     others = [Workload(site_with_reserves, f"other{i}", "1MiB") for i in range(PROGRAMS - 1)]
     said = f"nvshare-workload[{first.popen.pid}] waits: it needs 162 MiB, and no more than"
-    eventually(lambda: said in site_with_reserves.log.read_text())
+    wait_until(lambda: said in site_with_reserves.log.read_text())
     codes = {other.finish() for other in others}
     assert 0 in codes
     assert codes <= {0, OUT_OF_MEMORY}

@@ -5,19 +5,16 @@ and while the thread captures a stream."""
 
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report, encode_order
+from nvshared.hook.protocol import OrderRecord, Type, decode_report, encode_order
 from nvshared.units import MIB
-from tests.integration.conftest import Site
-from tests.integration.test_bus_sharing import Daemon
+from tests.integration.conftest import Site, wait_until
+from tests.integration.fakedaemon import FakeDaemon
+from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_contexts import WAITING
-from tests.integration.test_own_memory import PRELUDE, Program
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 OUT_OF_MEMORY = 2
 # A kernel waits for a word of the host's that this thread sets last. Where the call does not
@@ -26,19 +23,11 @@ DEPENDENT = WAITING.removeprefix(PRELUDE) + '''
 import faulthandler, select
 faulthandler.dump_traceback_later(120, exit=True)
 
-class Array(ctypes.Structure):
-    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint)]
-
-address, other, small, array, stream, side, lasting = (c_uint64() for _ in range(7))
-for one in (stream, side, lasting):
-    call("cuStreamCreate", byref(one), 1)
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
-exportable = c_uint64(create(64 * MIB, handles=1))
-here = reserve(64 * MIB)
-call("cuMemMap", here, 64 * MIB, 0, exportable, 0)
-allow(here, 64 * MIB)
-another = begin_context()
+address, other, small, array = c_uint64(allocate(64 * MIB)), c_uint64(), c_uint64(), c_uint64()
+stream, side, lasting = new_stream(), new_stream(), new_stream()
+fill(address, 7, 64 * MIB)
+exportable = c_uint64(map_memory(64 * MIB, handles=1)[1])
+another = new_context()
 call("cuCtxSetCurrent", home)
 call("cuMemAllocAsync", byref(small), 8 * MIB, stream)
 call("cuStreamSynchronize", stream)
@@ -58,7 +47,7 @@ def calls_back():
 def allocates(size):
     return lambda: cuda.cuMemAlloc_v2(byref(other), c_size_t(size))
 def makes_an_array():
-    return cuda.cuArrayCreate_v2(byref(array), byref(Array(1024, 1024, 1, 1)))
+    return cuda.cuArrayCreate_v2(byref(array), (c_uint64 * 3)(1024, 1024, 1 << 32 | 1))
 def exports_by_handle():
     return cuda.cuIpcGetMemHandle(byref((ctypes.c_char * 64)()), address)
 def exports_by_descriptor():
@@ -83,8 +72,6 @@ def capture():
 def capture_ends():
     graph = c_void_p()
     call("cuStreamEndCapture", lasting, byref(graph))
-def says(what):
-    print(json.dumps(what), flush=True)
 '''
 ENDING = '''
 reached.value = 1
@@ -113,7 +100,7 @@ class Answering(threading.Thread):
     """The daemon goes on answering questions, and lets the program run again when it has stopped or
     could not be drained. What it was told, in order."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: FakeDaemon) -> None:
         super().__init__(daemon=True)
         self.daemon_ = daemon
         self.said: list[Type] = []
@@ -141,29 +128,29 @@ class Answering(threading.Thread):
         return self.said
 
 
-def dependent(site: Site, body: str) -> tuple[Daemon, Answering, Program]:
+def dependent(site: Site, body: str) -> tuple[FakeDaemon, Answering, Program]:
     """A program whose work in flight depends on it, with its memory on the card."""
-    daemon = Daemon(site)
+    daemon = FakeDaemon(site)
     program = Program(site, DEPENDENT + body + ENDING)
-    daemon.accept(Flag(0))
+    daemon.accept()
+    site.sockets.remove(daemon.connection)      # which the thread closes
     return daemon, Answering(daemon), program
 
 
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("call", [*CALLS, *EXPORTS])
 def test_call_returns_while_work_depends_on_its_thread(site: Site, call: str, work: str) -> None:
-    _, answering, program = dependent(site, f"{work}()\nsays({call}())\n")
+    _, answering, program = dependent(site, f"{work}()\nsay({call}())\n")
     assert program.hears() == CALLS.get(call, 0)
     program.ends_well()
     assert Type.REOPENED not in answering.hears_all()
 
 
-def said_while_drained(
-        site: Site, call: str, capturing: bool, *behind: OrderRecord) -> list[Type]:
+def said_while_drained(site: Site, call: str, capturing: bool, *behind: OrderRecord) -> list[Type]:
     """What the library says meanwhile, once the call has returned what the driver returns."""
     begins, ends = ("capture()", "capture_ends()") if capturing else ("", "")
     daemon, answering, program = dependent(
-        site, f"spins()\n{begins}\naway()\nsays({call}())\n{ends}\n")
+        site, f"spins()\n{begins}\naway()\nsay({call}())\n{ends}\n")
     assert program.hears() == "away"
     daemon.send(OrderRecord(Type.STOP), *behind)
     program.go_on()
@@ -175,7 +162,8 @@ def said_while_drained(
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread(
-        site: Site, call: str, capturing: bool) -> None:
+    site: Site, call: str, capturing: bool
+) -> None:
     # Behind the STOP comes what moves memory, and waits for the end of the drain.
     said = said_while_drained(
         site, call, capturing, OrderRecord(Type.EVICT, number=2, room=512 * MIB, host=1 << 40))
@@ -185,16 +173,18 @@ def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("export", EXPORTS)
 def test_export_does_not_wait_for_a_drain_of_work_that_depends_on_its_thread(
-        site: Site, export: str, capturing: bool) -> None:
+    site: Site, export: str, capturing: bool
+) -> None:
     assert Type.REOPENED not in said_while_drained(site, export, capturing)
 
 
 @pytest.mark.parametrize("export", EXPORTS)
 def test_export_does_not_wait_at_the_gate_when_stop_arrives_before_the_reply(
-        site: Site, export: str) -> None:
+    site: Site, export: str
+) -> None:
     """The drain reads the reply to the export's request, so the export goes on while the gate is
     shut and the work in flight waits for its thread."""
-    _, answering, program = dependent(site, f"spins()\naway()\nsays({export}())\n")
+    _, answering, program = dependent(site, f"spins()\naway()\nsay({export}())\n")
     assert program.hears() == "away"
     answering.stops_before_answer = True
     program.go_on()
@@ -207,19 +197,18 @@ def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(sit
     """What was freed during a capture is kept until its work is done."""
     _, answering, program = dependent(
         site, "call('cuMemAlloc_v2', byref(other), 8 * MIB)\nspins()\ncapture()\n"
-        "call('cuMemFree_v2', other)\ncapture_ends()\nsays(allocates(1 << 40)())\n")
+        "call('cuMemFree_v2', other)\ncapture_ends()\nsay(allocates(1 << 40)())\n")
     assert program.hears() == OUT_OF_MEMORY
     program.ends_well()
     answering.hears_all()
 
 
-def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(
-        site: Site, eventually: Eventually) -> None:
+def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(site: Site) -> None:
     daemon, answering, program = dependent(site, "spins()\naway()\nlaunches_until_told()\n")
     assert program.hears() == "away"
     program.go_on()
     daemon.send(OrderRecord(Type.STOP))
-    eventually(lambda: Type.REOPENED in answering.said)
+    wait_until(lambda: Type.REOPENED in answering.said)
     program.go_on()
     program.ends_well()
     answering.join()
@@ -251,10 +240,11 @@ def open_silent():
 
 @pytest.mark.parametrize("wait", LONG_WAITS)
 def test_drain_gives_up_while_a_thread_waits_long_and_work_depends_on_it(
-        site: Site, eventually: Eventually, wait: str) -> None:
+    site: Site, wait: str
+) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuCtxCreate_v2:2+"
     daemon, answering, program = dependent(
-        site, f"{OPENS_SILENT}\nspins()\naway()\nsays({LONG_WAITS[wait]})\n")
+        site, f"{OPENS_SILENT}\nspins()\naway()\nsay({LONG_WAITS[wait]})\n")
     assert program.hears() == "away"
     site.socket.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
@@ -262,7 +252,7 @@ def test_drain_gives_up_while_a_thread_waits_long_and_work_depends_on_it(
         silent.listen()
         program.go_on()
         daemon.send(OrderRecord(Type.STOP))
-        eventually(lambda: Type.REOPENED in answering.said)
+        wait_until(lambda: Type.REOPENED in answering.said)
 
 
 IMPORTS = '''
@@ -273,7 +263,7 @@ class Handle(ctypes.Structure):
 cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
 there = cuda.cuIpcOpenMemHandle_v2(byref(address), Handle.from_buffer(handle), 1)
 assert there == 0, there
-print(json.dumps(list(get(address, 4))), flush=True)
+say(list(get(address, 4)))
 '''
 
 
@@ -285,7 +275,7 @@ spins()
 call("cuIpcGetMemHandle", byref(handle), address)
 reached.value = 1
 call("cuStreamSynchronize", stream)
-says(bytes(handle).hex())
+say(bytes(handle).hex())
 sys.stdin.readline()
 ''' + ENDING)
     handle = owner.hears()

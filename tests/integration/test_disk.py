@@ -6,8 +6,7 @@ import os
 import resource
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from nvshared.hook.protocol import Flag, Park, ReportRecord, Type
 from nvshared.machine.disk import fault, open_file
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import GIB, MIB
-from tests.integration.conftest import BUILD, CARD, Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.conftest import BUILD, CARD, Site, wait_until
+from tests.integration.programs import Program, take_the_card
 
 SIZE = 224 * MIB
 KEEPS = '''
@@ -34,6 +33,9 @@ def changes():
         put(address + at, bytes(data[at:at + 1]))
 away()
 '''
+
+
+UNCHANGED = "assert get(address, size) == data"
 
 
 @pytest.fixture(name="ordered")
@@ -59,12 +61,12 @@ def swap(ordered: Ordered) -> None:
     assert ordered.memory.resident == 0
 
 
-def store(ordered: Ordered, file: int | None, size: int = SIZE) -> None:
-    """Until so many bytes are in the file."""
+def swap_and_store(site: Site, ordered: Ordered) -> None:
+    swap(ordered)
+    file = open_file(site.folder)
     ordered.store(file=file)
-    if file is not None:
-        os.close(file)
-    ordered.until(lambda: ordered.stored.moved == size and ordered.memory.host == 0)
+    os.close(file)
+    ordered.until(lambda: ordered.stored.moved == SIZE and ordered.memory.host == 0)
 
 
 def end(program: Program, ordered: Ordered) -> None:
@@ -83,10 +85,9 @@ def threads_of(pid: int, *names: str) -> list[int]:
 def test_memory_stored_on_disk_uses_no_host_memory_and_loads_unchanged(
     site: Site, ordered: Ordered
 ) -> None:
-    program = start(site, ordered, "assert get(address, size) == data")
-    swap(ordered)
-    assert ordered.memory.host >= SIZE
-    store(ordered, open_file(site.folder))
+    program = start(site, ordered, UNCHANGED)
+    swap_and_store(site, ordered)
+    assert ordered.host_most >= SIZE
     assert ordered.stored.took == 0
     end(program, ordered)
 
@@ -99,8 +100,7 @@ changes()
 away()
 assert get(address, size) == data
 ''')
-    swap(ordered)
-    store(ordered, open_file(site.folder))
+    swap_and_store(site, ordered)
     ordered.run()
     program.go_on()
     assert program.hears() == "away"
@@ -120,9 +120,8 @@ assert get(address, size) == data
 def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
     site: Site, ordered: Ordered
 ) -> None:
-    program = start(site, ordered, "assert get(address, size) == data")
-    swap(ordered)
-    store(ordered, open_file(site.folder))
+    program = start(site, ordered, UNCHANGED)
+    swap_and_store(site, ordered)
     ordered.store(0)
     assert ordered.stored.moved == SIZE     # the only copies
     ordered.load()
@@ -137,7 +136,7 @@ def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
 def test_disk_file_does_not_exceed_the_limit_of_the_store_order(
     site: Site, ordered: Ordered
 ) -> None:
-    program = start(site, ordered, "assert get(address, size) == data")
+    program = start(site, ordered, UNCHANGED)
     swap(ordered)
     file = open_file(site.folder)
     ordered.store(100 * MIB, file)
@@ -145,14 +144,9 @@ def test_disk_file_does_not_exceed_the_limit_of_the_store_order(
     assert os.fstat(file).st_size <= 100 * MIB
     ordered.load()
     ordered.store(0)
-    until(lambda: os.fstat(file).st_size == 0)
+    wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
     end(program, ordered)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        time.sleep(0.002)
 
 
 def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(
@@ -171,8 +165,7 @@ assert os.waitpid(child, 0)[1] == 0
 os.closerange(3, 4096)                  # the connection, too
 assert get(address, size) == data
 ''')
-    swap(ordered)
-    store(ordered, open_file(site.folder))
+    swap_and_store(site, ordered)
     pid = program.popen.pid
     threads = threads_of(pid, "nvshare-read", "nvshare-write")
     assert threads
@@ -182,16 +175,21 @@ assert get(address, size) == data
     end(program, ordered)
 
 
+@pytest.mark.parametrize("parked", [False, True])
 def test_client_reports_its_stored_bytes_to_a_restarted_daemon(
-    site: Site, ordered: Ordered
+    site: Site, ordered: Ordered, parked: bool
 ) -> None:
-    program = start(site, ordered, "assert get(address, size) == data")
-    swap(ordered)
-    store(ordered, open_file(site.folder))
+    program = start(site, ordered, UNCHANGED)
+    swap_and_store(site, ordered)
+    if parked:
+        assert ordered.park() == Park.DONE
     ordered.stored = ReportRecord(Type.STORED)
     ordered.disconnect()
     ordered.until(ordered.connected)
-    assert (ordered.stored.moved, ordered.stored.number) == (SIZE, 0)
+    assert ordered.stored.moved == SIZE
+    assert parked or ordered.stored.number == 0     # before any order
+    if parked:
+        ordered.unpark()
     end(program, ordered)
 
 
@@ -206,7 +204,7 @@ def test_write_error_is_reported_and_bytes_stay_in_host_memory(
     site: Site, ordered: Ordered, case: str
 ) -> None:
     error, path, flags = WRITE_ERRORS[case]
-    program = start(site, ordered, "assert get(address, size) == data")
+    program = start(site, ordered, UNCHANGED)
     swap(ordered)
     host = ordered.memory.host
     file = os.open(path, flags)
@@ -221,7 +219,7 @@ def test_write_error_is_reported_and_bytes_stay_in_host_memory(
 def test_file_size_limit_of_the_program_stops_storing_and_not_the_program(
     site: Site, ordered: Ordered
 ) -> None:
-    program = start(site, ordered, "assert get(address, size) == data")
+    program = start(site, ordered, UNCHANGED)
     swap(ordered)
     resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))
     ordered.store(file=open_file(site.folder))
@@ -240,7 +238,7 @@ def reads_nothing_wrong():
                                       c_uint64(address + at), c_size_t(part))
         assert result != 0 or got == data[at:at + part], f"wrong bytes at {at}"
         lost += result != 0
-    print(json.dumps(lost), flush=True)
+    say(lost)
 reads_nothing_wrong()
 sys.stdin.readline()
 '''
@@ -301,7 +299,7 @@ away()
     ordered.store(file=open_file(site.folder))
     with disk(site, "pwrite"):
         swap(ordered)
-        until((site.folder / "hangs").exists)
+        wait_until((site.folder / "hangs").exists)
         ordered.run()
         program.go_on()
         assert program.hears() == "away"
@@ -317,7 +315,7 @@ away()
 
 @pytest.mark.long
 def test_write_that_hangs_for_long_is_reported(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, "assert get(address, size) == data")
+    program = start_faulty(site, ordered, UNCHANGED)
     ordered.store(file=open_file(site.folder))
     with disk(site, "pwrite"):
         swap(ordered)
@@ -327,47 +325,29 @@ def test_write_that_hangs_for_long_is_reported(site: Site, ordered: Ordered) -> 
 
 
 def test_read_that_hangs_ends_when_the_disk_goes_on(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, "assert get(address, size) == data")
-    swap(ordered)
-    store(ordered, open_file(site.folder))
+    program = start_faulty(site, ordered, UNCHANGED)
+    swap_and_store(site, ordered)
     with disk(site, "pread"):
         loads = threading.Thread(target=ordered.load)
         loads.start()
-        until((site.folder / "hangs").exists)
+        wait_until((site.folder / "hangs").exists)
         assert loads.is_alive()
     loads.join()
     end(program, ordered)
 
 
 def test_short_disk_reads_and_writes_are_continued(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, "assert get(address, size) == data")
+    program = start_faulty(site, ordered, UNCHANGED)
     with disk(site, "short"):
-        swap(ordered)
-        store(ordered, open_file(site.folder))
+        swap_and_store(site, ordered)
         ordered.load()
-    end(program, ordered)
-
-
-def test_parked_client_reports_its_stored_bytes_after_reconnecting(
-    site: Site, ordered: Ordered
-) -> None:
-    program = start(site, ordered, "assert get(address, size) == data")
-    swap(ordered)
-    store(ordered, open_file(site.folder))
-    assert ordered.park() == Park.DONE
-    ordered.stored = ReportRecord(Type.STORED)
-    ordered.disconnect()
-    ordered.until(ordered.connected)
-    assert ordered.stored.moved == SIZE
-    ordered.unpark()
     end(program, ordered)
 
 
 def test_free_of_stored_memory_shrinks_the_disk_file(site: Site, ordered: Ordered) -> None:
     program = start(site, ordered, '''
 call("cuMemFree_v2", address)
-print(json.dumps("freed"), flush=True)
-sys.stdin.readline()
+pause("freed")
 ''')
     swap(ordered)
     file = open_file(site.folder)
@@ -376,7 +356,7 @@ sys.stdin.readline()
     program.go_on()
     assert program.hears() == "freed"
     ordered.until(lambda: ordered.stored.moved == 0)
-    until(lambda: os.fstat(file).st_size == 0)
+    wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
     program.go_on()
     program.ends_well()
@@ -392,8 +372,8 @@ def test_daemon_with_a_disk_stores_an_idle_program_and_loads_it_unchanged(site: 
     program = Program(site, KEEPS + "assert get(address, size) == data")
     assert program.hears() == "away"
     hook = take_the_card(site)
-    until(lambda: is_stored(site))
-    give_it_back(hook)
+    wait_until(lambda: is_stored(site))
+    hook.close()
     program.go_on()
     program.ends_well()
 

@@ -4,16 +4,14 @@
 import json
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvshared.hook.protocol import ReportRecord, Type
-from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE
+from tests.integration.conftest import Site, wait_until
 from tests.integration.test_kills import finish, follow
 from tests.records import encode_report
 
@@ -65,16 +63,9 @@ def files_of(pid: int, folder: Path) -> list[str]:
     return found
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def await_no_files(pid: int, folder: Path) -> None:
     """Until the daemon has closed the files of programs that ended."""
-    until(lambda: not files_of(pid, folder))
+    wait_until(lambda: not files_of(pid, folder))
 
 
 def test_programs_larger_than_card_and_host_memory_finish_with_a_disk(
@@ -135,5 +126,5 @@ def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
     liar = site.hook()
     assert liar.hello() is not None
     liar.send(encode_report(ReportRecord(Type.STORED, moved=1 << 60)))
-    until(lambda: "bytes on the disk, and may have 0 there" in site.log.read_text())
+    wait_until(lambda: "bytes on the disk, and may have 0 there" in site.log.read_text())
     finish([program(site, 1)])

@@ -5,16 +5,13 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_captures import alone
-from tests.integration.test_own_memory import PRELUDE, Program
+from tests.integration.programs import PRELUDE, Program, alone
 
 # Two of these and their contexts leave 8 MiB of the 1024 free.
 EACH = 500 * MIB
 
 FULL = PRELUDE + f'''
-address, stream = c_uint64(), c_uint64()
-call("cuStreamCreate", byref(stream), 1)
-call("cuMemAlloc_v2", byref(address), {EACH})
+stream, address = new_stream(), allocate({EACH})
 data = bytes(range(256)) * (8 * MIB >> 8)
 put(address, data)
 '''
@@ -29,17 +26,15 @@ import zlib
 module, filling, graph, exec = (c_void_p() for _ in range(4))
 with open("libhook/demo/kernels.ptx", "rb") as file:
     image = file.read()
-def launch():
-    values = [c_uint64(value) for value in (address.value, 1 << 17, 77)]
-    passed = (c_void_p * 3)(*(ctypes.cast(byref(v), c_void_p) for v in values))
-    call("cuLaunchKernel", filling, *(64, 1, 1, 256, 1, 1, 0), stream, passed, None)
+def launch_fill():
+    launch(filling, stream, address, 1 << 17, 77, blocks=64, threads=256)
 away()
 call("cuModuleLoadData", byref(module), image)
 call("cuModuleGetFunction", byref(filling), module, b"nvshare_fill")
-launch()
+launch_fill()
 call("cuStreamSynchronize", stream)
 call("cuStreamBeginCapture_v2", stream, c_int(2))
-launch()
+launch_fill()
 call("cuStreamEndCapture", stream, byref(graph))
 call("cuGraphInstantiateWithFlags", byref(exec), graph, 0)
 call("cuGraphLaunch", exec, stream)

@@ -4,8 +4,8 @@
 import pytest
 
 from tests.integration.conftest import Site
+from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_contexts import WAITING
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back
 
 MANY = 20
 
@@ -59,7 +59,7 @@ PROGRAMS = {how: MINE + made + UNDER_WAY for how, made in MADE.items()}
 def sent_away(site: Site, body: str) -> None:
     """A program that has said that it may be."""
     program = Program(site, body.removeprefix(PRELUDE))
-    give_it_back(program.lose_card())
+    program.evict()
     program.ends_well()
 
 
@@ -87,7 +87,7 @@ away()
     assert program.hears() == "away"
     site.start("--tq", "1")
     program.go_on()
-    give_it_back(program.lose_card())
+    program.evict()
     program.ends_well()
 
 

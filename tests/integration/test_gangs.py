@@ -18,7 +18,7 @@ class Gang:
     """A program on several cards, of one process or of several. Begun once all are ready."""
 
     def __init__(
-        self, site: Site, name: str, *, cards: list[str], steps: int = 500, ahead: int = 1,
+        self, site: Site, name: str, *, cards: list[str], steps: int = 500, ahead: int = 1
     ) -> None:
         """`cards`: of each process."""
         shared = site.folder / f"gang-{name}"
@@ -52,20 +52,13 @@ class Gang:
 
 @pytest.mark.parametrize("ahead", [1, 40])
 @pytest.mark.parametrize("cards", SHAPES, ids=["one process", "two processes"])
-def test_two_gangs_take_turns_and_end(
-    tiny_site: Site, cards: list[str], ahead: int
-) -> None:
+def test_two_gangs_take_turns_and_end(tiny_site: Site, cards: list[str], ahead: int) -> None:
     tiny_site.start("--tq", "1")
     gangs = [Gang(tiny_site, name, cards=cards, ahead=ahead) for name in ("a", "b")]
     for gang in gangs:
         gang.begin()
     for gang in gangs:
         gang.ends_well()
-
-
-def beside(site: Site, name: str, steps: int) -> Gang:
-    """A program on one card."""
-    return Gang(site, name, cards=["1"], steps=steps)
 
 
 def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:

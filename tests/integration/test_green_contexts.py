@@ -6,9 +6,9 @@ import os
 import pytest
 
 from tests.integration.conftest import Site
-from tests.integration.test_contexts import WAITING, alike
+from tests.integration.programs import PRELUDE, Program, alike, take_the_card
+from tests.integration.test_contexts import WAITING
 from tests.integration.test_every_context import UNDER_WAY, sent_away
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
 from tests.integration.test_pools import POOLS
 
 pytestmark = pytest.mark.skipif(
@@ -181,7 +181,7 @@ def begin(kind):
     "A context of its own, a green one that is entered, or one that is not; and a stream in it."
     made, its_stream = c_void_p(), c_uint64()
     if kind == 0:
-        made = begin_context()
+        made = new_context()
     else:
         made = begin_green()
     if kind == 1:
@@ -234,7 +234,7 @@ def test_green_contexts_can_be_made_and_destroyed_while_memory_is_evicted(site: 
     program = Program(site, CHURN)
     assert program.hears() == "away"
     for _ in range(5):
-        give_it_back(take_the_card(site))
+        take_the_card(site).close()
     program.go_on()
     program.ends_well()
 
@@ -242,7 +242,7 @@ def test_green_contexts_can_be_made_and_destroyed_while_memory_is_evicted(site: 
 ABANDONED = GREEN.removeprefix(PRELUDE) + '''
 status = c_int()
 call("cuMemAlloc_v2", byref(address), size)
-call("cuMemsetD8_v2", address, 7, size)
+fill(address, 7, size)
 call("cuGreenCtxStreamCreate", byref(stream), green, 1, 0)
 def begins():
     call("cuCtxSetCurrent", home)
@@ -261,6 +261,6 @@ def test_capture_in_a_green_context_whose_thread_ended_delays_no_hand_over(site:
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED)
     assert program.hears() == "away"
-    give_it_back(take_the_card(site))
+    take_the_card(site).close()
     program.go_on()
     program.ends_well()

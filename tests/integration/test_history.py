@@ -14,7 +14,7 @@ from nvshared.machine.tenant import user
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
-from tests.integration.test_turns import LARGE, SMALL, wanting
+from tests.integration.test_turns import LARGE, SMALL
 
 NEAR = 20                               # us, of what is rounded
 OPTIONS = ("--tq", "3600", "--trace", "{}/trace", "--state-dir", "{}/state")
@@ -73,16 +73,16 @@ def said(site: Site) -> Counter[str]:
 
 def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> None:
     start(site)
-    one = wanting(site, LARGE)
+    one = site.wanting(LARGE)
     pump([one], lambda: one.running)
-    two = wanting(site, LARGE)
+    two = site.wanting(LARGE)
     for holder, waiter in ((one, two), (two, one)) * 3:
         pump([one, two], lambda holder=holder: holder.running and holder.paced)  # type: ignore[misc]
         holder.say(Type.IDLE)
         pump([one, two], lambda waiter=waiter: waiter.running)      # type: ignore[misc]
-    short = wanting(site, SMALL, 1)
+    short = site.wanting(SMALL, 1)
     pump([one, two, short], lambda: short.running)
-    beside = wanting(site, SMALL, 1)
+    beside = site.wanting(SMALL, 1)
     pump([one, two, short, beside], lambda: beside.running)
     for hook in (one, two, short, beside):
         hook.close()
@@ -105,7 +105,7 @@ def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> N
 
 def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
     start(site)
-    hook = wanting(site, SMALL)
+    hook = site.wanting(SMALL)
     pump([hook], lambda: hook.running)
     stop(site)
     first = kept(site)
@@ -125,7 +125,7 @@ def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
 
 def test_daemon_with_history_off_makes_no_history_file(site: Site) -> None:
     start(site, "--history", "off")
-    hook = wanting(site, SMALL)
+    hook = site.wanting(SMALL)
     pump([hook], lambda: hook.running)
     stop(site)
     assert not (site.folder / "state" / "history.db").exists()

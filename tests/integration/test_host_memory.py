@@ -4,14 +4,13 @@
 import ctypes
 import mmap
 import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.conftest import Site, wait_until
+from tests.integration.programs import Program, evict_and_load, take_the_card
 
 MBIND = {"x86_64": 237, "aarch64": 235}
 PREFERRED = 1
@@ -20,7 +19,7 @@ WRITTEN = '''
 size = 512 * MIB
 address = allocate(size)
 for turn in range(3):
-    call("cuMemsetD8_v2", address, turn + 1, size)
+    fill(address, turn + 1, size)
     away()
     assert get(address + size - 1, 1) == bytes([turn + 1])
 '''
@@ -28,15 +27,13 @@ for turn in range(3):
 ALONE = '''
 size = 512 * MIB
 address = allocate(size)
-call("cuMemsetD8_v2", address, 1, size)
+fill(address, 1, size)
 away()
-call("cuMemsetD8_v2", address, 2, size)
+fill(address, 2, size)
 call("cuCtxSynchronize")
-print(json.dumps("back"), flush=True)
-sys.stdin.readline()
+pause("back")
 call("cuMemFree_v2", address)
-print(json.dumps("freed"), flush=True)
-sys.stdin.readline()
+pause("freed")
 '''
 
 NEAR = '''
@@ -101,34 +98,29 @@ def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
             if line.get("event") == "evicted" and line["bytes"] > 0
         ][-1])
         program.go_on()
-        give_it_back(hook)
+        hook.close()
     program.ends_well()
     assert held == [held[0]] * 3
 
 
-def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(site: Site) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, ALONE)
     hook = program.lose_card(700 * MIB)
-    give_it_back(hook)
+    hook.close()
     hook.close()
     assert program.hears() == "back"
     assert counted(site)[-1] > 0
     program.go_on()
     assert program.hears() == "freed"
-    eventually(lambda: counted(site)[-1] == 0)
+    wait_until(lambda: counted(site)[-1] == 0)
     program.go_on()
     program.ends_well()
 
 
 @pytest.mark.skipif(not may_choose_nodes(), reason="nobody here may say where memory lies")
 def test_host_memory_of_evicted_blocks_lies_near_the_card(site: Site) -> None:
-    site.start("--tq", "1")
-    program = Program(site, NEAR)
-    give_it_back(program.lose_card())
-    program.ends_well()
+    evict_and_load(site, NEAR)
 
 
 ODD = '''
@@ -153,7 +145,7 @@ def test_host_memory_stays_mapped_only_as_far_as_it_is_counted(
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, KEPT + ODD)
-    give_it_back(program.lose_card())
+    program.evict()
     mapped = program.hears()
     program.ends_well()
     assert mapped == [each for each in counted(site) if each > 0][-1]
@@ -177,14 +169,14 @@ def end():
 for turn in range(2):
     begin()
     address = allocate(120 * MIB)
-    call("cuMemsetD8_v2", address, turn + 1, 120 * MIB)
+    fill(address, turn + 1, 120 * MIB)
     away()
     assert get(address + 120 * MIB - 1, 1) == bytes([turn + 1])
     held = sum(size for _, size in kept())
     end()
     while kept():
         time.sleep(0.01)
-    print(json.dumps(held), flush=True)
+    say(held)
     sys.stdin.readline()
 '''
 
@@ -192,16 +184,16 @@ for turn in range(2):
 @pytest.mark.parametrize("primary", [False, True])
 @pytest.mark.parametrize("failing", ["", "cuMemHostUnregister:1+"])
 def test_empty_host_memory_is_freed_after_its_context_ends(
-    site: Site, eventually: Callable[[Callable[[], bool]], None], failing: str, primary: bool
+    site: Site, failing: str, primary: bool
 ) -> None:
     """And the daemon hears of it, also if the driver does not let go of it before."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, f"primary = {primary}\n" + KEPT + ENDS)
     for _ in range(2):
-        give_it_back(program.lose_card())
+        program.evict()
         assert program.hears() >= 120 * MIB
-        eventually(lambda: counted(site)[-1] == 0)
+        wait_until(lambda: counted(site)[-1] == 0)
         program.go_on()
     program.ends_well()
     assert 120 * MIB <= max(counted(site)) < 240 * MIB
@@ -230,10 +222,10 @@ for turn in range(3):
         call("cuCtxDestroy_v2", one)    # what is in its host memory now is needed still
         if not both:
             call("cuCtxCreate_v2", byref(other), 0, 0)
-    print(json.dumps("gone"), flush=True)
+    say("gone")
     sys.stdin.readline()
     assert get(address.value, 32 * MIB) == data
-    print(json.dumps(registered()), flush=True)
+    say(registered())
 '''
 
 
@@ -253,7 +245,7 @@ def test_host_memory_is_registered_anew_in_another_context(
         hook = program.lose_card()
         assert program.hears() == "gone"
         program.go_on()
-        give_it_back(hook)
+        hook.close()
         assert program.hears() == ["Register:" not in failing]
     program.ends_well()
     assert max(counted(site)) == 32 * MIB

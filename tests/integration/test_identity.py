@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,10 +20,9 @@ import pytest
 from bench.trace import Line
 from nvshared.machine import cgroup
 from nvshared.machine.tenant import user
-from tests.integration.conftest import BUILD, ROOT, Process, Site
+from tests.integration.conftest import BUILD, ROOT, Process, Site, wait_until
 from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 
-Eventually = Callable[[Callable[[], bool]], None]
 pytestmark = pytest.mark.other_user
 
 ALICE, BOB = 1000, 1001
@@ -182,9 +181,7 @@ def paths() -> Iterator[list[bytes]]:
         yield folders
 
 
-def test_user_cannot_change_its_tenant_by_making_cgroups(
-    site: Site, groups: Path, eventually: Eventually
-) -> None:
+def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Path) -> None:
     site.start("--trace", str(site.folder / "trace"))
     theirs = {}
     for place, own in (
@@ -197,7 +194,7 @@ def test_user_cannot_change_its_tenant_by_making_cgroups(
             says(attacker, " ".join(name.hex() for name in folders), "was there")
         theirs[attacker.popen.pid] = own
     number = len([*paths()])
-    eventually(lambda: all(len(tenants(site, pid)) == number for pid in theirs))
+    wait_until(lambda: all(len(tenants(site, pid)) == number for pid in theirs))
     prefixes = (f"unit:{user(ALICE)}/", f"container:{user(ALICE)}/")
     for pid, own in theirs.items():
         for found in tenants(site, pid):
@@ -210,7 +207,7 @@ def test_user_cannot_change_its_tenant_by_making_cgroups(
 
 
 def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
-    site: Site, old_groups: Path, eventually: Eventually
+    site: Site, old_groups: Path
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
     attacker = pretender(site, delegated(old_groups / "alice", ALICE), ALICE)
@@ -218,7 +215,7 @@ def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
     for folders in tried:
         says(attacker, " ".join(name.hex() for name in folders), "was there")
     pid = attacker.popen.pid
-    eventually(lambda: len(tenants(site, pid)) == len(tried))
+    wait_until(lambda: len(tenants(site, pid)) == len(tried))
     mine = user(ALICE)
     assert all(
         one == f"user:{mine}" or one.startswith((f"unit:{mine}/", f"container:{mine}/"))
@@ -227,12 +224,12 @@ def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
 
 
 def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
-    site: Site, groups: Path, eventually: Eventually
+    site: Site, groups: Path
 ) -> None:
     site.start(*SMALL, "--tq", "100ms", "--trace", str(site.folder / "trace"))
     # Its user id is the same, as it is with many an image.
     victim = workload(site, pod(groups), ALICE, "--memory", "40MiB", "--until-told")
-    eventually(lambda: bool(tenants(site, victim.pid)))
+    wait_until(lambda: bool(tenants(site, victim.pid)))
     assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{user(ALICE)}"}]
     attacker = pretender(site, manager(groups, ALICE), ALICE)
     looks = [b"x\r0::", *map(os.fsencode, pod(groups).relative_to(cgroup.top("")).parts)]
@@ -243,7 +240,7 @@ def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
         return sum(line.get("report") == "turn-ended" and line.get("pid") == pid
                    for line in site.trace())
 
-    eventually(lambda: turns(attacker.popen.pid) >= 4)
+    wait_until(lambda: turns(attacker.popen.pid) >= 4)
     said, _ = attacker.popen.communicate("end\n")
     assert said.strip() == "0"
     assert all(f"pod:{UID}" not in found for found in tenants(site, attacker.popen.pid))
@@ -252,7 +249,7 @@ def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
 
 
 def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_client_slots(
-    site: Site, groups: Path, eventually: Eventually
+    site: Site, groups: Path
 ) -> None:
     daemon = site.start(*SMALL, "--max-clients", "120", "--trace", str(site.folder / "trace"))
     box = pod(groups)
@@ -265,7 +262,7 @@ def test_root_of_a_pod_counts_as_a_user_and_cannot_take_all_client_slots(
         program = workload(site, other, uid, "--memory", "40MiB", "--steps", "2")
         said, _ = program.communicate()
         assert program.returncode == 0, said
-        eventually(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+        wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
     assert daemon.poll() is None
     assert tenants(site, lies.pid)[0] == {f"pod:{UID}", "user:root"}
 
@@ -290,7 +287,7 @@ input()
 
 
 def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
-    site: Site, groups: Path, eventually: Eventually
+    site: Site, groups: Path
 ) -> None:
     site.start("--trace", str(site.folder / "trace"))
     job = made(groups / "slurmstepd.scope" / "s5K1KKYAYG5D00")
@@ -302,14 +299,14 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
     # The user's own may call itself so, too.
     inside(site, tasks[1], ALICE, [
         "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
-    eventually(lambda: b"slurmstepd" in b"".join(
+    wait_until(lambda: b"slurmstepd" in b"".join(
         Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in site.started[-2:]))
     programs = [workload(site, task, ALICE, "--memory", "8MiB", "--steps", "2", SLURM_JOB_ID="42")
                 for task in tasks]
     for program in programs:
         program.communicate()
         assert program.returncode == 0
-    eventually(lambda: all(tenants(site, one.pid) for one in programs))
+    wait_until(lambda: all(tenants(site, one.pid) for one in programs))
     mine = f"user:{user(ALICE)}"
     found = [tenants(site, one.pid)[0] - {mine} for one in programs]
     assert found[0] == {"job:4711"}
@@ -335,7 +332,7 @@ exec unshare --cgroup --mount sh -euc '
 
 @pytest.mark.parametrize("mounts_the_hosts", [True, False])
 def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
-    site: Site, groups: Path, eventually: Eventually, mounts_the_hosts: bool
+    site: Site, groups: Path, mounts_the_hosts: bool
 ) -> None:
     host = made(site.folder / "host")
     kubepods = groups / "kubepods"
@@ -353,36 +350,26 @@ def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
         program = workload(site, place, BOB, "--memory", "8MiB", "--steps", "1")
         program.communicate()
         assert program.returncode == 0
-        eventually(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+        wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
         assert tenants(site, program.pid) == [{name, f"user:{user(BOB)}"}]
     for place in (delegated(groups / "lab" / "alice", ALICE), manager(groups, ALICE)):
         attacker = pretender(site, place, ALICE)
         for folders in (["kubepods", f"pod{UID}"], [f"pod{UID}"], ["besteffort", f"pod{UID}"]):
             says(attacker, " ".join(os.fsencode(name).hex() for name in folders), "was there")
         pid = attacker.popen.pid
-        eventually(lambda pid=pid: len(tenants(site, pid)) == 3)  # type: ignore[misc]
+        wait_until(lambda pid=pid: len(tenants(site, pid)) == 3)  # type: ignore[misc]
         assert all(found == {f"user:{user(ALICE)}"} for found in tenants(site, pid))
     blind = "cannot be seen; mount the host's /sys/fs/cgroup" in site.log.read_text()
     assert blind != mounts_the_hosts
 
 
-HELLO = '''
-import sys
-from tests.integration.fakehook import Hook
-hook = Hook(sys.argv[1], bytes.fromhex(sys.argv[2]))
-hook.hello()
-'''
-
-
-def test_cgroup_path_of_no_known_form_is_logged_once(
-    site: Site, groups: Path, eventually: Eventually
-) -> None:
+def test_cgroup_path_of_no_known_form_is_logged_once(site: Site, groups: Path) -> None:
     site.start("--trace", str(site.folder / "trace"))
     for number in range(3):
         task = made(groups / "engine" / f"task-{number}")
         program = workload(site, task, ALICE, "--memory", "8MiB", "--steps", "1")
         program.communicate()
-        eventually(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
+        wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
         assert tenants(site, program.pid) == [{f"user:{user(ALICE)}"}]
     said = [line for line in site.log.read_text().splitlines() if "which tells no" in line]
     assert len(said) == 1

@@ -7,13 +7,11 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import pump
-from tests.integration.test_own_memory import Program, give_it_back
+from tests.integration.programs import Program
 
 SHARING = '''
 class Handle(ctypes.Structure):
@@ -29,8 +27,6 @@ def take(text, result=0):
     got = cuda.cuIpcOpenMemHandle_v2(ctypes.addressof(address), handle, 1)
     assert got == result, f"cuIpcOpenMemHandle_v2: {got}, must be {result}"
     return address.value
-def say(what):
-    print(json.dumps(what), flush=True)
 def hear():
     return json.loads(sys.stdin.readline())
 '''
@@ -87,34 +83,24 @@ take(handles[1][:16] + "11" * 56, result=INVALID)        # nobody there
 '''
 
 
-def tell(program: Program, text: str) -> None:
-    assert program.popen.stdin is not None
-    program.popen.stdin.write(text + "\n")
-    program.popen.stdin.flush()
-
-
 def test_ipc_importer_reads_what_the_exporter_writes(site: Site) -> None:
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, USER)
     handles = owner.hears()
     # What is shared stays on the card, what is not leaves it.
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(800 * MIB)
-    hook.want()
-    pump([hook], lambda: hook.running)
-    give_it_back(hook)
-    tell(user, json.dumps(handles))
+    hook = site.holding(800 * MIB)
+    hook.close()
+    user.tell(json.dumps(handles))
     assert user.hears() == "written"
-    tell(owner, "0")
+    owner.tell("0")
     assert owner.hears() == "read"
-    tell(user, "0")
+    user.tell("0")
     assert user.hears() == "closed"
-    tell(owner, "0")
+    owner.tell("0")
     assert owner.hears() == "freed"
-    tell(user, "0")
+    user.tell("0")
     user.ends_well()
-    tell(owner, "0")
+    owner.tell("0")
     owner.ends_well()
 
 
@@ -141,14 +127,14 @@ def test_ipc_works_between_containers_without_a_common_network(site: Site) -> No
     assert file_of(killed_handle).is_socket()
     os.utime(file_of(killed_handle), (0, 0))
     user = Program(site, FETCHES, within=("unshare", "--net", "--map-root-user"))
-    tell(user, json.dumps(handle))
+    user.tell(json.dumps(handle))
     user.ends_well()
     last = Program(site, QUIET)
     last_handle = last.hears()
     assert not file_of(killed_handle).exists()
     assert file_of(handle).is_socket()
     for program in (owner, last):
-        tell(program, "0")
+        program.tell("0")
         program.ends_well()
     assert not file_of(handle).exists()
     assert not file_of(last_handle).exists()
@@ -229,34 +215,26 @@ for attempt in range(5):                                 # an owner's silence en
 """
 
 
-def test_ipc_does_not_remove_a_file_that_is_no_socket(site: Site) -> None:
-    site.start()
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="nvshare-") as file:
-        owner = Program(site, QUIET)
-        assert file_of(owner.hears()).is_socket()
-        tell(owner, "0")
-        owner.ends_well()
-        assert Path(file.name).exists()
-
-
 def test_ipc_socket_without_a_listener_is_removed_only_when_old(site: Site) -> None:
-    """Its process may be about to, or may have been killed before."""
+    """Its process may be about to listen, or may have been killed before. A file that is no socket
+    is not removed."""
     site.start()
-    young, old = (Path(f"/dev/shm/nvshare-{name:016x}{os.getpid():016x}") for name in (0, 1))
-    sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    young, old, file = (
+        Path(f"/dev/shm/nvshare-{name:016x}{os.getpid():016x}") for name in range(3))
     try:
-        for one, path in zip(sockets, (young, old), strict=True):
-            one.bind(str(path))
-        os.utime(old, (0, 0))
+        for path in (young, old):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                one.bind(str(path))
+        file.touch()
+        for path in (old, file):
+            os.utime(path, (0, 0))
         owner = Program(site, QUIET)
         assert file_of(owner.hears()).is_socket()
-        assert young.exists()
-        assert not old.exists()
-        tell(owner, "0")
+        assert [path.exists() for path in (young, old, file)] == [True, False, True]
+        owner.tell("0")
         owner.ends_well()
     finally:
-        for one, path in zip(sockets, (young, old), strict=True):
-            one.close()
+        for path in (young, old, file):
             path.unlink(missing_ok=True)
 
 
@@ -276,20 +254,20 @@ def test_ipc_works_while_an_intruder_connects(site: Site) -> None:
     handle = lender.hears()
     intruder = subprocess.Popen([sys.executable, "-c", INTRUDER, name_of(handle).decode()])
     try:
-        tell(lender, "0")
-        tell(borrower, json.dumps(handle))
+        lender.tell("0")
+        borrower.tell(json.dumps(handle))
         assert borrower.hears() == "ready"
         lender.hears()
-        tell(borrower, "0")
+        borrower.tell("0")
         assert borrower.hears() == "written"
         assert intruder.poll() is None
     finally:
         intruder.kill()
         intruder.wait()
-    tell(lender, "0")
+    lender.tell("0")
     assert lender.hears() == "clean"
-    tell(lender, "0")
-    tell(borrower, "0")
+    lender.tell("0")
+    borrower.tell("0")
     borrower.ends_well()
     lender.ends_well()
 
@@ -302,12 +280,12 @@ def test_ipc_with_a_silent_exporter_delays_its_importer_alone(site: Site) -> Non
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as owner:
         owner.bind(b"\0" + name_of(silent.hex()))
         owner.listen()
-        tell(patient, json.dumps([silent.ljust(64, b"\0").hex(), good]))
+        patient.tell(json.dumps([silent.ljust(64, b"\0").hex(), good]))
         waiting = False
         for _ in range(5):
             came, _ = owner.accept()
             assert came.recv(100) == silent[-24:]        # not the secret that it must show itself
-            tell(patient, "0")
+            patient.tell("0")
             waiting = patient.hears()
             came.send(b"nothing")
             came.close()
@@ -316,5 +294,5 @@ def test_ipc_with_a_silent_exporter_delays_its_importer_alone(site: Site) -> Non
                 break
         assert waiting
     patient.ends_well()
-    tell(lender, "0")
+    lender.tell("0")
     lender.ends_well()

@@ -241,8 +241,8 @@ def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
 def test_shares_of_an_idle_card_are_withdrawn_when_it_is_lost(
     node: Node, tmp_path: Path
 ) -> None:
-    node.site.module = "tests.integration.losing"
-    node.site.environment["NVSHARE_LOST"] = str(tmp_path / "lost")
+    node.site.module = "tests.integration.changed"
+    node.site.environment["NVSHARE_TEST_LOST"] = str(tmp_path / "lost")
     node.daemon()
     node.start()
     node.allocatable(20)

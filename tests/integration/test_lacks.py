@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,9 @@ from nvshared.errors import ExitCode, NotKept
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB, SECOND
 from tests.bus.service import PrivateBus, private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import one_sentence
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 NOBODY = 65534                          # a user that every system has
 
@@ -92,9 +90,7 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_kept(
 
 
 @needs_root
-def test_full_disk_ends_the_trace_at_a_whole_line(
-    site: Site, eventually: Eventually
-) -> None:
+def test_full_disk_ends_the_trace_at_a_whole_line(site: Site) -> None:
     folder = site.folder / "small"
     folder.mkdir()
     site.before = ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(folder)]
@@ -107,7 +103,7 @@ def test_full_disk_ends_the_trace_at_a_whole_line(
         assert hook.say(Type.MEMORY)
         return full in site.log.read_text()
 
-    eventually(written)
+    wait_until(written)
     assert hook.allocate(MIB)
     assert site.log.read_text().count("No space left") == 1
     *lines, _ = Path(f"/proc/{daemon.pid}/root{folder}/trace").read_text().split("\n")

@@ -3,7 +3,6 @@
 other programs in its place, its end, debuggers. The programs are life.c closing.c
 and plugin.c."""
 
-import platform
 import shutil
 import signal
 import subprocess
@@ -11,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, Type
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, SIMULATOR, Site
+from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.fakehook import PATIENCE, Hook
-from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.programs import FUTEX, Program, take_the_card
 
 SOURCE = Path(__file__).with_name("life.c")
 CLOSING = SOURCE.with_name("closing.c")
-FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]    # the number of the system call
 LINKED = ("-pthread", f"-L{SIMULATOR}", "-l:libcuda.so.1")
 
 
@@ -41,9 +39,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Life:
     """One such program, as a child of the test or of what is asked to run it."""
 
-    def __init__(
-        self, site: Site, *command: object, tq: str = "200ms", **environment: str
-    ) -> None:
+    def __init__(self, site: Site, *command: object, tq: str = "200ms", **environment: str) -> None:
         self.daemon = site.start("--tq", tq)
         self.site = site
         self.popen = site.program(command, environment)
@@ -92,7 +88,7 @@ def comes_back(program: Life) -> str:
     """Its memory leaves, it waits at the gate, has its memory again, and ends. What it has said."""
     hook = taken(program)
     until_it_waits(hook)
-    give_it_back(hook)
+    hook.close()
     return program.ends()
 
 
@@ -104,24 +100,19 @@ def until_wanted(hook: Hook) -> None:
         hook.obey(record)
 
 
-SLOW = {"NVSHARE_SIM_COPY_RATE": str(100 * MIB)}
 LARGE = """
 address = allocate(256 * MIB)
-call("cuMemsetD8_v2", address, c_uint(7), 256 * MIB)
+fill(address, 7, 256 * MIB)
 put(address, os.urandom(1 * MIB))
 away()
 """
 
 
-def moving(site: Site, body: str, **environment: str) -> tuple[Program, Daemon]:
+def moving(site: Site, body: str, **environment: str) -> tuple[Program, FakeDaemon]:
     """A program that goes on while its memory leaves."""
-    site.environment.update(SLOW | environment)
-    daemon = Daemon(site)
-    program = Program(site, LARGE + body)
-    daemon.accept(Flag(0))
-    assert program.hears() == "away"
-    daemon.send(OrderRecord(Type.STOP))
-    daemon.until(Type.STOPPED)
+    site.environment.update({"NVSHARE_SIM_COPY_RATE": str(100 * MIB)} | environment)
+    daemon, program = begin(site, LARGE + body)
+    daemon.stop()
     daemon.send(*(OrderRecord(Type.EVICT, number=number, room=room, host=512 * MIB)
                   for number, room in ((2, 192 * MIB), (3, 0))))
     daemon.until(Type.MOVED)
@@ -149,7 +140,11 @@ print(child)
     assert f"[{int(said)}]" not in errors
 
 
-@pytest.mark.parametrize("what", ["plain", "fork-first"])
+@pytest.mark.parametrize("what", [
+    "plain", "fork-first",
+    pytest.param("interrupted", id="while signals arrive"),
+    pytest.param("late", id="in an exit handler"),
+])
 def test_evicted_memory_is_loaded_when_the_program_launches(
     site: Site, life: Path, what: str
 ) -> None:
@@ -179,12 +174,12 @@ def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "plugin", plugin))
 
 
-def test_threads_started_before_cuinit_may_use_the_card(site: Site, life: Path) -> None:
-    Life(site, life, "threads").ends()
-
-
-def test_signals_do_not_end_a_wait_at_the_gate(site: Site, life: Path) -> None:
-    comes_back(Life(site, life, "interrupted"))
+@pytest.mark.parametrize("what", [
+    pytest.param("threads", id="started before cuInit"),
+    pytest.param("cancel-allocating", id="after another was cancelled in an allocation"),
+])
+def test_threads_of_a_program_may_use_the_card(site: Site, life: Path, what: str) -> None:
+    Life(site, life, what).ends()
 
 
 @pytest.mark.parametrize("what", ["jump", "jump-beside"])
@@ -199,7 +194,7 @@ def test_signal_handler_may_longjmp_out_of_a_waiting_call(
         until_wanted(hook)
         program.popen.send_signal(signal.SIGUSR1)
         program.says("jumped")
-        give_it_back(hook)
+        hook.close()
         program.go_on()
     program.ends()
 
@@ -226,35 +221,25 @@ def test_signal_handler_may_fork_during_a_waiting_call(site: Site, life: Path) -
     until_it_waits(hook)
     program.popen.send_signal(signal.SIGUSR1)
     program.says("forked")
-    give_it_back(hook)
+    hook.close()
     program.ends()
 
 
-@pytest.mark.parametrize("what", ["exit", "_exit", "quick_exit", "abort"])
-def test_signal_handler_may_exit_during_a_waiting_call(
-    site: Site, life: Path, what: str
+@pytest.mark.parametrize(("what", "number", "code"), [
+    *((what, signal.SIGUSR1, signal.SIGUSR1) for what in ("exit", "_exit", "quick_exit")),
+    ("abort", signal.SIGUSR1, -signal.SIGABRT), ("plain", signal.SIGTERM, -signal.SIGTERM),
+])
+def test_signal_may_end_the_program_during_a_waiting_call(
+    site: Site, life: Path, what: str, number: int, code: int
 ) -> None:
-    """And what it had on the card, or on the host, is there for the next one."""
+    """By its handler, or without one. The next program finds the card's and the host's memory."""
     program = Life(site, life, what)
     hook = taken(program)
     until_it_waits(hook)
-    program.popen.send_signal(signal.SIGUSR1)
-    program.ends(-signal.SIGABRT if what == "abort" else signal.SIGUSR1)
-    give_it_back(hook)
+    program.popen.send_signal(number)
+    program.ends(code)
+    hook.close()
     take_the_card(site)
-
-
-def test_exit_handler_may_use_the_card(site: Site, life: Path) -> None:
-    """In what runs at its end before the driver's own."""
-    comes_back(Life(site, life, "late"))
-
-
-def test_program_may_be_killed_while_it_waits_at_the_gate(site: Site, life: Path) -> None:
-    program = Life(site, life, "plain")
-    hook = taken(program)
-    until_it_waits(hook)
-    program.popen.send_signal(signal.SIGTERM)
-    program.ends(-signal.SIGTERM)
 
 
 def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
@@ -275,13 +260,9 @@ def test_thread_may_be_cancelled_while_it_waits_at_the_gate(site: Site, life: Pa
     until_it_waits(hook)
     program.go_on()
     program.says("cancelled")
-    give_it_back(hook)
+    hook.close()
     program.go_on()
     program.ends()
-
-
-def test_cancelled_thread_holds_no_lock(site: Site, life: Path) -> None:
-    Life(site, life, "cancel-allocating").ends()
 
 
 @pytest.mark.parametrize("what", ["fork", "execute"])
@@ -290,7 +271,7 @@ def test_child_process_is_a_client_of_its_own(site: Site, life: Path, what: str)
     hook = taken(program)
     if what == "execute":
         until_it_waits(hook)
-    give_it_back(hook)
+    hook.close()
     program.ends()
 
 
@@ -301,7 +282,7 @@ def test_program_may_spawn_while_its_thread_waits_at_the_gate(site: Site, life: 
     until_it_waits(hook)
     program.go_on()
     program.says("borne")
-    give_it_back(hook)
+    hook.close()
     program.go_on()
     program.ends()
 
@@ -334,7 +315,7 @@ assert seen == [data]
     until_it_waits(hook)
     program.go_on()
     assert program.hears() == "away"
-    give_it_back(hook)
+    hook.close()
     program.go_on()
     program.ends_well()
 
@@ -349,7 +330,7 @@ def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: P
     words = Path(f"/proc/{program.popen.pid}/cmdline")
     while not words.read_bytes().endswith(b"threads\0"):
         assert program.popen.poll() is None, program.ends()
-    give_it_back(hook)
+    hook.close()
     program.ends()
 
 
@@ -420,7 +401,7 @@ def test_gdb_attaches_to_a_program_that_waits_at_the_gate(site: Site, life: Path
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )
     assert "gate_wait" in done.stdout, done.stderr
-    give_it_back(hook)
+    hook.close()
     program.ends()
 
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Managed memory leaves the card with its program, and is the processor's all the while."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 from nvshared.units import MIB
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
-from tests.integration.test_own_memory import PRELUDE, Program, give_it_back, take_the_card
+from tests.integration.programs import PRELUDE, Program, alone, take_the_card
 
 CAPACITY = 240 * MIB
 CONTEXTS = 64 * MIB                     # what is on the card besides memory, and more
@@ -23,24 +21,15 @@ def managed(size, result=0):
 def view(address, size):
     "The processor's."
     return (ctypes.c_ubyte * size).from_address(address)
-def fill(address, value, size):
-    call("cuMemsetD8_v2", address, ctypes.c_ubyte(value), size)
+def filled(value, size):
+    address = managed(size)
+    fill(address, value, size)
     call("cuCtxSynchronize")
+    return address
 def said(which, address, size):
     value = c_int(77)
     call("cuMemRangeGetAttribute", byref(value), 4, c_int(which), address, size)
     return value.value
-def used():
-    "Of the card, as the library counts."
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return total.value - free.value
-'''
-
-USED = '''
-free, total = c_size_t(), c_size_t()
-call("cuMemGetInfo_v2", byref(free), byref(total))
-print(total.value - free.value)
 '''
 
 
@@ -50,19 +39,16 @@ def program(site: Site, body: str) -> Program:
 
 def on_the_card(site: Site) -> int:
     """Bytes of the card in use, as a program without the library sees them."""
-    done = subprocess.run([sys.executable, "-c", PRELUDE + USED], env=site.environment, cwd=ROOT,
-                          capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    found = alone(site, PRELUDE + "say(used())")
+    assert isinstance(found, int)
+    return found
 
 
 def test_managed_memory_is_evicted_and_stays_readable_by_the_processor(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
 size = 120 * MIB + 12345
-address = managed(size)
-small = managed(100)
-fill(address, 7, size)
-fill(small, 9, 100)
+address, small = filled(7, size), filled(9, 100)
 call("cuMemPrefetchAsync", address, size, c_int(0), 0)
 call("cuCtxSynchronize")
 def asked():
@@ -78,12 +64,10 @@ bytes_of = view(address, size)
 assert bytes(bytes_of[::4096]) == bytes([7]) * len(range(0, size, 4096))
 assert bytes(view(small, 100)) == bytes([9]) * 100
 bytes_of[size - 1] = 8
-print(json.dumps("changed"), flush=True)
-sys.stdin.readline()
+pause("changed")
 assert get(address, size) == bytes([7]) * (size - 1) + bytes([8])
 assert asked() == before
-print(json.dumps("back"), flush=True)
-sys.stdin.readline()
+pause("back")
 call("cuMemFree_v2", address)
 call("cuMemFree_v2", address, result=INVALID)
 call("cuMemFree_v2", small)
@@ -97,7 +81,7 @@ assert used() == 0, used()
     assert one.hears() == "changed"
     assert hook.running                 # and nothing of that needed the card
     one.go_on()
-    give_it_back(hook)
+    hook.close()
     assert one.hears() == "back"
     assert on_the_card(site) > 120 * MIB
     one.go_on()
@@ -108,8 +92,7 @@ def test_advice_on_managed_memory_survives_eviction(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
 size = 96 * MIB
-read, home = managed(size), managed(size)
-fill(read, 3, size)
+read, home = filled(3, size), managed(size)
 call("cuMemAdvise", read, size, c_int(READ_MOSTLY), c_int(0))
 call("cuMemAdvise", home, size, c_int(3), DEVICE_CPU)            # preferred on the host
 fill(home, 4, size)
@@ -124,15 +107,14 @@ sys.stdin.readline()
 assert get(read, size) == bytes([3]) * size
 assert get(home, size) == bytes([4]) * size
 assert advice() == [1, -2, 0, -1, -2, -2]
-print(json.dumps("back"), flush=True)
-sys.stdin.readline()
+pause("back")
 ''')
     assert one.hears() == "away"
     hook = take_the_card(site)
     assert on_the_card(site) < CONTEXTS
     one.go_on()
     one.go_on()
-    give_it_back(hook)
+    hook.close()
     assert one.hears() == "back"
     assert 96 * MIB < on_the_card(site) < 192 * MIB     # the host's own was not brought
     one.go_on()
@@ -142,15 +124,13 @@ sys.stdin.readline()
 def test_managed_memory_may_be_freed_and_allocated_while_swapped(site: Site) -> None:
     site.start("--tq", "1")
     one = program(site, '''
-gone, kept = managed(96 * MIB), managed(40 * MIB)
-fill(gone, 1, 96 * MIB)
-fill(kept, 2, 40 * MIB)
+gone, kept = filled(1, 96 * MIB), filled(2, 40 * MIB)
 away()
 call("cuMemFree_v2", gone)
 more = managed(64 * MIB)
 view(more, 64 * MIB)[5] = 6             # the processor needs no card
 assert used() == 104 * MIB, used()
-print(json.dumps("taken"), flush=True)
+say("taken")
 fill(kept, 3, 40 * MIB)                 # and this waits for its turn
 assert view(more, 64 * MIB)[5] == 6
 assert get(kept, 40 * MIB) == bytes([3]) * (40 * MIB)
@@ -165,41 +145,15 @@ assert used() == 0, used()
     hook = one.lose_card()
     assert one.hears() == "taken"
     assert hook.running
-    give_it_back(hook)
+    hook.close()
     one.ends_well()
-
-
-ALTERNATE = '''
-count, size = 20, 8 * MIB
-pieces = [managed(size) for _ in range(count)]
-values = [0] * count
-for piece in pieces:
-    fill(piece, 0, size)
-away()
-for step in range(40):
-    one, other = pieces[step % count], pieces[(step * 7 + 1) % count]
-    fill(one, step + 1, size)
-    values[step % count] = step + 1
-    if step % 3 == 0 and one != other:
-        call("cuMemcpyDtoD_v2", other, one, size)
-        call("cuCtxSynchronize")
-        values[(step * 7 + 1) % count] = step + 1
-    if step % 5 == 0:
-        view(other, size)[step] = 255   # by the processor, and back
-        view(other, size)[step] = values[(step * 7 + 1) % count]
-    piece, value = pieces[step * 3 % count], values[step * 3 % count]
-    assert get(piece, size) == bytes([value]) * size, (step, value)
-for piece, value in zip(pieces, values):
-    assert bytes(view(piece, size)) == bytes([value]) * size, value
-'''
 
 
 def test_managed_memory_without_concurrent_access_is_pinned(site: Site) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
     site.start("--tq", "1")
     one = program(site, '''
-address = managed(96 * MIB)
-fill(address, 5, 96 * MIB)
+address = filled(5, 96 * MIB)
 away()
 assert used() == 96 * MIB
 call("cuMemFree_v2", address)

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.hook.protocol import Flag, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
-from tests.integration.commander import Commander
 from tests.integration.conftest import Site
+from tests.integration.fakedaemon import begin
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
-from tests.integration.test_own_memory import Program
-from tests.integration.test_writeback import hears, move, stop, until
 from tests.records import encode_report
 
 LINKED = {"NVSHARE_SIM_NVLINK": "1"}
@@ -165,25 +163,13 @@ def test_card_lends_nothing_while_a_process_that_does_not_share_uses_it(site: Si
     finish(programs)
 
 
-@pytest.mark.parametrize("whom", ["borrower", "client of the lender", "daemon"])
-def test_kill_with_memory_lent_loses_no_bytes_of_other_programs(site: Site, whom: str) -> None:
-    daemon, trace = start(site)
+def test_killed_client_of_the_lender_loses_no_bytes_of_other_programs(site: Site) -> None:
+    _, trace = start(site)
     programs = borrow(site, trace)
-    own = [on_second(site, 7, None)]
-    if whom == "borrower":
-        victim = next(one for one in programs if one.pid == await_loan(trace))
-        programs.remove(victim)
-    elif whom == "daemon":
-        victim = daemon
-    else:
-        victim = own.pop()
-        next(line for line in follow(trace) if line.get("pid") == victim.pid)
+    victim = on_second(site, 7, None)
+    next(line for line in follow(trace) if line.get("pid") == victim.pid)
     victim.kill()
-    victim.wait()
-    if whom == "daemon":
-        start(site, trace="second")
-    own += [on_second(site, seed) for seed in (8, 9)]
-    finish(own)
+    finish([on_second(site, seed) for seed in (8, 9)])
     finish(programs)
 
 
@@ -282,35 +268,25 @@ def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
 ONE_BLOCK = '''
 address = allocate(4 * MIB)
 put(address, b"same" * MIB)
-print(json.dumps("there"), flush=True)
-sys.stdin.readline()
+away()
 assert get(address, 4 * MIB) == b"same" * MIB
 '''
 
 
 def test_copy_to_the_lender_that_fails_at_its_end_keeps_no_memory_there(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": "cuEventSynchronize:1", **LINKED}
-    site.socket.parent.mkdir()
-    commander = Commander(site.socket, CAPACITY, CAPACITY, seed=1, refuses=0, lender=site.uuids[1])
-    one = Program(site, ONE_BLOCK)
-    hook = until(commander, lambda hook: hook.wants)
-    hook.running, hook.room = True, CAPACITY
-    move(commander, Type.LOAD, CAPACITY)
-    commander.send(hook, OrderRecord(Type.RUN))
-    assert hears(commander, one) == "there"
-    stop(commander)
-    commander.ending = True             # it would take the error for a fault
-    assert move(commander, Type.EVICT, loan=CAPACITY).flags == Flag.DRIVER_ERROR
-    assert hook.memory.resident > 0
-    assert hook.memory.host == 0
-    assert not move(commander, Type.EVICT, loan=CAPACITY).flags
-    assert hook.memory.resident == hook.borrowed == 0
-    hook.room = CAPACITY
-    move(commander, Type.LOAD, CAPACITY)
-    commander.send(hook, OrderRecord(Type.RUN))
-    one.go_on()
-    one.ends_well()
-    commander.close()
+    daemon, program = begin(site, ONE_BLOCK, room=CAPACITY)
+    daemon.stop()
+    failed = daemon.move(Type.EVICT, loan=CAPACITY, lender=site.uuids[1])
+    assert failed.flags == Flag.DRIVER_ERROR
+    assert failed.memory.resident > 0
+    assert failed.memory.host == 0
+    evicted = daemon.move(Type.EVICT, loan=CAPACITY, lender=site.uuids[1])
+    assert not evicted.flags
+    assert evicted.memory.resident == 0
+    borrowed = [report.moved for report in daemon.said if report.type is Type.BORROWED]
+    assert borrowed[-1:] in ([], [0])
+    daemon.let_return(program)
 
 
 @pytest.mark.parametrize("failure", [
@@ -340,10 +316,10 @@ def test_context_failure_by_nvlink_ends_only_its_own_program(site: Site) -> None
 
 def test_lender_that_is_lost_lends_no_more(site: Site) -> None:
     lost = site.folder / "lost"
-    site.module = "tests.integration.losing"
+    site.module = "tests.integration.changed"
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace), "--sample-interval", "50ms",
-               NVSHARE_LOST=str(lost), **LINKED)
+               NVSHARE_TEST_LOST=str(lost), **LINKED)
     programs = borrow(site, trace)
     lines = follow(trace)
     lost.write_text("GPU-763a7c0e-9d42-4b86-a15f-6e7673686101")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import SIMULATOR, Site
-from tests.integration.test_others import Eventually, is_granted
-from tests.integration.test_own_memory import Program, give_it_back
+from tests.integration.conftest import SIMULATOR, Site, wait_until
+from tests.integration.programs import Program
+from tests.integration.test_others import is_granted
 
 SOURCE = Path(__file__).with_name("tomorrow.c")
 
@@ -43,7 +43,7 @@ ways = (c_uint64 * 2)(address.value + size, address.value)
 assert copy(1, 2, 3, 4, 5, 6, ways, c_size_t(size), stream) == 0
 call("cuStreamSynchronize", stream)
 assert get(address.value + size, size) == data
-print(json.dumps("copied"), flush=True)
+say("copied")
 '''
 
 
@@ -72,28 +72,25 @@ def test_copy_function_unknown_to_the_library_waits_for_its_memory(
     opening = OPEN.replace("PLUGIN", str(linked)) if way == "linked" else ""
     asking = "" if way == "linked" else "copy = cuda.cuMemcpyTomorrowAsync\n"
     program = Program(site, asking + COPY, before=opening)
-    give_it_back(program.lose_card(1000 * MIB))
+    program.evict(1000 * MIB)
     assert program.hears() == "copied"
     program.ends_well()
 
 
-def test_unknown_capture_function_pins_the_memory(
-    site: Site, tomorrow: Path, eventually: Eventually
-) -> None:
+def test_unknown_capture_function_pins_the_memory(site: Site, tomorrow: Path) -> None:
     assert tomorrow.exists()
     site.start("--tq", "1")
     program = Program(site, '''
 address = allocate(64 * MIB)
-call("cuMemsetD8_v2", address, 1, 64 * MIB)
+fill(address, 1, 64 * MIB)
 away()
 call("cuStreamBeginTomorrow", 0)
-print(json.dumps("begun"), flush=True)
-sys.stdin.readline()
+pause("begun")
 ''')
     assert program.hears() == "away"
     assert is_granted(site, 1000 * MIB)
     program.go_on()
     assert program.hears() == "begun"
-    eventually(lambda: not is_granted(site, 1000 * MIB))
+    wait_until(lambda: not is_granted(site, 1000 * MIB))
     program.go_on()
     program.ends_well()

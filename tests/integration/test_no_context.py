@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory outlives the contexts of its program: it belongs to the GPU."""
 
-from collections.abc import Callable
 
-from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back
+from tests.integration.conftest import Site, wait_until
+from tests.integration.programs import Program, ends_well
 
 EXPORT = '''
 file, imported = c_int(), c_uint64()
@@ -19,8 +18,7 @@ allow(there, size)
 
 def test_memory_can_be_exported_without_a_context(site: Site) -> None:
     """As cuda-samples' memMapIPCDrv does, which only passes it on."""
-    site.start()
-    program = Program(site, f'''
+    ends_well(site, f'''
 call("cuDevicePrimaryCtxRelease_v2", 0)
 size = 96 * MIB
 handle = create(size, handles=1)
@@ -29,12 +27,9 @@ data = noise(size)
 put(there, data)
 assert get(there, size) == data
 ''')
-    program.ends_well()
 
 
-def test_memory_is_loaded_without_a_context(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_memory_is_loaded_without_a_context(site: Site) -> None:
     """What was away when the last context ended is what others then find in it."""
     site.start("--tq", "1")
     program = Program(site, f'''
@@ -57,7 +52,7 @@ assert not active.value                  # whatever context it took, the program
 ''')
     hook = program.lose_card()
     assert program.hears() == "away"
-    give_it_back(hook)
-    eventually(lambda: " left" in site.log.read_text())
+    hook.close()
+    wait_until(lambda: " left" in site.log.read_text())
     program.go_on()
     program.ends_well()

@@ -4,24 +4,21 @@
 NVSHARE_SIM_DRIVER=550 runs all tests of this level as that driver; make test-drivers does it.
 """
 
-import select
 from collections.abc import Callable
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_captures import under
+from tests.integration.fakedaemon import FakeDaemon, begin
+from tests.integration.programs import PRELUDE, Program, under
 from tests.integration.test_contexts import WAITING
-from tests.integration.test_drain import LONGER_THAN_A_WRONG_DRAIN
 from tests.integration.test_green_contexts import GREEN
-from tests.integration.test_own_memory import PRELUDE, Program
 
 BEFORE_EVENTS_OF_CONTEXTS = ["535", "550"]
 
-Start = Callable[[str], tuple[Daemon, Program]]
+Start = Callable[[str], tuple[FakeDaemon, Program]]
 
 
 @pytest.fixture(params=BEFORE_EVENTS_OF_CONTEXTS)
@@ -29,34 +26,24 @@ def start(request: pytest.FixtureRequest, site: Site) -> Start:
     """Starts a program on such a driver, and has it work until it says that it is away."""
     site.environment["NVSHARE_SIM_DRIVER"] = request.param
 
-    def run(body: str) -> tuple[Daemon, Program]:
-        daemon = Daemon(site)
-        program = Program(site, body.removeprefix(PRELUDE))
-        daemon.accept(Flag(0))
-        while daemon.until(Type.MEMORY).memory.allocated < 64 * MIB:
-            continue
-        assert program.hears() == "away"
-        return daemon, program
+    def run(body: str) -> tuple[FakeDaemon, Program]:
+        return begin(site, body.removeprefix(PRELUDE), allocated=64 * MIB)
 
     return run
 
 
 DEPENDS = WAITING + '''
-address, flag_there, first, second = (c_uint64() for _ in range(4))
-for one in (first, second):
-    call("cuStreamCreate", byref(one), FLAGS)
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-call("cuMemAlloc_v2", byref(flag_there), 4)
-flag = flag_there
+first, second = new_stream(FLAGS), new_stream(FLAGS)
+address, flag = allocate(64 * MIB), c_uint64(allocate(4))
 going_on = True
 while going_on:
-    call("cuMemsetD32_v2", flag_there, c_uint(0), 1)
+    call("cuMemsetD32_v2", flag, c_uint(0), 1)
     call("cuCtxSynchronize")             # which streams that do not block do not wait for
     wait_in(first)
     away()
-    call("cuMemsetD32Async", flag_there, c_uint(1), 1, second)
+    call("cuMemsetD32Async", flag, c_uint(1), 1, second)
     call("cuStreamSynchronize", first)
-    print(json.dumps("done"), flush=True)
+    say("done")
     going_on = sys.stdin.readline() != "end\\n"
 '''
 
@@ -66,7 +53,6 @@ def test_work_in_flight_may_depend_on_a_call_that_waits_at_the_gate(
     start: Start, flags: int
 ) -> None:
     daemon, program = start(DEPENDS.replace("FLAGS", str(flags)))
-    assert program.popen.stdin is not None
     while True:
         daemon.send(OrderRecord(Type.STOP))
         program.go_on()
@@ -76,8 +62,7 @@ def test_work_in_flight_may_depend_on_a_call_that_waits_at_the_gate(
         daemon.send(OrderRecord(Type.RUN))          # the call came before the gate was shut
         program.go_on()
         assert program.hears() == "away"
-    program.popen.stdin.write("end\n")
-    program.popen.stdin.flush()
+    program.tell("end")
     daemon.rest()
     program.ends_well()
 
@@ -90,7 +75,7 @@ STREAMS = {
     "the NULL stream": 'work()',
     "a thread's": 'stream.value = 2\nthread = threading.Thread(target=work)\n'
                   'thread.start()\nthread.join()',
-    "another context's": 'begin_context()\ncall("cuStreamCreate", byref(stream), 1)\nwork()',
+    "another context's": 'new_context()\ncall("cuStreamCreate", byref(stream), 1)\nwork()',
     "destroyed": 'call("cuStreamCreate", byref(stream), 1)\nwork()\n'
                  'call("cuStreamDestroy_v2", stream)',
     "destroyed in a capture": 'call("cuStreamCreate", byref(stream), 1)\nwork()\n'
@@ -99,8 +84,7 @@ STREAMS = {
 }
 
 AT_WORK = WAITING + '''
-address, stream = c_uint64(), c_uint64()
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
+address, stream = allocate(64 * MIB), c_uint64()
 def work():
     if not stream.value == 2:
         call("cuCtxGetCurrent", byref(context))
@@ -120,21 +104,15 @@ assert get(address, 64 * MIB) == bytes([7]) * (64 * MIB)
 def test_eviction_waits_for_streams_with_work_in_flight(start: Start, how: str) -> None:
     daemon, program = start(AT_WORK.replace("WORK\n", STREAMS[how] + "\n"))
     daemon.send(OrderRecord(Type.STOP), OrderRecord(Type.EVICT, number=2, host=1 << 40))
-    while select.select([daemon.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
-        assert decode_report(daemon.connection.recv(4096)).type is not Type.STOPPED
+    daemon.assert_no_stop()
     program.go_on()
     assert program.hears() == "away"
     assert daemon.until(Type.MOVED).moved >= 64 * MIB
-    daemon.send(OrderRecord(Type.LOAD, number=3, room=512 * MIB, host=1 << 40),
-                OrderRecord(Type.RUN))
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+    daemon.let_return(program)
 
 
 UNMARKED = WAITING + '''
-own, stream = begin_context(), c_uint64()
-call("cuStreamCreate", byref(stream), 1)
+own, stream = new_context(), new_stream()
 wait_in(stream)
 threading.Timer(0.3, lambda: setattr(reached, "value", 1)).start()
 call("cuStreamDestroy_v2", stream)
@@ -152,11 +130,7 @@ def test_context_ends_when_the_driver_creates_no_event(site: Site, driver: str) 
 
 FORKS = WAITING + '''
 import signal
-address, none = c_uint64(), c_uint64()
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-streams = [c_uint64() for _ in range(64)]
-for stream in streams:
-    call("cuStreamCreate", byref(stream), 1)
+address, streams = allocate(64 * MIB), [new_stream() for _ in range(64)]
 wait_in(streams[0])
 away()
 for _ in range(300):

@@ -3,18 +3,15 @@
 flight."""
 
 import os
-import select
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_bus_sharing import Daemon
+from tests.integration.fakedaemon import FakeDaemon, begin
+from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_contexts import WAITING
-from tests.integration.test_own_memory import PRELUDE, Program
-
-LONGER_THAN_A_WRONG_DRAIN = 0.5
 
 needs_context_events = pytest.mark.skipif(
     os.environ.get("NVSHARE_SIM_DRIVER") in ("535", "550"),
@@ -22,12 +19,8 @@ needs_context_events = pytest.mark.skipif(
 )
 
 PREPARED = WAITING.removeprefix(PRELUDE) + '''
-address, captured, side, legacy = (c_uint64() for _ in range(4))
-call("cuStreamCreate", byref(captured), 1)
-call("cuStreamCreate", byref(side), 1)
-call("cuStreamCreate", byref(legacy), 0)
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
+address, captured, side, legacy = allocate(64 * MIB), new_stream(), new_stream(), new_stream(0)
+fill(address, 7, 64 * MIB)
 def capture(stream=captured, mode=RELAXED):
     call("cuStreamBeginCapture_v2", stream, c_int(mode))
 def capture_ends(stream=captured):
@@ -36,7 +29,7 @@ def capture_ends(stream=captured):
     call("cuGraphInstantiateWithFlags", byref(runnable), graph, 0)
     call("cuGraphLaunch", runnable, stream)
     call("cuStreamSynchronize", stream)
-def fill(stream, value):
+def fill_in(stream, value):
     call("cuMemsetD8Async", address, c_uint(value), 64 * MIB, stream)
 '''
 ENDING = '''
@@ -46,23 +39,8 @@ assert get(address, 64 * MIB) == bytes([expected]) * (64 * MIB)
 '''
 
 
-def program_of(site: Site, body: str) -> tuple[Daemon, Program]:
-    """It has its memory on the card and has said "away" when this returns."""
-    daemon = Daemon(site)
-    program = Program(site, PREPARED + body + ENDING)
-    daemon.accept(Flag(0))
-    while daemon.until(Type.MEMORY).memory.allocated < 64 * MIB:
-        continue
-    assert program.hears() == "away"
-    return daemon, program
-
-
-def comes_back(daemon: Daemon, program: Program) -> None:
-    daemon.send(OrderRecord(Type.LOAD, number=3, room=512 * MIB, host=1 << 40),
-                OrderRecord(Type.RUN))
-    program.go_on()
-    daemon.rest()
-    program.ends_well()
+def program_of(site: Site, body: str) -> tuple[FakeDaemon, Program]:
+    return begin(site, PREPARED + body + ENDING, allocated=64 * MIB)
 
 
 # What the program has captured when it rests, what the fill of 64 MiB is then, and how it goes on.
@@ -70,14 +48,15 @@ RESTING = {
     "nothing": ("capture()\naway()\ncapture_ends()\n", 7),
     "thread-local": ("capture(mode=THREAD_LOCAL)\naway()\ncapture_ends()\n", 7),
     "a launch": ("capture()\nwait_in(captured)\nreached.value = 1\naway()\ncapture_ends()\n", 7),
-    "a fill": ("capture()\nfill(captured, 9)\naway()\ncapture_ends()\n", 9),
+    "a fill": ("capture()\nfill_in(captured, 9)\naway()\ncapture_ends()\n", 9),
     "in a stream that waits for the default one":
-        ("capture(legacy)\nfill(legacy, 9)\naway()\ncapture_ends(legacy)\n", 9),
-    "two": ("capture()\ncapture(side)\nfill(side, 9)\naway()\ncapture_ends(side)\n"
+        ("capture(legacy)\nfill_in(legacy, 9)\naway()\ncapture_ends(legacy)\n", 9),
+    "two": ("capture()\ncapture(side)\nfill_in(side, 9)\naway()\ncapture_ends(side)\n"
             "capture_ends()\n", 9),
-    "after work": ("fill(side, 8)\ncapture()\nfill(captured, 9)\naway()\ncapture_ends()\n", 9),
-    "again": ("capture()\ncapture_ends()\nfill(side, 8)\ncall('cuStreamSynchronize', side)\n"
-              "capture()\nfill(captured, 9)\naway()\ncapture_ends()\n", 9),
+    "after work":
+        ("fill_in(side, 8)\ncapture()\nfill_in(captured, 9)\naway()\ncapture_ends()\n", 9),
+    "again": ("capture()\ncapture_ends()\nfill_in(side, 8)\ncall('cuStreamSynchronize', side)\n"
+              "capture()\nfill_in(captured, 9)\naway()\ncapture_ends()\n", 9),
 }
 
 
@@ -91,7 +70,7 @@ def test_idle_client_stops_while_a_capture_stays_open(site: Site, what: str) -> 
     daemon.until(Type.STOPPED)
     assert daemon.until(Type.MOVED).memory.resident == 0
     assert Type.REOPENED not in [record.type for record in daemon.said]
-    comes_back(daemon, program)
+    daemon.let_return(program)
 
 
 # Work that is in flight in spite of the capture.
@@ -103,14 +82,14 @@ UNDER_WAY = {
 
 @pytest.mark.parametrize("what", UNDER_WAY)
 def test_client_does_not_stop_while_work_is_in_flight_beside_a_capture(
-        site: Site, what: str) -> None:
+    site: Site, what: str
+) -> None:
     daemon, program = program_of(
         site, "expected = 9\n" + UNDER_WAY[what]
-        + "fill(side, 9)\nreached.value = 1\ncapture_ends()\n")
+        + "fill_in(side, 9)\nreached.value = 1\ncapture_ends()\n")
     daemon.send(OrderRecord(Type.STOP))
-    while select.select([daemon.connection], [], [], LONGER_THAN_A_WRONG_DRAIN)[0]:
-        assert decode_report(daemon.connection.recv(4096)).type is not Type.STOPPED
-    comes_back(daemon, program)
+    daemon.assert_no_stop()
+    daemon.let_return(program)
 
 
 @needs_context_events
@@ -119,6 +98,5 @@ def test_work_from_before_a_capture_is_drained_while_it_stays_open(site: Site) -
         site, "expected = 7\nwait_in(side)\ncapture()\n"
         "threading.Timer(0.3, lambda: setattr(reached, 'value', 1)).start()\n"
         "away()\ncapture_ends()\n")
-    daemon.send(OrderRecord(Type.STOP))
-    daemon.until(Type.STOPPED)
-    comes_back(daemon, program)
+    daemon.stop()
+    daemon.let_return(program)

@@ -3,14 +3,13 @@
 card: that memory where the library sees which it is, else all of the program's."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.conftest import Site, wait_until
+from tests.integration.programs import Program, take_the_card
 
 SOURCE = Path(__file__).with_name("others.c")
 
@@ -18,7 +17,6 @@ VERBS, FILES, ENCODER, TRACER = (
     ("libibverbs.so.1", "VERBS"), ("libcufile.so.0", "FILES"),
     ("libnvidia-encode.so.1", "ENCODER"), ("libnvoptix.so.1", "TRACER"),
 )
-Eventually = Callable[[Callable[[], bool]], None]
 MEMORY = '''
 size, given, kept = 64 * MIB, c_uint64(), c_uint64()
 for one in (given, kept):
@@ -93,13 +91,13 @@ def is_granted(site: Site, size: int) -> bool:
     return granted
 
 
-def check(site: Site, eventually: Eventually, program: Program, limits: tuple[int, int]) -> None:
+def check(site: Site, program: Program, limits: tuple[int, int]) -> None:
     """Others get so much of the card, and no more."""
     much, too_much = limits
     for _ in range(2):
         assert program.hears() == "away"
-        eventually(lambda: not is_granted(site, too_much))
-        give_it_back(take_the_card(site, much))
+        wait_until(lambda: not is_granted(site, too_much))
+        take_the_card(site, much).close()
         program.go_on()
     program.ends_well()
 
@@ -113,12 +111,11 @@ WHOLE = (850 * MIB, 910 * MIB)
     ids=["network", "disk", "encoder", "ray tracer"],
 )
 def test_memory_registered_with_another_device_stays_on_the_card(
-    site: Site, eventually: Eventually, tmp_path: Path, which: tuple[str, str],
-    limits: tuple[int, int],
+    site: Site, tmp_path: Path, which: tuple[str, str], limits: tuple[int, int]
 ) -> None:
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, which)))
-    check(site, eventually, Program(site, MEMORY + opening + CALLS[which] + END), limits)
+    check(site, Program(site, MEMORY + opening + CALLS[which] + END), limits)
 
 
 @pytest.mark.parametrize(
@@ -127,26 +124,23 @@ def test_memory_registered_with_another_device_stays_on_the_card(
     ids=["network", "a vendor's network", "encoder"],
 )
 def test_memory_registered_through_a_linked_library_stays_on_the_card(
-    site: Site, eventually: Eventually, tmp_path: Path, which: tuple[str, str], name: str,
-    limits: tuple[int, int],
+    site: Site, tmp_path: Path, which: tuple[str, str], name: str, limits: tuple[int, int]
 ) -> None:
     site.start("--tq", "1")
     target = linked(library(tmp_path, which, name), which)
     opening = OPEN.replace("LIBRARY", str(target))
     calls = CALLS[which].replace("ibv_reg_mr", "reg").replace("NvEncodeAPICreateInstance", "create")
-    check(site, eventually, Program(site, MEMORY + opening + calls + END), limits)
+    check(site, Program(site, MEMORY + opening + calls + END), limits)
 
 
-def test_program_that_opened_nvenc_before_cuda_is_pinned(
-    site: Site, eventually: Eventually, tmp_path: Path
-) -> None:
+def test_program_that_opened_nvenc_before_cuda_is_pinned(site: Site, tmp_path: Path) -> None:
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, ENCODER)))
-    check(site, eventually, Program(site, MEMORY + END, before=opening + CALLS[ENCODER]), WHOLE)
+    check(site, Program(site, MEMORY + END, before=opening + CALLS[ENCODER]), WHOLE)
 
 
 def test_host_and_mapped_memory_can_be_registered_with_other_devices(
-    site: Site, eventually: Eventually, tmp_path: Path
+    site: Site, tmp_path: Path
 ) -> None:
     """Of what the program mapped itself, that allocation stays."""
     site.start("--tq", "1")
@@ -166,4 +160,4 @@ buffer = ctypes.create_string_buffer(4096)
 got = other.ibv_reg_mr(c_uint64(1000), buffer, c_size_t(11), 5)
 assert got == 1005 + ctypes.addressof(buffer) % 7
 '''
-    check(site, eventually, Program(site, mapped + opening + CALLS[VERBS] + host + END), PARTS)
+    check(site, Program(site, mapped + opening + CALLS[VERBS] + host + END), PARTS)

@@ -5,9 +5,8 @@ import subprocess
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE, pump
+from tests.integration.fakehook import PATIENCE
 from tests.integration.test_managed import CONTEXTS, on_the_card, program
-from tests.integration.test_own_memory import give_it_back
 
 CAPACITY = 240 * MIB
 ALLOWED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
@@ -86,15 +85,11 @@ assert used() <= GRAIN, used()
 ''')
     assert one.hears() == "away"
     assert on_the_card(site) < CAPACITY + CONTEXTS
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(220 * MIB)
-    hook.want()
-    pump([hook], lambda: hook.running)
+    hook = site.holding(220 * MIB)
     assert on_the_card(site) < CONTEXTS
     one.go_on()
     one.go_on()
-    give_it_back(hook)
+    hook.close()
     assert one.hears() == "full"
     assert on_the_card(site) < CAPACITY + CONTEXTS
     one.go_on()

@@ -1,125 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that a program creates and maps itself leaves the card and comes back like any other."""
 
-import json
-import subprocess
-import sys
-from collections.abc import Sequence
-from typing import Any
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE, Hook, pump
-
-PRELUDE = '''
-import ctypes, json, os, sys
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
-cuda = ctypes.CDLL("libcuda.so.1")
-MIB, GRAIN = 1 << 20, 2 << 20
-INVALID, NOT_SUPPORTED = 1, 801
-
-class Location(ctypes.Structure):
-    _fields_ = [("type", c_int), ("id", c_int)]
-class Properties(ctypes.Structure):
-    _fields_ = [("type", c_int), ("handles", c_int), ("location", Location), ("win32", c_void_p),
-                ("flags", ctypes.c_ubyte * 8)]
-class Access(ctypes.Structure):
-    _fields_ = [("location", Location), ("flags", c_int)]
-
-def call(name, *arguments, result=0):
-    wide = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
-    got = cuda[name](*wide)
-    assert got == result, f"{name}: {got}, must be {result}"
-def allocate(size, result=0):
-    address = c_uint64()
-    call("cuMemAlloc_v2", byref(address), size, result=result)
-    return address.value
-def reserve(size):
-    address = c_uint64()
-    call("cuMemAddressReserve", byref(address), size, 0, 0, 0)
-    return address.value
-def create(size, handles=0):
-    handle = c_uint64()
-    properties = Properties(1, handles, Location(1, 0))
-    call("cuMemCreate", byref(handle), size, byref(properties), 0)
-    return handle.value
-def allow(address, size, flags=3):
-    call("cuMemSetAccess", address, size, byref(Access(Location(1, 0), flags)), 1)
-def noise(size):
-    "Random bytes, fast: no two blocks begin at the same one, for the number that repeats is prime."
-    some = os.urandom(1_000_003)
-    return (some * (size // len(some) + 1))[:size]
-def put(address, data):
-    call("cuMemcpyHtoD_v2", address, data, len(data))
-def get(address, size):
-    data = bytearray(size)
-    call("cuMemcpyDtoH_v2", (ctypes.c_char * size).from_buffer(data), address, size)
-    return data
-def attribute(which, address, kind=c_uint64):
-    value = kind()
-    call("cuPointerGetAttribute", byref(value), c_int(which), address)
-    return value.value
-def away():
-    "Until the test has had everything evicted."
-    print(json.dumps("away"), flush=True)
-    sys.stdin.readline()
-
-call("cuInit", 0)
-context = c_void_p()
-call("cuDevicePrimaryCtxRetain", byref(context), 0)
-call("cuCtxSetCurrent", context)
-'''
-
-
-class Program:
-    """A program under the library that can be sent away from the card between two lines. What
-    comes `before` runs before it uses the card."""
-
-    def __init__(
-        self, site: Site, body: str, within: Sequence[str] = (), before: str = ""
-    ) -> None:
-        self.site = site
-        self.popen = site.program(
-            [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE)
-
-    def hears(self) -> Any:
-        """What it says next."""
-        assert self.popen.stdout is not None
-        line = self.popen.stdout.readline()
-        if not line:
-            assert self.popen.stderr is not None
-            raise AssertionError(f"the program ended: {self.popen.stderr.read()}")
-        return json.loads(line)
-
-    def go_on(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("\n")
-        self.popen.stdin.flush()
-
-    def lose_card(self, much: int = 1000 * MIB) -> Hook:
-        """At its next pause another client takes the card, and the program goes on."""
-        assert self.hears() == "away"
-        hook = take_the_card(self.site, much)
-        self.go_on()
-        return hook
-
-    def ends_well(self) -> None:
-        _, errors = self.popen.communicate(timeout=PATIENCE)
-        assert self.popen.returncode == 0, errors
-
-
-def take_the_card(site: Site, much: int = 1000 * MIB) -> Hook:
-    """Somebody who needs nearly all of it, and has it when this returns."""
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(much)
-    hook.want()
-    pump([hook], lambda: hook.running)
-    return hook
-
-
-def give_it_back(hook: Hook) -> None:
-    hook.close()
+from tests.integration.programs import Program, ends_well, take_the_card
 
 
 def said_while_away(site: Site, body: str) -> None:
@@ -129,7 +14,7 @@ def said_while_away(site: Site, body: str) -> None:
     hook = program.lose_card()
     assert program.hears() == "done"
     assert hook.running
-    give_it_back(hook)
+    hook.close()
     program.ends_well()
 
 
@@ -151,7 +36,7 @@ call("cuMemUnmap", first, 2 * size)
 call("cuMemRelease", handles[1])
 call("cuMemAddressFree", first, 2 * size)
 call("cuMemUnmap", first, size, result=INVALID)
-print(json.dumps("done"), flush=True)
+say("done")
 assert get(second, size) == data
 call("cuMemUnmap", second, size)
 call("cuMemRelease", handles[0])
@@ -178,7 +63,7 @@ call("cuMemMap", second + size, size, 0, handle, 0, result=INVALID)    # somethi
 allow(second, 3 * size)
 assert attribute(11, second + size) == second and attribute(12, second + size) == 3 * size
 call("cuMemUnmap", first, size)
-print(json.dumps("done"), flush=True)
+say("done")
 assert get(second, size) == data
 put(second + size, data + data)
 assert get(second, 3 * size) == 3 * data
@@ -215,7 +100,7 @@ assert held(True) == 0
 ''')
     hook = program.lose_card()
     program.ends_well()
-    give_it_back(hook)
+    hook.close()
 
 
 def test_content_of_own_memory_survives_mapped_and_unmapped(site: Site) -> None:
@@ -255,14 +140,14 @@ call("cuMemUnmap", second, size)
 call("cuMemRelease", again)
 free, total = c_size_t(), c_size_t()
 call("cuMemGetInfo_v2", byref(free), byref(total))
-print(json.dumps(free.value), flush=True)
+say(free.value)
 ''')
     for _ in range(4):
         assert program.hears() == "away"
         hook = take_the_card(site)
         assert hook.memory.resident == 1000 * MIB
         program.go_on()
-        give_it_back(hook)
+        hook.close()
     assert program.hears() > 900 * MIB
     program.ends_well()
 
@@ -287,9 +172,9 @@ def asked():
             attribute(9, address + 7, c_int),               # ..._DEVICE_ORDINAL
             attribute(1, address + 7),                      # ..._CONTEXT
             attribute(12, address + 7), attribute(11, address + 7) - address]
-print(json.dumps(asked()), flush=True)
+say(asked())
 away()
-print(json.dumps(asked()), flush=True)
+say(asked())
 # Neither does the driver give up addresses that are in use, nor can a stranger take them.
 call("cuMemAddressFree", address, 2 * size, result=INVALID)
 sys.stdin.readline()
@@ -304,7 +189,7 @@ call("cuMemAddressFree", address, 2 * size)
     # The answers come although the card is somebody else's.
     assert program.hears() == here
     assert hook.running
-    give_it_back(hook)
+    hook.close()
     program.go_on()
     program.ends_well()
 
@@ -341,15 +226,11 @@ call("cuMemRelease", handle)
 call("cuMemRelease", imported)
 free, total = c_size_t(), c_size_t()
 call("cuMemGetInfo_v2", byref(free), byref(total))
-print(json.dumps([free.value, total.value]), flush=True)
+say([free.value, total.value])
 ''')
     assert program.hears() == "away"
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(800 * MIB)      # what was exported pin_reason: 96 MiB and the context
-    hook.want()
-    pump([hook], lambda: hook.running)
-    give_it_back(hook)
+    hook = site.holding(800 * MIB)      # what was exported pin_reason: 96 MiB and the context
+    hook.close()
     program.go_on()
     free, total = program.hears()
     # A little more where a context has just been found to take more than was set aside for it.
@@ -361,11 +242,10 @@ def test_address_reservation_shrinks_when_the_driver_refuses_it(site: Site) -> N
     """As under a limit of address space, or with 39 bits of it."""
     refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
     site.environment |= {"NVSHARE_SIM_FAIL": refused}
-    site.start()
-    Program(site, '''
+    ends_well(site, '''
 data, addresses = noise(64 * MIB), [c_uint64() for _ in range(10)]
 for address in addresses:                # more than what was reserved first
     call("cuMemAlloc_v2", byref(address), 64 * MIB)
     put(address, data)
 assert all(get(address, 64 * MIB) == data for address in addresses)
-''').ends_well()
+''')

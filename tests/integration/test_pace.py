@@ -1,77 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a program gets ahead of the card depends on whether somebody waits for it."""
-
-import socket
-from dataclasses import replace
+"""How far a program gets ahead of the card, and when it is reported as idle."""
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, Type, decode_report, encode_order
-from nvshared.units import MIB
+from nvshared.hook.protocol import Flag, OrderRecord, Type
 from tests.integration.conftest import Site
-from tests.integration.fakehook import PATIENCE
-from tests.integration.test_own_memory import Program
+from tests.integration.fakedaemon import FakeDaemon
+from tests.integration.programs import Program
 
 LAUNCHES = 400
 AHEAD = '''
 import time
-module, spin = c_void_p(), c_void_p()
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(spin), module, b"nvshare_spin")
-microseconds = c_uint64(TAKES)
-passed = (c_void_p * 1)(ctypes.cast(byref(microseconds), c_void_p))
-def launch():
+spin = kernel("spin")
+def ahead():
     "A kernel that takes longer than it takes the program to come back."
     event = c_void_p()
-    call("cuLaunchKernel", spin, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
+    launch(spin, None, TAKES)
     call("cuEventCreate", byref(event), 2)
     call("cuEventRecord", event, 0)
     time.sleep(0.001)
     return event
-events = [launch() for _ in range(LAUNCHES)]
-print(sum(cuda.cuEventQuery(event) != 0 for event in events), flush=True)
+events = [ahead() for _ in range(LAUNCHES)]
+say(sum(cuda.cuEventQuery(event) != 0 for event in events))
 '''
 
 
-def serve(listener: socket.socket, flags: Flag) -> None:
-    """A daemon that lets a program run for ever, from its first word to its end."""
-    room = 512 * MIB
-    limits = OrderRecord(
-        Type.LIMITS, commit=room, most=room, total=room, host_slab=32 * MIB)
-    connection, _ = listener.accept()
-    connection.settimeout(PATIENCE)
-    with connection:
-        while packet := connection.recv(4096):
-            said = decode_report(packet)
-            match said.type:
-                case Type.HELLO:
-                    orders = [
-                        limits,
-                        OrderRecord(Type.LOAD, number=1, room=room, host=room),
-                        OrderRecord(Type.RUN, flags=flags),
-                    ]
-                case Type.COMMIT:
-                    orders = [replace(limits, number=said.number)]
-                case _:
-                    orders = []
-            for order in orders:
-                connection.send(encode_order(order))
-
-
 @pytest.mark.parametrize("others_wait", [False, True])
-def test_pace_bounds_launches_in_flight_while_others_wait(
-        site: Site, others_wait: bool) -> None:
-    site.environment["NVSHARE_SIM_DRIVER"] = ""         # before 12.5 nobody is
-    site.socket.parent.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(site.socket))
-        listener.listen()
-        listener.settimeout(PATIENCE)
-        # Whoever is not held back gets ahead on a busy machine, too.
-        takes = 5_000 if others_wait else 1_000_000
-        program = Program(site, f"LAUNCHES, TAKES = {LAUNCHES}, {takes}\n{AHEAD}")
-        serve(listener, Flag.PACE if others_wait else Flag(0))
+def test_pace_bounds_launches_in_flight_while_others_wait(site: Site, others_wait: bool) -> None:
+    site.environment["NVSHARE_SIM_DRIVER"] = ""         # before 12.5 no client is paced
+    # A client that is not held back gets ahead on a busy machine, too.
+    takes = 5_000 if others_wait else 1_000_000
+    daemon = FakeDaemon(site)
+    program = Program(site, f"LAUNCHES, TAKES = {LAUNCHES}, {takes}\n{AHEAD}")
+    daemon.accept(Flag.PACE if others_wait else Flag(0))
+    daemon.rest()
     ahead = program.hears()
     program.ends_well()
     assert ahead <= LAUNCHES // 4 if others_wait else ahead > LAUNCHES // 4
+
+
+def test_client_reports_idle_again_to_a_restarted_daemon(site: Site) -> None:
+    flags = Flag.PACE | Flag.REPORT_IDLE
+    daemon = FakeDaemon(site)
+    program = Program(site, "os.read(0, 1)")
+    daemon.accept(flags)
+    daemon.until(Type.IDLE)
+    daemon.send(OrderRecord(Type.INTRODUCE, number=7))
+    daemon.until(Type.HELLO)
+    daemon.send(OrderRecord(Type.RUN, flags=flags))
+    daemon.until(Type.IDLE)
+    program.go_on()
+    daemon.rest()
+    program.ends_well()

@@ -19,7 +19,7 @@ from nvshared.control import Daemon as Control
 from tests import pages
 from tests.bus.service import private_bus
 from tests.integration.conftest import BUILD, ROOT, Site
-from tests.integration.test_own_memory import PRELUDE
+from tests.integration.programs import PRELUDE
 
 PAGE_PID = "4711"
 # torchrun starts two such programs, one for each GPU; that they have their turns at once is for
@@ -194,9 +194,7 @@ def test_commands_printed_inline_in_docs_succeed(machine: Machine) -> None:
         machine.run(command)
 
 
-def test_jupyter_kernel_with_its_own_ld_preload_also_loads_libnvshare(
-    machine: Machine
-) -> None:
+def test_jupyter_kernel_with_its_own_ld_preload_also_loads_libnvshare(machine: Machine) -> None:
     argv = json.loads("{" + pages.block("docs/lab-server.md", '"argv"') + "}")["argv"]
     machine.environment["LD_PRELOAD"] = "libm.so.6"     # as "env" of kernel.json may say
     done = subprocess.run(
@@ -227,9 +225,7 @@ def offline() -> str:
 
 
 @pytest.mark.long
-def test_commands_without_root_in_readme_share_a_simulated_gpu(
-    site: Site, tmp_path: Path
-) -> None:
+def test_commands_without_root_in_readme_share_a_simulated_gpu(site: Site, tmp_path: Path) -> None:
     if why := offline():
         pytest.skip(why)
     home, checkout = tmp_path / "home", tmp_path / "checkout"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.integration.conftest import BUILD, ROOT, Site
 from tests.integration.fakehook import PATIENCE
+from tests.integration.programs import ends_well, evict_and_load
 from tests.integration.test_life import LINKED, SOURCE, compiled
-from tests.integration.test_own_memory import Program, give_it_back
 
 TWO = '''
 other = c_void_p()
@@ -20,19 +20,14 @@ size = 96 * MIB
 first = allocate(size)
 on(other)
 second, zeros = allocate(size), allocate(size)
-call("cuMemsetD8_v2", zeros, 0, size)
+fill(zeros, 0, size)
 '''
 
 KERNEL = '''
-module, kernel = c_void_p(), c_void_p()
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(kernel), module, b"nvshare_add")
+adding = kernel("add")
 def copied(source, result=0):
     "What a kernel on the other card finds there."
-    values = [c_uint64(v) for v in (second, source, zeros, size // 8)]
-    passed = (c_void_p * 4)(*(ctypes.cast(byref(v), c_void_p) for v in values))
-    call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0, 0), passed, None)
+    launch(adding, None, second, source, zeros, size // 8, blocks=64, threads=256)
     call("cuCtxSynchronize", result=result)
     return get(second, size) if result == 0 else None
 data = noise(size)
@@ -41,8 +36,7 @@ put(first, data)
 
 
 def test_peer_access_stays_enabled_after_eviction(site: Site) -> None:
-    site.start("--tq", "1")
-    program = Program(site, TWO + KERNEL + '''
+    evict_and_load(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)
 call("cuCtxEnablePeerAccess", context, 0, result=704)    # it is already
 assert copied(first) == data                             # opened where it lay
@@ -61,54 +55,38 @@ on(context)
 assert get(first, size) == data and get(third, size) == data[::-1]
 on(other)
 copied(first, result=700)                                # for good, as without the library
-''')
-    for _ in range(2):
-        give_it_back(program.lose_card())
-    program.ends_well()
+''', times=2)
 
 
 def test_memory_read_by_another_card_is_not_evicted(site: Site) -> None:
     """Nothing is in flight on the first card, but the other has yet to read its memory."""
-    site.start("--tq", "1")
-    program = Program(site, TWO + KERNEL + '''
+    evict_and_load(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)
-spin = c_void_p()
-call("cuModuleGetFunction", byref(spin), module, b"nvshare_spin")
-microseconds = c_uint64(3_000_000)
-passed = (c_void_p * 1)(ctypes.cast(byref(microseconds), c_void_p))
-call("cuLaunchKernel", spin, *(1, 1, 1, 1, 1, 1, 0, 0), passed, None)
-values = [c_uint64(v) for v in (second, first, zeros, size // 8)]
-passed = (c_void_p * 4)(*(ctypes.cast(byref(v), c_void_p) for v in values))
-call("cuLaunchKernel", kernel, *(64, 1, 1, 256, 1, 1, 0, 0), passed, None)
+launch(kernel("spin"), None, 3_000_000)
+launch(adding, None, second, first, zeros, size // 8, blocks=64, threads=256)
 away()
 call("cuCtxSynchronize")
 assert get(second, size) == data
 ''')
-    give_it_back(program.lose_card())
-    program.ends_well()
 
 
 def test_memory_allocated_on_two_cards_counts_on_its_own_card(site: Site) -> None:
     """The context that is current at the allocation makes no difference."""
-    site.start()
-    program = Program(site, TWO + '''
-def used(which):
+    ends_well(site, TWO + '''
+def used_on(which):
     on(which)
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return total.value - free.value
-before = used(context), used(other)
+    return used()
+before = used_on(context), used_on(other)
 handle = c_uint64()
 tiles = Properties(1, 0, Location(1, 0))                 # for sparse arrays: cannot leave
 tiles.flags[2] = 1
 on(other)
 call("cuMemCreate", byref(handle), 8 * MIB, byref(tiles), 0)
-assert (used(context), used(other)) == (before[0] + 8 * MIB, before[1])
+assert (used_on(context), used_on(other)) == (before[0] + 8 * MIB, before[1])
 on(other)
 call("cuMemRelease", handle)
-assert (used(context), used(other)) == before
+assert (used_on(context), used_on(other)) == before
 ''')
-    program.ends_well()
 
 
 COPIES = '''
@@ -121,7 +99,7 @@ def copied():
     for name, in_stream in ways:
         for here in (context, other):
             on(other)
-            call("cuMemsetD8_v2", second, 0, size)
+            fill(second, 0, size)
             call("cuCtxSynchronize")
             on(here)
             call(name, second, first, size, *([0] if in_stream else []))
@@ -136,8 +114,7 @@ copied()
 
 def test_copy_to_a_card_without_peer_access_is_right(site: Site) -> None:
     """The driver would do the same for plain memory, and not for ours, which is mapped."""
-    site.start("--tq", "1")
-    program = Program(site, TWO + COPIES + '''
+    evict_and_load(site, TWO + COPIES + '''
 on(context)
 call("cuCtxEnablePeerAccess", other, 0)                  # and where one way is open, or both
 copied()
@@ -145,8 +122,6 @@ on(other)
 call("cuCtxEnablePeerAccess", context, 0)
 copied()
 ''')
-    give_it_back(program.lose_card())
-    program.ends_well()
 
 
 def apart(site: Site, program: Path, *what: str) -> subprocess.Popen[bytes]:

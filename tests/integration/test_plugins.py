@@ -10,7 +10,7 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import SIMULATOR, Site
-from tests.integration.test_own_memory import Program, give_it_back
+from tests.integration.programs import Program
 
 SOURCE = Path(__file__).with_name("past.c")
 
@@ -27,7 +27,7 @@ away()
 work = [c_uint64(address.value + size), address, c_size_t(size)]
 assert plugin.plugin_copy(*work) == 0
 assert get(address.value + size, size) == data
-print(json.dumps("copied"), flush=True)
+say("copied")
 '''
 
 
@@ -54,7 +54,7 @@ def test_plugin_opened_with_deepbind_waits_for_its_memory(
     program = Program(
         site, ("" if early else opening) + WORK, before=opening if early else ""
     )
-    give_it_back(program.lose_card())
+    program.evict()
     assert program.hears() == "copied"
     program.ends_well()
 
@@ -72,7 +72,7 @@ put(address.value, data)
 assert alone() == 1
 away()
 assert alone() == 1                      # though its program has no turn
-print(json.dumps("done"), flush=True)
+say("done")
 assert get(address.value, size) == data
 '''
 
@@ -84,5 +84,5 @@ def test_plugin_in_a_dlmopen_namespace_does_not_disturb_clients(site: Site, tmp_
     hook = program.lose_card(900 * MIB)
     assert program.hears() == "done"
     assert hook.running
-    give_it_back(hook)
+    hook.close()
     program.ends_well()

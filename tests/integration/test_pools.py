@@ -4,7 +4,7 @@ it holds."""
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.programs import Program, ends_well, evict_and_load, take_the_card
 from tests.integration.test_peers import KERNEL, TWO
 
 POOLS = '''
@@ -14,12 +14,10 @@ class PoolProperties(ctypes.Structure):
 OPPORTUNISTIC, THRESHOLD = 2, 4
 RESERVED, RESERVED_HIGH, USED, USED_HIGH = 5, 6, 7, 8
 FOR_EVER = 2**64 - 1
-OUT_OF_MEMORY, INVALID_HANDLE = 2, 400
+OUT_OF_MEMORY = 2
 
 def stream(flags=1):
-    made = c_uint64()
-    call("cuStreamCreate", byref(made), flags)
-    return made.value
+    return new_stream(flags).value
 def default_pool():
     pool = c_uint64()
     call("cuDeviceGetDefaultMemPool", byref(pool), 0)
@@ -35,9 +33,8 @@ def figure(which, pool=None, kind=c_uint64):
     return value.value
 def figures(pool=None):
     return [figure(which, pool) for which in (USED, USED_HIGH, RESERVED, RESERVED_HIGH)]
-def setting(which, value, pool=None, kind=c_uint64, result=0):
-    call("cuMemPoolSetAttribute", pool or default_pool(), c_int(which), byref(kind(value)),
-         result=result)
+def setting(which, value, pool=None, kind=c_uint64):
+    call("cuMemPoolSetAttribute", pool or default_pool(), c_int(which), byref(kind(value)))
 def take(size, stream, pool=None):
     address = c_uint64()
     if pool is None:
@@ -49,10 +46,6 @@ def give(address, stream, result=0):
     call("cuMemFreeAsync", address, stream, result=result)
 def synchronize(stream):
     call("cuStreamSynchronize", stream)
-def free_memory():
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return free.value
 class Held:
     "Work in a stream that ends when it is let go."
     def __init__(self, stream):
@@ -69,43 +62,36 @@ class Held:
 '''
 
 
-def program(site: Site, body: str) -> Program:
-    return Program(site, POOLS + body)
-
-
 def test_content_of_pool_memory_survives_eviction(site: Site) -> None:
     site.start("--tq", "1")
-    running = program(site, '''
+    running = Program(site, POOLS + '''
 own, a = make_pool(), stream()
 sizes = (100 * MIB, 70 * MIB + 12345, 3 * MIB, 1000, 1, 300000)
 pieces = [(take(size, a, pool), noise(size)) for pool in (None, own) for size in sizes]
 synchronize(a)
 for address, data in pieces:
     put(address, data)
-before = figures(), figures(own), free_memory()
+before = figures(), figures(own), left()
 away()
 for address, data in pieces:
     assert get(address, len(data)) == data
-assert before == (figures(), figures(own), free_memory())
+assert before == (figures(), figures(own), left())
 for address, data in pieces:
     give(address, a)
 synchronize(a)
-print(json.dumps([figures()[::2], figures(own)[::2]]), flush=True)
+say([figures()[::2], figures(own)[::2]])
 ''')
     assert running.hears() == "away"
     hook = take_the_card(site)
     assert hook.memory.resident == 1000 * MIB
     running.go_on()
-    give_it_back(hook)
+    hook.close()
     assert running.hears() == [[0, 0], [0, 0]]
     running.ends_well()
 
 
-def test_freed_pool_memory_is_reused_at_once_by_its_stream_and_later_by_others(
-    site: Site,
-) -> None:
-    site.start()
-    running = program(site, '''
+def test_freed_pool_memory_is_reused_at_once_by_its_stream_and_later_by_others(site: Site) -> None:
+    ends_well(site, POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 a, b = stream(), stream()
 for size in (1000, 40 * MIB):
@@ -145,13 +131,12 @@ give(address, a)
 synchronize(a)
 assert take(2000, b) != address and take(2000, a) == address
 ''')
-    running.ends_well()
 
 
 def test_stream_ordered_allocation_does_not_wait(site: Site) -> None:
     """Each of these calls returns while its stream is held; nothing else would let it go."""
     site.start()
-    running = program(site, '''
+    running = Program(site, POOLS + '''
 a = stream()
 plain = allocate(3 * MIB)
 held = Held(a)
@@ -163,10 +148,10 @@ give(plain, a)                               # of cuMemAlloc, in the order of th
 call("cuMemFree_v2", take(1000, a))          # the program answers for it; counted for ever
 call("cuMemPoolTrimTo", default_pool(), 0)
 # What is in flight is not given back.
-print(json.dumps([figure(USED), figure(RESERVED) >= 92 * MIB]), flush=True)
-free = free_memory()
+say([figure(USED), figure(RESERVED) >= 92 * MIB])
+free = left()
 held.let_go()
-print(json.dumps([figure(USED), figure(RESERVED), free_memory() - free >= 95 * MIB]), flush=True)
+say([figure(USED), figure(RESERVED), left() - free >= 95 * MIB])
 ''')
     assert running.hears() == [1000, True]
     assert running.hears() == [1000, 0, True]
@@ -174,8 +159,7 @@ print(json.dumps([figure(USED), figure(RESERVED), free_memory() - free >= 95 * M
 
 
 def test_pool_may_be_destroyed_before_its_memory_is_freed(site: Site) -> None:
-    site.start("--tq", "1")
-    running = program(site, '''
+    evict_and_load(site, POOLS + '''
 a, own, data = stream(), make_pool(), noise(30 * MIB)
 setting(THRESHOLD, FOR_EVER, own)
 call("cuDeviceSetMemPool", 0, own)
@@ -187,7 +171,7 @@ put(address, data)
 assert attribute(17, address + 5) == own     # CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
 assert attribute(17, other) == own and figure(USED) == 0 and figure(USED, own) > 30 * MIB
 assert attribute(1, address) == 0            # memory of a pool is of no context
-free = free_memory()
+free = left()
 call("cuMemPoolDestroy", own)
 call("cuMemPoolDestroy", default_pool(), result=INVALID)
 call("cuMemAllocFromPoolAsync", byref(current), 1000, own, a, result=INVALID)
@@ -197,22 +181,19 @@ assert get(address, len(data)) == data
 give(address, a)
 give(other, a)
 synchronize(a)
-assert free_memory() - free >= 30 * MIB
+assert left() - free >= 30 * MIB
 fresh = take(4 * MIB, a)
 assert attribute(17, fresh) == default_pool() and figure(USED) == 4 * MIB
 plain = allocate(1000)
 assert attribute(17, plain) == 0
 ''')
-    give_it_back(running.lose_card())
-    running.ends_well()
 
 
 def test_pool_allocation_that_is_refused_uses_free_pool_memory(site: Site) -> None:
-    site.start()
-    running = program(site, '''
+    ends_well(site, POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 a, b = stream(), stream()
-whole = free_memory() // MIB - 40
+whole = left() // MIB - 40
 give(take(whole * MIB, a), a)
 synchronize(a)
 assert figure(RESERVED) >= whole * MIB
@@ -225,12 +206,10 @@ give(take((whole - 10) * MIB, b), b)                         # and another size
 call("cuMemAllocAsync", byref(address), (whole + 500) * MIB, a, result=OUT_OF_MEMORY)
 assert figure(USED) == 0
 ''')
-    running.ends_well()
 
 
 def test_pool_allocation_in_a_capture_is_left_to_the_driver(site: Site) -> None:
-    site.start()
-    running = program(site, '''
+    ends_well(site, POOLS + '''
 import threading
 a, b, graph, node = stream(), stream(), c_uint64(), c_uint64()
 data = noise(3 * MIB)
@@ -261,12 +240,10 @@ assert get(inside, len(data)) == data and figure(USED) == used
 give(inside, a)
 synchronize(a)
 ''')
-    running.ends_well()
 
 
 def test_pool_memory_outlives_the_context_in_which_it_was_allocated(site: Site) -> None:
-    site.start("--tq", "1")
-    running = program(site, '''
+    evict_and_load(site, POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 other, popped, data = c_void_p(), c_void_p(), noise(5 * MIB)
 call("cuCtxCreate_v2", byref(other), 0, 0)
@@ -292,33 +269,30 @@ away()
 assert get(kept, len(data)) == data
 give(kept, b)
 ''')
-    give_it_back(running.lose_card())
-    running.ends_well()
 
 
 def test_free_pool_memory_is_unmapped_without_a_copy_when_another_client_waits(site: Site) -> None:
     site.start("--tq", "1")
-    running = program(site, '''
+    running = Program(site, POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 a, data = stream(), noise(50 * MIB)
 kept, large = take(len(data), a), take(700 * MIB, a)
 put(kept, data)
 give(large, a)
-print(json.dumps(figure(RESERVED)), flush=True)
+say(figure(RESERVED))
 away()
-print(json.dumps(figure(RESERVED)), flush=True)
+say(figure(RESERVED))
 assert get(kept, len(data)) == data
 ''')
     assert running.hears() == 750 * MIB
     hook = running.lose_card()
     assert running.hears() == 50 * MIB
-    give_it_back(hook)
+    hook.close()
     running.ends_well()
 
 
 def test_access_to_a_pool_survives_eviction(site: Site) -> None:
-    site.start("--tq", "1")
-    running = program(site, TWO + KERNEL + '''
+    evict_and_load(site, POOLS + TWO + KERNEL + '''
 def opened(pool, flags):
     call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), flags)), 1)
     got = c_int(77)
@@ -342,13 +316,10 @@ assert copied(before) == data and copied(behind) == data[::-1]
 opened(own, 0)
 copied(before, result=700)
 ''')
-    give_it_back(running.lose_card())
-    running.ends_well()
 
 
 def test_peer_access_to_freed_memory_ends_with_the_last_pool_that_allows_it(site: Site) -> None:
-    site.start()
-    running = program(site, TWO + KERNEL + '''
+    ends_well(site, POOLS + TWO + KERNEL + '''
 pool, piece = default_pool(), c_uint64()
 call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), 3)), 1)    # before it is used
 on(context)
@@ -366,12 +337,11 @@ assert copied(first) == data                             # by the other pool's l
 call("cuMemPoolDestroy", own)
 copied(first, result=700)
 ''')
-    running.ends_well()
 
 
 def test_access_to_a_pool_is_set_before_its_device_has_a_context(site: Site) -> None:
     site.start("--tq", "1")
-    running = program(site, '''
+    running = Program(site, POOLS + '''
 pool = c_uint64()
 call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 0, Location(1, 1))))
 call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 0), 3)), 1)
@@ -380,7 +350,7 @@ address = take(size, 0, pool)                            # on the other card
 assert attribute(9, address, c_int) == 1                 # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 on(context)
 second, zeros = allocate(size), allocate(size)
-call("cuMemsetD8_v2", zeros, 0, size)
+fill(zeros, 0, size)
 ''' + KERNEL + '''
 on(other)
 put(address, data)
@@ -389,5 +359,22 @@ assert copied(address) == data
 away()
 assert copied(address) == data
 ''')
-    give_it_back(running.lose_card())
+    running.evict()
     running.ends_well()
+
+
+def test_exportable_pool_stays_on_the_card(site: Site) -> None:
+    evict_and_load(site, POOLS + '''
+a, own, data = stream(), make_pool(handles=1), noise(3 * MIB)
+address = take(len(data), a, own)
+put(address, data)
+assert attribute(14, address) == 1           # CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
+assert attribute(17, address) == own
+away()
+assert get(address, len(data)) == data
+give(address, a)
+call("cuMemPoolDestroy", own)
+# Of another kind the simulated driver makes none.
+call("cuMemPoolCreate", byref(c_uint64()), byref(PoolProperties(1, 2, Location(1, 0))),
+     result=NOT_SUPPORTED)
+''', much=800 * MIB)

@@ -3,21 +3,16 @@
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.programs import Program, ends_well, take_the_card
 from tests.integration.test_peers import TWO
 from tests.integration.test_pools import POOLS
 
 # `context` is on card 0, `other` on card 1; and card 0 has something that a mistake would take.
 PINNED = POOLS + '''
-class Descriptor(ctypes.Structure):
-    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_uint), ("channels", c_uint)]
-array = c_void_p()
-call("cuArrayCreate_v2", byref(array), byref(Descriptor(4096, 2048, 0x20, 4)))     # 128 MiB
-def used(which):
+new_array(128 * MIB)
+def used_on(which):
     call("cuCtxSetCurrent", which)
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return total.value - free.value
+    return used()
 def pool_of_card(card):
     pool = c_uint64()                    # one that can be exported
     call("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 1, Location(1, card))))
@@ -28,9 +23,9 @@ def pool_of_card(card):
 COUNTED = PINNED + TWO + '''
 there, pool = stream(), pool_of_card(1)
 on(context)
-here, before = stream(), (used(context), used(other))
+here, before = stream(), (used_on(context), used_on(other))
 def more(much):
-    assert (used(context), used(other)) == (before[0], before[1] + much)
+    assert (used_on(context), used_on(other)) == (before[0], before[1] + much)
 for _ in range(3):
     on(other)
     address = take(96 * MIB, there, pool)
@@ -66,9 +61,7 @@ more(0)
 
 
 def test_pool_counts_on_its_own_card_whatever_device_is_current(site: Site) -> None:
-    site.start()
-    program = Program(site, COUNTED)
-    program.ends_well()
+    ends_well(site, COUNTED)
 
 
 def test_free_pool_memory_of_another_card_is_trimmed_during_a_stop(site: Site) -> None:
@@ -77,66 +70,60 @@ def test_free_pool_memory_of_another_card_is_trimmed_during_a_stop(site: Site) -
     program = Program(site, PINNED + TWO + '''
 there, pool = stream(), pool_of_card(1)
 Held(there).let_go()
-before = used(context), used(other)
+before = used_on(context), used_on(other)
 address = take(96 * MIB, there, pool)
 held = Held(there)
 give(address, there)                     # and the stream comes to that when nobody looks
 held.let_go()
-assert (used(context), used(other)) == (before[0], before[1] + 96 * MIB)
+assert (used_on(context), used_on(other)) == (before[0], before[1] + 96 * MIB)
 away()
-assert (used(context), used(other)) == before
+assert (used_on(context), used_on(other)) == before
 ''')
     assert program.hears() == "away"
     hook = take_the_card(site, 860 * MIB)      # so that the rest must go
     program.go_on()
-    give_it_back(hook)
+    hook.close()
     program.ends_well()
 
 
 NOT_USED_YET = PINNED + '''
-here, pool, before = stream(), pool_of_card(1), used(context)
+here, pool, before = stream(), pool_of_card(1), used_on(context)
 kept = take(32 * MIB, here, pool)
-assert used(context) == before
+assert used_on(context) == before
 other = c_void_p()
 call("cuDevicePrimaryCtxRetain", byref(other), 1)
-first = used(other)
+first = used_on(other)
 call("cuCtxSetCurrent", context)
 address = take(32 * MIB, here, pool)
-assert (used(context), used(other)) == (before, first + 64 * MIB)
+assert (used_on(context), used_on(other)) == (before, first + 64 * MIB)
 call("cuCtxSetCurrent", context)
 for one in (kept, address):
     give(one, here)
 synchronize(here)
 call("cuMemPoolTrimTo", pool, 0)
-assert (used(context), used(other)) == (before, first)
+assert (used_on(context), used_on(other)) == (before, first)
 '''
 
 
 def test_pool_of_an_unused_card_counts_on_that_card(site: Site) -> None:
     """It counts as soon as it is taken from after the card is used."""
-    site.start()
-    program = Program(site, NOT_USED_YET)
-    program.ends_well()
+    ends_well(site, NOT_USED_YET)
 
 
 ITS_OWN = PINNED + TWO + '''
 pool = c_uint64()
 call("cuDeviceGetDefaultMemPool", byref(pool), 1)
 on(context)
-here, before = stream(), (used(context), used(other))
+here, before = stream(), (used_on(context), used_on(other))
 on(context)
 address = take(96 * MIB, here, pool.value)
-assert (used(context), used(other)) == (before[0], before[1] + 96 * MIB)
+assert (used_on(context), used_on(other)) == (before[0], before[1] + 96 * MIB)
 on(context)
 give(address, here)
 synchronize(here)
-assert (used(context), used(other)) == before
+assert (used_on(context), used_on(other)) == before
 '''
 
 
-def test_default_pool_counts_on_its_card_when_another_cards_stream_asks_first(
-    site: Site,
-) -> None:
-    site.start()
-    program = Program(site, ITS_OWN)
-    program.ends_well()
+def test_default_pool_counts_on_its_card_when_another_cards_stream_asks_first(site: Site) -> None:
+    ends_well(site, ITS_OWN)

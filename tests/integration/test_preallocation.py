@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host memory is made while the program runs, for what will have to leave."""
 
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, wait_until
 from tests.integration.fakehook import Hook, pump
-from tests.integration.test_own_memory import Program
+from tests.integration.programs import Program
 
 MINE, THEIRS = 600, 700                 # MiB; the card has 1024
 LACKS = MINE + THEIRS - 1024
@@ -22,7 +20,7 @@ size = {MINE} * MIB
 address = allocate(size)
 data = noise(size)
 put(address, data)
-print(json.dumps("there"), flush=True)
+say("there")
 enough = threading.Thread(target=sys.stdin.readline)
 enough.start()
 while enough.is_alive():
@@ -31,11 +29,6 @@ while enough.is_alive():
     time.sleep(0.001)
 assert get(address, size) == data
 '''
-
-
-def told(site: Site, **what: object) -> list[dict[str, Any]]:
-    """Lines of the trace that say so."""
-    return [line for line in site.trace() if what.items() <= line.items()]
 
 
 def begin(site: Site, *options: str) -> Program:
@@ -57,7 +50,7 @@ def other(site: Site) -> Hook:
 
 def made(site: Site, program: Program) -> int:
     """Bytes of host memory that it has by its last word."""
-    said = [line for line in told(site, pid=program.popen.pid) if "memory" in line]
+    said = [line for line in site.lines(pid=program.popen.pid) if "memory" in line]
     return int(said[-1]["memory"]["host"]) if said else 0
 
 
@@ -65,39 +58,37 @@ def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
     """The other one gets the card, and the program comes back to it. Returns what left."""
     hook.want()
     pump([hook], lambda: hook.running)
-    evicted = told(site, event="evicted", pid=program.popen.pid)
+    evicted = site.lines(event="evicted", pid=program.popen.pid)
     hook.close()
     program.go_on()
     program.ends_well()
     return sum(line["bytes"] for line in evicted)
 
 
-def test_eviction_uses_preallocated_host_memory(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
     program = begin(site)
-    assert not told(site, order="preallocate")          # nobody else is there
+    assert not site.lines(order="preallocate")          # nobody else is there
     hook = other(site)
-    eventually(lambda: made(site, program) >= LACKS * MIB)
+    wait_until(lambda: made(site, program) >= LACKS * MIB)
     # Its turn ends only where a busy machine has let its thread stand still, and a part is enough.
-    assert len(told(site, order="stop")) <= len(told(site, event="went-idle"))
-    assert not told(site, event="evicted")
+    assert len(site.lines(order="stop")) <= len(site.lines(event="went-idle"))
+    assert not site.lines(event="evicted")
     assert comes_and_goes(site, hook, program) >= LACKS * MIB
     # Memory is ordered block by block, the last block perhaps after enough was made.
-    most = told(site, order="preallocate", pid=program.popen.pid)[-1]["host"]
+    most = site.lines(order="preallocate", pid=program.popen.pid)[-1]["host"]
     assert most < MINE * MIB
-    evicted = told(site, event="evicted", pid=program.popen.pid)
+    evicted = site.lines(event="evicted", pid=program.popen.pid)
     assert max(line["memory"]["host"] for line in evicted) <= most
 
 
 @pytest.mark.parametrize(
     "refused", ["1", pytest.param("2", marks=pytest.mark.long), "1,2,3,4,5,6,7,8"])
 def test_preallocation_goes_on_when_the_driver_refuses_registration(
-    site: Site, eventually: Callable[[Callable[[], bool]], None], refused: str
+    site: Site, refused: str
 ) -> None:
     calls = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused.split(","))
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": calls}
     program = begin(site)
     hook = other(site)
-    eventually(lambda: made(site, program) >= LACKS * MIB)
+    wait_until(lambda: made(site, program) >= LACKS * MIB)
     assert comes_and_goes(site, hook, program) >= LACKS * MIB

@@ -4,10 +4,13 @@ own that programs run in, and on a copy of this machine's /etc that nobody else 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -128,24 +131,19 @@ def test_preload_enable_as_json_lists_entries_and_others(system: System) -> None
     assert json.loads(system.ctl("disable", json=True).stdout)["enabled"] is False
 
 
-def test_preload_enable_and_disable_keep_other_libraries_of_the_list(system: System) -> None:
+@as_root
+def test_preload_enable_and_disable_keep_other_libraries_owner_and_mode_of_the_list(
+    system: System
+) -> None:
     system.list.write_text(OTHERS)
     system.list.chmod(0o640)
-    assert system.enable().returncode == 0
-    assert system.list.read_text() == OTHERS + INSIDE + "\n"
-    assert system.list.stat().st_mode & 0o7777 == 0o640
-    assert system.ctl("disable").returncode == 0
-    assert system.list.read_text() == OTHERS
-    assert system.list.stat().st_mode & 0o7777 == 0o640
-
-
-@as_root
-def test_preload_enable_keeps_owner_and_group_of_the_list(system: System) -> None:
-    system.list.write_text(OTHERS)
     os.chown(system.list, 1234, 4321)
-    assert system.enable().returncode == 0
-    status = system.list.stat()
-    assert (status.st_uid, status.st_gid) == (1234, 4321)
+    for verb, text in ((system.enable, OTHERS + INSIDE + "\n"),
+                       (partial(system.ctl, "disable"), OTHERS)):
+        assert verb().returncode == 0
+        assert system.list.read_text() == text
+        status = system.list.stat()
+        assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o640, 1234, 4321)
 
 
 def test_preload_disable_removes_every_libnvshare_entry_without_the_library(system: System) -> None:
@@ -157,46 +155,59 @@ def test_preload_disable_removes_every_libnvshare_entry_without_the_library(syst
     assert system.list.read_text() == OTHERS + "# ours\n"
 
 
-def test_preload_enable_of_a_missing_library_is_refused(system: System) -> None:
-    (system.top / INSIDE[1:]).unlink()
-    system.refused(ExitCode.FAILURE, f"there is no {system.top}{INSIDE}")
-
-
-@as_root
-@pytest.mark.parametrize(("at", "byte"), [(4, 1), (18, 3)])
-def test_preload_library_of_another_machine_is_refused(system: System, at: int, byte: int) -> None:
-    """The header says 32 bits, or i386."""
-    path = system.top / INSIDE[1:]
+def put_byte(path: Path, at: int, byte: int) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:at] + bytes([byte]) + data[at + 1:])
-    system.refused(ExitCode.FAILURE, "cannot be preloaded", "built for this system")
 
 
-@as_root
-@pytest.mark.parametrize("data", [b"#!/bin/sh\n", b""])
-def test_preload_file_that_is_no_library_is_refused(system: System, data: bytes) -> None:
-    (system.top / INSIDE[1:]).write_bytes(data)
-    system.refused(ExitCode.FAILURE, "cannot be preloaded")
-
-
-@as_root
-def test_preload_enable_with_a_too_old_c_library_is_refused(system: System) -> None:
+def need_newer_c_library(path: Path) -> None:
     """The version that the library needs is made one that the system has not, in a few bytes."""
-    path = system.top / INSIDE[1:]
     data = path.read_bytes()
-    newest = max(
-        (int(part.split(b"\0")[0]) for part in data.split(b"GLIBC_2.")[1:]
-         if part.split(b"\0")[0].isdigit() and len(part.split(b"\0")[0]) == 2),
-    )
+    newest = max(map(int, re.findall(rb"GLIBC_2\.(\d\d)\0", data)))
     path.write_bytes(data.replace(b"GLIBC_2.%d\0" % newest, b"GLIBC_2.99\0"))
-    system.refused(ExitCode.FAILURE, "GLIBC_2.99' not found")
+
+
+def compile_library(path: Path, script: str) -> None:
+    subprocess.run(["sh", "-ec", script, "sh", str(path)], cwd=path.parent, check=True)
+
+
+def remove_c_library(path: Path) -> None:
+    for one in [*path.parents[2].rglob("libc.so.6")]:
+        one.unlink()
+
+
+ENDS_PROGRAMS = """
+echo '#include <unistd.h>
+__attribute__((constructor)) static void bad(void) { _exit(9); }' |
+    cc -shared -fPIC -x c - -o "$1"
+"""
+NEEDS_ANOTHER = """
+echo 'int away(void) { return 0; }' | cc -shared -fPIC -x c - -o libaway.so
+echo 'int away(void); int here(void) { return away(); }' |
+    cc -shared -fPIC -x c - -x none -L. -laway -o "$1"
+rm libaway.so
+"""
+UNFIT: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "missing": (Path.unlink, [f"there is no {{top}}{INSIDE}"]),
+    "of 32 bits": (lambda path: put_byte(path, 4, 1), ["cannot be preloaded", "this system"]),
+    "for i386": (lambda path: put_byte(path, 18, 3), ["cannot be preloaded", "this system"]),
+    "a script": (lambda path: path.write_text("#!/bin/sh\n"), ["cannot be preloaded"]),
+    "empty": (lambda path: path.write_text(""), ["cannot be preloaded"]),
+    "for a newer system": (need_newer_c_library, ["GLIBC_2.99' not found"]),
+    "ends programs": (lambda path: compile_library(path, ENDS_PROGRAMS), [
+        "a simple program ended with 9", "the list is as it was"]),
+    "needs another": (lambda path: compile_library(path, NEEDS_ANOTHER), [
+        "libaway.so: cannot open", "the list is as it was"]),
+    "without C library": (remove_c_library, ["programs of this system do not run", "libc.so.6"]),
+}
 
 
 @as_root
-def test_preload_system_without_c_library_is_refused(system: System) -> None:
-    for path in [*system.top.rglob("libc.so.6")]:
-        path.unlink()
-    system.refused(ExitCode.FAILURE, "programs of this system do not run", "libc.so.6")
+@pytest.mark.parametrize("how", UNFIT)
+def test_preload_enable_of_an_unfit_library_is_refused(system: System, how: str) -> None:
+    damage, words = UNFIT[how]
+    damage(system.top / INSIDE[1:])
+    system.refused(ExitCode.FAILURE, *(word.format(top=system.top) for word in words))
 
 
 def test_preload_enable_without_programs_or_folders_is_refused(
@@ -286,37 +297,6 @@ def test_preload_enable_without_permission_exits_as_not_permitted(system: System
     assert not system.list.exists()
 
 
-def test_preload_enable_of_a_library_that_ends_programs_is_refused(
-    system: System, tmp_path: Path
-) -> None:
-    """It loads, and ends every program that loads it."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can run programs of another system")
-    source = tmp_path / "bad.c"
-    source.write_text(
-        "#include <unistd.h>\n__attribute__((constructor)) static void bad(void) { _exit(9); }\n"
-    )
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", str(system.top / INSIDE[1:]), str(source)], check=True
-    )
-    system.refused(ExitCode.FAILURE, "a simple program ended with 9", "the list is as it was")
-
-
-@as_root
-def test_preload_enable_of_a_library_that_does_not_load_is_refused(
-    system: System, tmp_path: Path
-) -> None:
-    """It needs another one that is not there, so no program would start."""
-    script = (
-        "echo 'int away(void) { return 0; }' | cc -shared -fPIC -x c - -o libaway.so\n"
-        "echo 'int away(void); int here(void) { return away(); }' |\n"
-        '    cc -shared -fPIC -x c - -x none -L. -laway -o "$1"\n'
-    )
-    command = ["sh", "-ec", script, "sh", str(system.top / INSIDE[1:])]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    system.refused(ExitCode.FAILURE, "libaway.so: cannot open", "the list is as it was")
-
-
 @own_mounts
 @pytest.mark.parametrize("options", ["size=4k", "nr_inodes=2"])
 def test_preload_enable_on_a_full_disk_keeps_the_old_list(system: System, options: str) -> None:
@@ -402,6 +382,6 @@ def test_preload_rescue_command_removes_the_library_from_a_mounted_system(system
     assert entries(system.list.read_bytes()) == ["/opt/other.so"]
 
 
-def test_preload_help_has_the_rescue_commands(system: System) -> None:
+def test_preload_help_has_the_rescue_commands() -> None:
     done = subprocess.run([*CTL, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert RESCUE in done.stdout

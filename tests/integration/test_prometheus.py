@@ -8,7 +8,7 @@ import re
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import yaml
 
 from nvshared.units import MIB
 from tests.integration import prometheus
-from tests.integration.conftest import BUILD, ROOT, Site
+from tests.integration.conftest import BUILD, ROOT, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.prometheus import NoPrometheus
 from tests.integration.test_kills import finish, program
@@ -34,8 +34,6 @@ TENANT = f"user:{pwd.getpwuid(NOBODY if os.geteuid() == 0 else os.getuid()).pw_n
 # Names of processes.
 HOSTILE = (
     b'"} 1\n# x', b"\\\"\\n\\\\", b"\xff\xed\xa0\x80\xe2\x80\xae", b'{a="b"}', b" ", b"\n")
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ class Prometheus:
 
 
 @pytest.fixture
-def server(public_site: Site, tmp_path: Path, eventually: Eventually) -> Iterator[Prometheus]:
+def server(public_site: Site, tmp_path: Path) -> Iterator[Prometheus]:
     """One with a daemon that it scrapes, on a card too small for its programs."""
     try:
         folder = prometheus.fetched()
@@ -144,7 +142,7 @@ def server(public_site: Site, tmp_path: Path, eventually: Eventually) -> Iterato
         f"[gpu]\nreserve = 0\ncontext-reserve = 0\n[tenant {TENANT}]\ncompute-limit = 40\n")
     site.start("--tq", "200ms", "--capacity", "60MiB", "--metrics", str(port))
     made = Prometheus(folder / "prometheus", tmp_path, port)
-    eventually(made.ready)
+    wait_until(made.ready)
     yield made
     made.process.kill()
     made.process.wait()
@@ -180,7 +178,7 @@ def asked() -> Iterator[str]:
 
 @pytest.mark.long
 def test_prometheus_answers_the_dashboard_and_the_alerts(
-    public_site: Site, server: Prometheus, eventually: Eventually
+    public_site: Site, server: Prometheus
 ) -> None:
     """Programs of which two fit: they swap, one waits, and one is of a tenant with a limit."""
     programs = [program(public_site, 1, None), program(public_site, 2, None),
@@ -194,7 +192,7 @@ def test_prometheus_answers_the_dashboard_and_the_alerts(
             found[:] = server.values(query)
             return any(one["value"][1] != "NaN" for one in found)
 
-        eventually(there)
+        wait_until(there)
         return found
 
     for busy in (
@@ -212,7 +210,7 @@ def test_prometheus_answers_the_dashboard_and_the_alerts(
     ((_, held),) = (one["value"] for one in data(limited))
     for rule in rules():
         server.values(rule["expr"])
-    eventually(lambda: [
+    wait_until(lambda: [
         (rule["name"], rule["health"]) for group in server.ask("rules")["groups"]
         for rule in group["rules"]
     ] == [(rule["alert"], "ok") for rule in rules()])

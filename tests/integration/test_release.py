@@ -6,103 +6,95 @@ Where the test plays the daemon, the program would count as idle only after an h
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from nvshared import library
-from nvshared.hook.protocol import ReportRecord, Type, decode_report
+from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import ROOT, Site
+from tests.integration.fakedaemon import FOR_EVER, FakeDaemon
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_caches import Daemon
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.programs import Program, take_the_card
 
 ADAPTERS = library.program() / "adapters"
 BEGIN = '''
 import nvshared.program as sharing
 size = 64 * MIB
-memory = c_uint64()
-call("cuMemAlloc_v2", byref(memory), size)
+memory = allocate(size)
 def work():
-    call("cuMemsetD8_v2", memory, 7, size)
-def said(what):
-    print(json.dumps(what), flush=True)
-    sys.stdin.readline()
+    fill(memory, 7, size)
 work()
 '''
 
 
 @pytest.fixture
-def daemon(site: Site) -> Iterator[Daemon]:
+def daemon(site: Site) -> FakeDaemon:
     site.environment = {**site.environment, "PYTHONPATH": f"{ROOT}:{ADAPTERS}"}
-    made = Daemon(site)
-    yield made
-    made.close()
+    return FakeDaemon(site, 900 * MIB, host=128 * MIB)
 
 
-def start(site: Site, daemon: Daemon, body: str) -> Program:
+def start(site: Site, daemon: FakeDaemon, body: str) -> Program:
     """A program with a turn, for which nobody waits yet."""
     program = Program(site, BEGIN + body)
-    daemon.welcome()
+    daemon.accept(idle_window=FOR_EVER)
     return program
 
 
-def heard(daemon: Daemon) -> list[Type]:
+def heard(daemon: FakeDaemon) -> list[Type]:
     """What the program has reported once it has carried out all orders."""
-    assert daemon.connection is not None
-    daemon.order(Type.LOAD, number=999, room=900 * MIB, host=128 * MIB)
-    said: list[ReportRecord] = []
-    while not said or said[-1].number != 999:
-        said.append(decode_report(daemon.connection.recv(4096)))
-    return [report.type for report in said]
+    daemon.said.clear()
+    daemon.move(Type.LOAD, daemon.room)
+    return [report.type for report in daemon.said]
 
 
 def test_release_reports_idleness_long_before_the_idle_window(
-        site: Site, daemon: Daemon) -> None:
-    program = start(site, daemon, "said('works')\nsaid(sharing.release())")
+    site: Site, daemon: FakeDaemon
+) -> None:
+    program = start(site, daemon, "pause('works')\npause(sharing.release())")
     assert program.hears() == "works"
     daemon.run(contended=True)
     assert Type.IDLE not in heard(daemon)
     program.go_on()
     assert program.hears() is True
-    daemon.hear(Type.IDLE)
+    daemon.until(Type.IDLE)
     program.go_on()
     program.ends_well()
 
 
 def test_release_without_waiting_programs_counts_once_another_waits(
-        site: Site, daemon: Daemon) -> None:
-    program = start(site, daemon, "said(sharing.release())")
+    site: Site, daemon: FakeDaemon
+) -> None:
+    program = start(site, daemon, "pause(sharing.release())")
     assert program.hears() is True
     daemon.run(contended=True)
-    daemon.hear(Type.IDLE)
+    daemon.until(Type.IDLE)
     program.go_on()
     program.ends_well()
 
 
-def test_release_is_void_once_the_program_submits_work(site: Site, daemon: Daemon) -> None:
+def test_release_is_void_once_the_program_submits_work(site: Site, daemon: FakeDaemon) -> None:
     program = start(
-        site, daemon, "sharing.release()\nwork()\nsaid('works')\nsaid(sharing.release())")
+        site, daemon, "sharing.release()\nwork()\npause('works')\npause(sharing.release())")
     assert program.hears() == "works"
     daemon.run(contended=True)
     assert Type.IDLE not in heard(daemon)
     assert Type.IDLE not in heard(daemon)
     program.go_on()
     assert program.hears() is True
-    daemon.hear(Type.IDLE)
+    daemon.until(Type.IDLE)
     program.go_on()
     program.ends_well()
 
 
-def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: Daemon) -> None:
+def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: FakeDaemon) -> None:
     """Otherwise a thread that is slow to pass the open gate would lose its next turn to the old
     release."""
-    program = start(site, daemon, "said(sharing.release())")
+    program = start(site, daemon, "pause(sharing.release())")
     assert program.hears() is True
     daemon.run(contended=True)
-    daemon.hear(Type.IDLE)
+    daemon.until(Type.IDLE)
     daemon.stop()
     daemon.run(contended=True)
     for _ in range(50):                 # the client looks at its work after each order
@@ -111,36 +103,39 @@ def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: Daemon) -> 
     program.ends_well()
 
 
-def test_nested_sharing_turns_release_when_the_outermost_ends(site: Site, daemon: Daemon) -> None:
+def test_nested_sharing_turns_release_when_the_outermost_ends(
+    site: Site, daemon: FakeDaemon
+) -> None:
     program = start(site, daemon, '''
 try:
     with sharing.turn():
         with sharing.turn():
             work()
-        said("inner")
+        pause("inner")
         raise KeyError
 except KeyError:
-    said("outer")
+    pause("outer")
 ''')
     assert program.hears() == "inner"
     daemon.run(contended=True)
     assert Type.IDLE not in heard(daemon)
     program.go_on()
     assert program.hears() == "outer"
-    daemon.hear(Type.IDLE)
+    daemon.until(Type.IDLE)
     program.go_on()
     program.ends_well()
 
 
 def test_loop_in_engines_md_releases_the_turn_after_each_batch(
-        site: Site, daemon: Daemon) -> None:
+    site: Site, daemon: FakeDaemon
+) -> None:
     loop = pages.block("docs/engines.md", "import nvshared.program")
     program = start(site, daemon, f"""
-said("ready")
+pause("ready")
 def given():
     for batch in range(2):
         yield batch
-        said("done")
+        pause("done")
 def train(batch):
     work()
 batches = given()
@@ -152,20 +147,20 @@ batches = given()
     program.go_on()
     for _ in range(2):
         assert program.hears() == "done"
-        daemon.hear(Type.IDLE)
+        daemon.until(Type.IDLE)
         daemon.stop()
-        daemon.load()
+        daemon.move(Type.LOAD, daemon.room)
         daemon.run(contended=True)
         program.go_on()
     program.ends_well()
 
 
-def test_release_in_a_forked_child_returns_false(site: Site, daemon: Daemon) -> None:
+def test_release_in_a_forked_child_returns_false(site: Site, daemon: FakeDaemon) -> None:
     program = start(site, daemon, '''
 child = os.fork()
 if child == 0:
     os._exit(int(sharing.release()))
-said(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+pause(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ''')
     assert program.hears() == 0
     program.go_on()
@@ -184,10 +179,9 @@ torch_memory_saver.set_disk_backup_dir("/nowhere")
 with configure_subprocess():
     pass
 def tensor(value):
-    made = c_uint64()
-    call("cuMemAlloc_v2", byref(made), 200 * MIB)
-    call("cuMemsetD8_v2", made, value, 200 * MIB)
-    return made.value
+    made = allocate(200 * MIB)
+    fill(made, value, 200 * MIB)
+    return made
 with torch_memory_saver.region(
         tag="weights", enable_cpu_backup=True, cpu_backup_backend="mmap"):
     weights = tensor(42)
@@ -199,13 +193,13 @@ away()
 torch_memory_saver.resume("weights")
 torch_memory_saver.resume("kv_cache")
 assert get(weights, 200 * MIB) == bytes([42]) * (200 * MIB)
-call("cuMemsetD8_v2", cache, 44, 200 * MIB)
+fill(cache, 44, 200 * MIB)
 assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
 ''')
     assert program.hears() == "away"
     hook = take_the_card(site)          # the quantum is long: the release lets it in
     program.go_on()
-    give_it_back(hook)
+    hook.close()
     program.ends_well()
 
 

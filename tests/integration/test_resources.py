@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_life import LINKED, SOURCE, Life, compiled, taken, until_it_waits
-from tests.integration.test_own_memory import give_it_back
 
 # The library says so when the program first uses the card.
 LINE = {"NVSHARE_KEEP_FREED_MS": "none"}
@@ -33,13 +32,11 @@ def moves(program: Life) -> None:
     """It loses the card and has it again, with every byte."""
     hook = taken(program)
     until_it_waits(hook)
-    give_it_back(hook)
+    hook.close()
     program.ends()
 
 
-def test_program_whose_sandbox_refuses_membarrier_takes_turns(
-    site: Site, resources: Path
-) -> None:
+def test_program_whose_sandbox_refuses_membarrier_takes_turns(site: Site, resources: Path) -> None:
     moves(Life(site, resources, "sandbox"))
 
 
@@ -49,9 +46,7 @@ def test_program_whose_sandbox_refuses_ppoll_takes_turns(site: Site, resources: 
     moves(Life(site, resources, "sandbox-without-ppoll"))
 
 
-def test_environment_changed_after_init_is_ignored(
-    site: Site, resources: Path
-) -> None:
+def test_environment_changed_after_init_is_ignored(site: Site, resources: Path) -> None:
     moves(Life(site, resources, "environment"))
 
 
@@ -94,7 +89,7 @@ def is_urgent_allowed() -> bool:
 
 @pytest.mark.skipif(not is_urgent_allowed(), reason="real-time scheduling is not allowed here")
 def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
-    site: Site, resources: Path, eventually: Callable[[Callable[[], bool]], None]
+    site: Site, resources: Path
 ) -> None:
     program = Life(site, resources, "threads")
     program.says("started")
@@ -107,7 +102,7 @@ def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
         }
 
     # Each thread gives itself its name when it is ready.
-    eventually(lambda: sorted(status["Name"] for status in tasks().values())
+    wait_until(lambda: sorted(status["Name"] for status in tasks().values())
                == ["nvshare", "nvshare-ipc", "nvshare-ipc"])
     for task, status in tasks().items():
         assert os.sched_getscheduler(int(task.name)) == os.SCHED_OTHER
@@ -159,9 +154,7 @@ def fill(write_end: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
-def test_full_stderr_does_not_block_the_program(
-    site: Site, resources: Path, kind: str
-) -> None:
+def test_full_stderr_does_not_block_the_program(site: Site, resources: Path, kind: str) -> None:
     read_end, write_end = ends(kind)
     fill(write_end)
     assert ended(site, resources, write_end) == 0

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freed memory stays mapped for a moment and is used again, and nobody ever lacks it."""
 
-from collections.abc import Callable
 
 import pytest
 
@@ -9,13 +8,11 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import CARD, Site
+from tests.integration.conftest import CARD, Site, wait_until
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
-from tests.integration.test_terms import Eventually
+from tests.integration.programs import Program, take_the_card
 
 HELPERS = '''
-OUT_OF_MEMORY = 2
 def filled(size):
     "Is on the card, with all else, when this returns."
     address = allocate(size)
@@ -23,19 +20,11 @@ def filled(size):
     return address
 def free(address):
     call("cuMemFree_v2", address)
-def left():
-    much, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(much), byref(total))
-    return much.value
 def mapped(address):
     "Whether the driver finds memory there, whoever it belongs to."
     got = cuda.cuMemcpyDtoH_v2(ctypes.create_string_buffer(64), c_uint64(address), c_size_t(64))
     assert got in (0, INVALID), got
     return got == 0
-def say(what):
-    print(json.dumps(what), flush=True)
-def wait():
-    sys.stdin.readline()
 first = filled(4096)                     # who has never run has nothing that stays
 '''
 
@@ -96,7 +85,7 @@ assert get(again, smaller) == data
 free(again)
 # Whatever was known of it when it left is not of what comes now.
 again = allocate(size)
-call("cuMemsetD8_v2", again, 0, size)
+fill(again, 0, size)
 away()
 assert get(again, size) == bytes(size)
 free(again)
@@ -109,7 +98,7 @@ def test_freed_memory_is_used_by_the_next_allocation_of_its_size(site: Site, kee
     site.start("--tq", "1")
     one = program(site, REUSED.replace("KEPT", str(keep != "0")), keep)
     for _ in range(2):
-        give_it_back(one.lose_card())
+        one.evict()
     one.ends_well()
 
 
@@ -118,9 +107,7 @@ WAYS = {
     "in many pieces": "for _ in range(rest // (4 * MIB)): allocate(4 * MIB)",
     "in small pieces": "for _ in range(rest // MIB): allocate(MIB)",
     "cuMemCreate": '''
-address = reserve(rest)
-call("cuMemMap", address, rest, 0, create(rest), 0)
-allow(address, rest)
+address, _ = map_memory(rest)
 call("cuMemsetD8_v2", address, 1, rest)''',
     "cuMemAllocAsync": '''
 address = c_uint64()
@@ -131,11 +118,7 @@ address = c_uint64()
 call("cuMemAllocManaged", byref(address), rest, c_uint(1))
 call("cuMemsetD8_v2", address, 1, rest)''',
     # Less by what the driver may round up, and more than there is without what was freed.
-    "cuArrayCreate": '''
-class Shape(ctypes.Structure):
-    _fields_ = [("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint)]
-array = c_void_p()
-call("cuArrayCreate_v2", byref(array), byref(Shape(64 << 10, (rest >> 16) - 512, 1, 1)))''',
+    "cuArrayCreate": "new_array(rest - 32 * MIB)",
 }
 
 
@@ -177,24 +160,22 @@ assert not mapped(goes)
     assert hook.memory.resident == 1000 * MIB
     assert copied_out(site) == 96 * MIB
     one.go_on()
-    give_it_back(hook)
+    hook.close()
     one.ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_after_its_time(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_kept_freed_memory_is_unmapped_after_its_time(site: Site) -> None:
     site.start("--trace", str(site.folder / "trace"))
     one = program(site, '''
 addresses = [filled(size * MIB) for size in (2, 16, 64)]
 for address in addresses:
     free(address)
-wait()
+sys.stdin.readline()
 assert not any(mapped(address) for address in addresses)
 ''', keep="100")
-    eventually(lambda: any("memory" in entry for entry in site.trace())
+    wait_until(lambda: any("memory" in entry for entry in site.trace())
                and figures(site)["allocated"] > 2 * MIB)
-    eventually(lambda: figures(site)["allocated"] == figures(site)["resident"] == 2 * MIB)
+    wait_until(lambda: figures(site)["allocated"] == figures(site)["resident"] == 2 * MIB)
     one.go_on()
     one.ends_well()
 
@@ -253,8 +234,7 @@ most = filled(560 * MIB)
 spare = filled(80 * MIB)
 free(spare)
 assert mapped(spare)
-made = c_void_p()
-call("cuCtxCreate_v2", byref(made), c_uint(0), c_int(0))
+new_context()
 assert not mapped(spare)
 ''').ends_well()
 
@@ -276,10 +256,6 @@ assert not mapped(first)
 def test_kept_freed_memory_is_unmapped_with_its_context(site: Site) -> None:
     site.start()
     program(site, '''
-def new_context():
-    made = c_void_p()
-    call("cuCtxCreate_v2", byref(made), c_uint(0), c_int(0))
-    return made
 before = left()
 mine = new_context()
 spare = filled(64 * MIB)
@@ -323,8 +299,7 @@ spare = filled(64 * MIB)
 before = used()
 free(spare)
 assert mapped(spare)
-say("freed")
-wait()
+pause("freed")
 while used() > before - 64 * MIB:
     continue
 assert not mapped(spare)
@@ -356,9 +331,7 @@ assert get(spare, MIB) == b"x" * MIB
 
 
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(
-    site: Site, eventually: Eventually
-) -> None:
+def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(site: Site) -> None:
     with private_bus() as made:
         site.start("--bus", made.address)
         with Control(made.address) as control:
@@ -366,8 +339,7 @@ def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(
 spare = filled(96 * MIB)
 free(spare)
 assert mapped(spare)
-say("freed")
-wait()
+pause("freed")
 total = c_size_t()
 while total.value != 80 * MIB:           # until the limit has come
     call("cuDeviceTotalMem_v2", byref(total), c_int(0))
@@ -375,7 +347,7 @@ assert left() == 78 * MIB                # without what it began with
 address = c_uint64()                     # what it was lent before it may still take for a while
 while (got := cuda.cuMemAlloc_v2(byref(address), c_size_t(96 * MIB))) == 0:
     free(address)
-assert got == OUT_OF_MEMORY
+assert got == 2                          # out of memory
 for size in (40, 30, 60):
     free(allocate(size * MIB))
     assert left() == 78 * MIB

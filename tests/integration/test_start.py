@@ -11,7 +11,6 @@ import sys
 import termios
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 
@@ -20,7 +19,7 @@ from nvshared.hook.protocol import Type
 from nvshared.hook.server import most_clients
 from nvshared.units import MIB
 from tests.bus.service import private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 
 
@@ -121,9 +120,7 @@ def test_wrong_daemon_options_are_refused_in_one_sentence(
     assert not site.socket.exists()
 
 
-def test_reload_of_a_wrong_line_names_the_line_and_keeps_the_settings(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_reload_of_a_wrong_line_names_the_line_and_keeps_the_settings(site: Site) -> None:
     file = site.folder / "nvshared.conf"
     good = file.read_text()
     file.write_text(good + "tq = never\n")
@@ -136,26 +133,24 @@ def test_reload_of_a_wrong_line_names_the_line_and_keeps_the_settings(
     daemon = site.start()
     file.write_text(good + "tq = never\n")
     daemon.send_signal(signal.SIGHUP)
-    eventually(lambda: f"the settings stay as they are: {wrong}" in site.log.read_text())
+    wait_until(lambda: f"the settings stay as they are: {wrong}" in site.log.read_text())
     file.write_text(good + "tq = 7\n")
     daemon.send_signal(signal.SIGHUP)
-    eventually(lambda: "the settings were read again" in site.log.read_text())
+    wait_until(lambda: "the settings were read again" in site.log.read_text())
     assert site.hook().hello() is not None
 
 
-def test_sighup_during_the_start_does_not_end_the_daemon(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_sighup_during_the_start_does_not_end_the_daemon(site: Site) -> None:
     with private_bus() as bus, site.log.open("a") as log:
         bus.process.send_signal(signal.SIGSTOP)         # it lets nobody in for the time being
         daemon = subprocess.Popen(
             site.command("--bus", bus.address), env=site.environment, cwd=ROOT, stderr=log
         )
         try:
-            eventually(site.socket.exists)
+            wait_until(site.socket.exists)
             daemon.send_signal(signal.SIGHUP)
             bus.process.send_signal(signal.SIGCONT)
-            eventually(lambda: "the settings were read again" in site.log.read_text())
+            wait_until(lambda: "the settings were read again" in site.log.read_text())
             assert site.hook().hello() is not None
         finally:
             bus.process.send_signal(signal.SIGCONT)
@@ -204,17 +199,15 @@ def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> 
     assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
 
 
-def test_reload_names_settings_that_need_a_restart(
-    site: Site, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_reload_names_settings_that_need_a_restart(site: Site) -> None:
     daemon = site.start()
     file = site.folder / "nvshared.conf"
     file.write_text("[nvshared]\nmax-clients = 7\ntrace = /tmp/trace\n[gpu]\ntq = 3\n")
-    eventually(lambda: "the settings were read again" in site.log.read_text())
+    wait_until(lambda: "the settings were read again" in site.log.read_text())
     assert "max-clients, trace: changed, but from the next start on" in site.log.read_text()
     file.write_text("[gpu]\ntq = 4\n")
     daemon.send_signal(signal.SIGHUP)
-    eventually(lambda: site.log.read_text().count("the settings were read again") >= 2)
+    wait_until(lambda: site.log.read_text().count("the settings were read again") >= 2)
     assert site.log.read_text().count("from the next start on") == 1
 
 

@@ -43,24 +43,6 @@ def end(daemon: subprocess.Popen[str]) -> None:
     assert daemon.wait(PATIENCE) == 0
 
 
-def wanting(manager: ServiceManager, size: int = LARGE) -> Hook:
-    hook = manager.site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(size)
-    hook.want()
-    return hook
-
-
-def heard(hook: Hook, kind: Type) -> None:
-    """Carries out what comes until this has come."""
-    while True:
-        record = hook.hear()
-        assert record is not None, "the connection was lost"
-        hook.obey(record)
-        if record.type is kind:
-            return
-
-
 def has_mail(hook: Hook, patience: float) -> bool:
     """Whether something comes within so many seconds; it is left unread."""
     return bool(select.select([hook.socket], [], [], patience)[0])
@@ -71,16 +53,17 @@ def test_client_connection_survives_a_daemon_restart(
     site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     daemon = manager.start("--tq", "3600")
-    one = wanting(manager)
+    one = site.wanting(LARGE)
     pump([one], lambda: one.running)
-    two = wanting(manager)
+    two = site.wanting(LARGE)
     pump([one, two], lambda: one.paced)
     manager.wait(lambda: len(manager.kept) == 2)
     stop(daemon)
     manager.start("--tq", "1")
+    assert site.socket.exists()
     for hook in (one, two):
-        heard(hook, Type.INTRODUCE)
-        heard(hook, Type.LIMITS)
+        hook.obey_until(Type.INTRODUCE)
+        hook.obey_until(Type.LIMITS)
     assert one.limits.commit >= LARGE
     pump([one, two], lambda: two.running)
     assert not one.running
@@ -91,9 +74,9 @@ def test_reply_to_an_order_of_an_earlier_daemon_is_ignored(
     site: Site, manager: ServiceManager
 ) -> None:
     daemon = manager.start("--tq", "1")
-    one = wanting(manager)
+    one = site.wanting(LARGE)
     pump([one], lambda: one.running)
-    two = wanting(manager)
+    two = site.wanting(LARGE)
     while (record := one.hear()) is not None and record.type is not Type.STOP:
         one.obey(record)
     kill(daemon)
@@ -116,7 +99,7 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
     unheard = site.hook()               # in the kernel's queue: nobody has accepted it
     unheard.say(Type.HELLO)
     daemon.send_signal(signal.SIGCONT)
-    heard(unheard, Type.LIMITS)
+    unheard.obey_until(Type.LIMITS)
     silent = site.hook()
     manager.wait(lambda: len(manager.kept) == 2)
     kill(daemon)
@@ -128,9 +111,9 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
     kill(daemon)
     manager.start()
     for hook in (unheard, silent):
-        heard(hook, Type.INTRODUCE)
-        heard(hook, Type.INTRODUCE)
-        heard(hook, Type.LIMITS)
+        hook.obey_until(Type.INTRODUCE)
+        hook.obey_until(Type.INTRODUCE)
+        hook.obey_until(Type.LIMITS)
         assert hook.allocate(MIB)
     assert "dropped" not in site.log.read_text()
 
@@ -138,7 +121,7 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
 def test_descriptors_of_ended_clients_are_not_kept(site: Site, manager: ServiceManager) -> None:
     daemon = manager.start("--tq", "3600")
     left, fell, wrong, dies = (site.client(MIB) for _ in range(4))
-    stays = wanting(manager)
+    stays = site.wanting(LARGE)
     for client in (left, fell, wrong, dies):
         client.wait_for("running")
     manager.wait(lambda: len(manager.kept) == 5)
@@ -148,7 +131,7 @@ def test_descriptors_of_ended_clients_are_not_kept(site: Site, manager: ServiceM
     dies.kill()                         # while there is no daemon
     manager.wait(lambda: len(manager.kept) == 3)
     manager.start()
-    heard(stays, Type.LIMITS)
+    stays.obey_until(Type.LIMITS)
     stays.say(Type.RUN)                 # only the daemon may: this ends the connection
     while stays.hear() is not None:
         continue

@@ -3,34 +3,22 @@
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.units import MIB
-from tests.bus.service import private_bus
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, wait_until
 from tests.integration.test_kills import finish, program
 from tests.integration.test_terms import OUT_OF_MEMORY, Allocator
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
-Eventually = Callable[[Callable[[], bool]], None]
 OURS = f"user:{pwd.getpwuid(os.getuid()).pw_name}"
 
 
-@pytest.fixture
-def bus() -> Iterator[str]:
-    """The address of a bus for the daemon and its administrator."""
-    with private_bus() as made:
-        yield made.address
-
-
-def test_name_of_a_program_survives_a_restart_of_the_daemon(
-    site: Site, bus: str, eventually: Eventually
-) -> None:
+def test_name_of_a_program_survives_a_restart_of_the_daemon(site: Site, bus: str) -> None:
     daemon = site.start("--bus", bus)
     names = {"my model", "x" * 87, "nvshare-workload"}
     programs = [
@@ -43,11 +31,11 @@ def test_name_of_a_program_survives_a_restart_of_the_daemon(
         with Control(bus) as control:
             return {client.name for client in control.snapshot().clients}
 
-    eventually(lambda: shown() == names)
+    wait_until(lambda: shown() == names)
     daemon.kill()
     daemon.wait()
     site.start("--bus", bus)
-    eventually(lambda: shown() == names)
+    wait_until(lambda: shown() == names)
     assert f"my model[{programs[0].pid}] came" in site.log.read_text()
     finish(programs)
 

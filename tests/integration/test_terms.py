@@ -5,7 +5,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,12 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB, SECOND
-from tests.bus.service import private_bus
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT, Site, wait_until
 from tests.integration.test_doctor import PROGRAM
 from tests.integration.test_kills import await_state, finish, program
 
 pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
-Eventually = Callable[[Callable[[], bool]], None]
 
 OUT_OF_MEMORY = 2
 
@@ -75,35 +73,13 @@ class Allocator:
         assert self.popen.wait() == 0
 
 
-@pytest.fixture
-def bus() -> Iterator[str]:
-    """The address of a bus for the daemon and its administrator."""
-    with private_bus() as made:
-        yield made.address
-
-
-@pytest.fixture
-def start(site: Site, bus: str) -> Iterator[Callable[..., Control]]:
-    """Starts the daemon and gives the administrator's connection to it."""
-    opened: list[Control] = []
-
-    def started(*options: str) -> Control:
-        site.start("--bus", bus, "--trace", str(site.folder / "trace"), *options)
-        opened.append(Control(bus))
-        return opened[0]
-
-    yield started
-    for control in opened:
-        control.close()
-
-
 def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
     (found,) = [one for one in control.snapshot().clients if one.pid == process.pid]
     return found
 
 
 def test_suspended_program_is_evicted_and_ends_right_after_resume(
-    site: Site, start: Callable[..., Control], eventually: Eventually
+    site: Site, start: Callable[..., Control]
 ) -> None:
     control = start("--tq", "100ms", "--capacity", "60MiB")
     programs = [program(site, seed, None) for seed in (1, 2, 3)]
@@ -111,8 +87,8 @@ def test_suspended_program_is_evicted_and_ends_right_after_resume(
     (victim,) = [process for process in programs if process.pid == holder]
     (client,) = control.clients_of(victim.pid)
     control.set_client_term(client, "suspended", 1)
-    eventually(lambda: view(control, victim).state == "suspended")
-    eventually(lambda: view(control, victim).resident == 0)
+    wait_until(lambda: view(control, victim).state == "suspended")
+    wait_until(lambda: view(control, victim).resident == 0)
     finish([process for process in programs if process is not victim])
     turns = view(control, victim).turns
     assert victim.poll() is None
@@ -122,8 +98,7 @@ def test_suspended_program_is_evicted_and_ends_right_after_resume(
 
 
 def test_suspended_tenant_stays_evicted_through_a_restart(
-    site: Site, bus: str, start: Callable[..., Control], eventually: Eventually,
-    tmp_path: Path,
+    site: Site, bus: str, start: Callable[..., Control], tmp_path: Path
 ) -> None:
     def ctl(*arguments: str) -> None:
         command = [sys.executable, "-c", PROGRAM, *arguments, "--bus", bus]
@@ -132,14 +107,14 @@ def test_suspended_tenant_stays_evicted_through_a_restart(
     options = ("--tq", "100ms", "--state-dir", str(tmp_path))
     control = start(*options)
     one = program(site, 1, None)
-    eventually(lambda: bool(control.snapshot().clients))
+    wait_until(lambda: bool(control.snapshot().clients))
     ours = view(control, one).tenant
     ctl("suspend", "--wait", ours)
     assert (view(control, one).state, view(control, one).resident) == ("suspended", 0)
     site.started[0].terminate()
     site.started[0].wait()
     control = start(*options)
-    eventually(lambda: bool(control.snapshot().clients))
+    wait_until(lambda: bool(control.snapshot().clients))
     assert view(control, one).state == "suspended"
     ctl("resume", ours)
     finish([one])
@@ -167,16 +142,16 @@ def test_program_with_a_memory_limit_sees_a_smaller_card(
 
 
 def test_compute_limit_holds_for_a_program_alone_on_the_card(
-    site: Site, start: Callable[..., Control], eventually: Eventually
+    site: Site, start: Callable[..., Control]
 ) -> None:
     control = start("--compute-window", "100ms", "--quota-sample-interval", "1ms")
     alone = program(site, 1, None)
-    eventually(lambda: any(one.state == "running" for one in control.snapshot().clients))
+    wait_until(lambda: any(one.state == "running" for one in control.snapshot().clients))
     before = view(control, alone)
     (client,) = control.clients_of(alone.pid)
     control.set_client_term(client, "compute-limit", 10)
-    eventually(lambda: view(control, alone).state == "limited")
-    eventually(lambda: view(control, alone).turns >= before.turns + 5)
+    wait_until(lambda: view(control, alone).state == "limited")
+    wait_until(lambda: view(control, alone).turns >= before.turns + 5)
     now = view(control, alone)
     held = now.held_usec - before.held_usec
     assert held < (now.waited_usec - before.waited_usec) / 2
@@ -186,7 +161,7 @@ def test_compute_limit_holds_for_a_program_alone_on_the_card(
 
 
 def test_compute_limit_bounds_the_time_in_which_short_kernels_run(
-    site: Site, start: Callable[..., Control], eventually: Eventually
+    site: Site, start: Callable[..., Control]
 ) -> None:
     """By the driver's own figure. That the program has no less than that of the time is shown in
     virtual time and on a card: here it depends on what else the machine does."""
@@ -194,10 +169,10 @@ def test_compute_limit_bounds_the_time_in_which_short_kernels_run(
     control = start()
     alone = site.workload(
         "--memory", "2MiB", "--chunk", "128KiB", "--until-told", "--kernel-us", "10", "--json")
-    eventually(lambda: any(one.state == "running" for one in control.snapshot().clients))
+    wait_until(lambda: any(one.state == "running" for one in control.snapshot().clients))
     (client,) = control.clients_of(alone.pid)
     control.set_client_term(client, "compute-limit", percent)
-    eventually(lambda: view(control, alone).state == "limited")
+    wait_until(lambda: view(control, alone).state == "limited")
     with subprocess.Popen(
         [sys.executable, "-c", UTILISATION], env=site.environment, text=True, bufsize=1,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -211,7 +186,7 @@ def test_compute_limit_bounds_the_time_in_which_short_kernels_run(
 
         utilisation()
         turns = view(control, alone).turns
-        eventually(lambda: view(control, alone).turns >= turns + 40)
+        wait_until(lambda: view(control, alone).turns >= turns + 40)
         ran, seconds = utilisation()
     lines = map(json.loads, (site.folder / "trace").read_text().splitlines())
     longest = max(line["held_time"] for line in lines if line.get("report") == "turn-ended")

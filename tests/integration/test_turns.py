@@ -19,17 +19,9 @@ LARGE = 700 * MIB
 SMALL = 300 * MIB
 
 
-def wanting(site: Site, size: int, card: int = 0) -> Hook:
-    hook = site.hook(card)
-    assert hook.hello() is not None
-    assert hook.allocate(size)
-    hook.want()
-    return hook
-
-
 def test_two_clients_that_fit_run_at_once(site: Site) -> None:
     site.start()
-    one, two = wanting(site, SMALL), wanting(site, SMALL)
+    one, two = site.wanting(SMALL), site.wanting(SMALL)
     pump([one, two], lambda: one.running and two.running)
     assert not one.paced
     assert not two.paced
@@ -37,9 +29,9 @@ def test_two_clients_that_fit_run_at_once(site: Site) -> None:
 
 def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
-    one = wanting(site, LARGE)
+    one = site.wanting(LARGE)
     pump([one], lambda: one.running)
-    two = wanting(site, LARGE)
+    two = site.wanting(LARGE)
     for holder, waiter in ((one, two), (two, one)) * 5:
         pump([one, two], lambda holder=holder: holder.running and holder.paced)  # type: ignore[misc]
         holder.say(Type.IDLE)
@@ -63,7 +55,7 @@ def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
 
 def test_busy_holder_is_stopped_when_its_quantum_is_over(site: Site) -> None:
     site.start("--tq", "1")
-    one, two = wanting(site, LARGE), wanting(site, LARGE)
+    one, two = site.wanting(LARGE), site.wanting(LARGE)
     for _ in range(2):
         pump([one, two], lambda: one.running)
         pump([one, two], lambda: two.running)
@@ -81,7 +73,7 @@ def absent(site: Site, size: int) -> Hook:
 def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site) -> None:
     with private_bus() as bus:
         daemon = site.start("--bus", bus.address)
-        one = wanting(site, LARGE)
+        one = site.wanting(LARGE)
         pump([one], lambda: one.running)
         large, small = absent(site, LARGE), absent(site, SMALL)
         with subprocess.Popen(

@@ -7,9 +7,9 @@ from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.scheduler.events import PinReason
 from nvshared.units import MIB
 from tests.integration.conftest import Site
+from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import pump
-from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_own_memory import Program, give_it_back, take_the_card
+from tests.integration.programs import Program, take_the_card
 
 SIZE = 400 * MIB
 
@@ -18,30 +18,21 @@ SIZE = 400 * MIB
 ENDLESS = f'''
 import select, threading, time
 SIZE = {SIZE}
-module, kernel, flag, address = c_void_p(), c_void_p(), c_uint64(), c_uint64()
-with open("libhook/demo/kernels.ptx", "rb") as file:
-    call("cuModuleLoadData", byref(module), file.read())
-call("cuModuleGetFunction", byref(kernel), module, b"nvshare_wait_flag")
-work, words = c_uint64(), c_uint64()
-for one in (work, words):
-    call("cuStreamCreate", byref(one), 1)
-call("cuMemAlloc_v2", byref(address), SIZE)
-call("cuMemAlloc_v2", byref(flag), 4)
-call("cuMemsetD8_v2", address, c_uint(7), SIZE)
+waiting, work, words = kernel("wait_flag"), new_stream(), new_stream()
+address, flag = allocate(SIZE), allocate(4)
+fill(address, 7, SIZE)
 call("cuMemsetD32_v2", flag, c_uint(0), 1)
 rounds, events = 0, [c_void_p(), c_void_p()]
 for one in events:
     call("cuEventCreate", byref(one), 2)
-def launch():
-    values = [flag, c_uint64(rounds + 1)]
-    passed = (c_void_p * 2)(*(ctypes.cast(byref(value), c_void_p) for value in values))
-    call("cuLaunchKernel", kernel, *(1, 1, 1, 1, 1, 1, 0), work, passed, None)
+def launch_next():
+    launch(waiting, work, flag, rounds + 1)
     call("cuEventRecord", events[rounds % 2], work)
 def feed():
     "The kernel looks for this very word: the next one comes when it has seen it."
     global rounds
     rounds += 1
-    launch()
+    launch_next()
     call("cuMemsetD32Async", flag, c_uint(rounds), 1, words)
     while cuda.cuEventQuery(events[(rounds - 1) % 2]):
         time.sleep(0.0001)
@@ -49,7 +40,7 @@ def feed_until_told():
     while not select.select([0], [], [], 0)[0]:
         feed()
     os.read(0, 1)
-launch()
+launch_next()
 '''
 ENDS = '''
 call("cuMemsetD32Async", flag, c_uint(rounds + 1), 1, words)
@@ -61,20 +52,14 @@ assert get(address, SIZE) == bytes([7]) * SIZE
 def test_undrainable_program_is_pinned_and_others_use_the_rest(site: Site) -> None:
     site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
                "--swap-budget", "4GiB")
-    program = Program(site, ENDLESS + 'print(json.dumps("begun"), flush=True)\n'
+    program = Program(site, ENDLESS + "say('begun')\n"
                       "feed_until_told()\n" + ENDS)
     assert program.hears() == "begun"
-    large = site.hook()
-    assert large.hello() is not None
-    assert large.allocate(800 * MIB)
-    large.want()
+    large = site.wanting(800 * MIB)
     assert program.popen.stderr is not None
     line = program.popen.stderr.readline()
     assert "this program stays on GPU 0 from now on: its work does not end" in line
-    small = site.hook()
-    assert small.hello() is not None
-    assert small.allocate(500 * MIB)
-    small.want()
+    small = site.wanting(500 * MIB)
     pump([large, small], lambda: small.running)
     assert not large.running
     program.go_on()
@@ -84,15 +69,14 @@ def test_undrainable_program_is_pinned_and_others_use_the_rest(site: Site) -> No
 
 
 def test_undrainable_client_is_not_paced(site: Site) -> None:
-    daemon = Daemon(site)
-    program = Program(site, ENDLESS + 'print(json.dumps("begun"), flush=True)\n'
+    daemon = FakeDaemon(site)
+    program = Program(site, ENDLESS + "say('begun')\n"
                       "feed_until_told()\n" + '''
 for _ in range(300):
     feed()
-print(json.dumps("fed"), flush=True)
-sys.stdin.readline()
+pause("fed")
 ''' + ENDS)
-    daemon.accept(Flag(0))
+    daemon.accept()
     while (memory := daemon.until(Type.MEMORY).memory).resident < SIZE:
         continue
     assert program.hears() == "begun"
@@ -110,10 +94,8 @@ sys.stdin.readline()
 
 ABANDONED = '''
 import threading
-stream, address, graph, status = c_uint64(), c_uint64(), c_void_p(), c_int()
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
-call("cuStreamCreate", byref(stream), 1)
+stream, address, status = new_stream(), allocate(64 * MIB), c_int()
+fill(address, 7, 64 * MIB)
 def begin():
     call("cuCtxSetCurrent", context)
     call("cuStreamBeginCapture_v2", stream, c_int(MODE))
@@ -134,19 +116,15 @@ def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, mode: int) -
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED.replace("MODE", str(mode)))
     assert program.hears() == "away"
-    hook = take_the_card(site)
-    give_it_back(hook)
+    take_the_card(site).close()
     program.go_on()
     program.ends_well()
 
 
 # While the capture lasts, nobody may ask the driver whether work submitted beside it is done.
 KEPT = '''
-stream, beside, graph, address = c_uint64(), c_uint64(), c_void_p(), c_uint64()
-call("cuMemAlloc_v2", byref(address), 64 * MIB)
-call("cuMemsetD8_v2", address, c_uint(7), 64 * MIB)
-for one in (stream, beside):
-    call("cuStreamCreate", byref(one), 1)
+stream, beside, graph, address = new_stream(), new_stream(), c_void_p(), allocate(64 * MIB)
+fill(address, 7, 64 * MIB)
 call("cuCtxSynchronize")                # the fill: these streams do not wait for it
 call("cuStreamBeginCapture_v2", stream, c_int(2))
 call("cuMemsetD8Async", address, c_uint(8), 64 * MIB, beside)
@@ -162,10 +140,7 @@ def test_program_that_submits_beside_an_endless_capture_is_pinned(site: Site) ->
                "--swap-budget", "4GiB")
     program = Program(site, KEPT)
     assert program.hears() == "away"
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(1000 * MIB)
-    hook.want()
+    site.wanting(1000 * MIB)
     assert program.popen.stderr is not None
     assert "stays on GPU 0 from now on" in program.popen.stderr.readline()
     program.go_on()

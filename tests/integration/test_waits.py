@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that waits says so, and for what, where that was asked for."""
 
-import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import Flag, Type, decode_report
-from tests.integration.conftest import BUILD, Site
+from nvshared.hook.protocol import Type, decode_report
+from tests.integration.conftest import BUILD, Site, wait_until
+from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_bus_sharing import Daemon
-from tests.integration.test_own_memory import Program as Own
-from tests.integration.test_own_memory import give_it_back, take_the_card
-
-Eventually = Callable[[Callable[[], bool]], None]
+from tests.integration.programs import Program as Own
+from tests.integration.programs import take_the_card
 
 LARGE = "700MiB"                        # two of these do not fit
 SMALL = "8MiB"
@@ -48,15 +45,15 @@ class Program:
         assert self.popen.wait(PATIENCE) == 0, self.said
 
 
-def test_waiting_program_logs_the_place_in_the_queue(site: Site, eventually: Eventually) -> None:
+def test_waiting_program_logs_the_place_in_the_queue(site: Site) -> None:
     site.start("--tq", "3600")
     holder = take_the_card(site)        # and does not look idle on a busy machine
     first = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
-    eventually(first.says("waits for its turn on GPU 0: its place in the queue is 1"))
+    wait_until(first.says("waits for its turn on GPU 0: its place in the queue is 1"))
     second = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
     silent = Program(site, LARGE, "--steps", "1")
-    eventually(second.says("waits for its turn on GPU 0: its place in the queue is "))
-    give_it_back(holder)
+    wait_until(second.says("waits for its turn on GPU 0: its place in the queue is "))
+    holder.close()
     for program in (first, second, silent):
         program.ends_well()
     for program in (first, second):
@@ -74,16 +71,14 @@ def test_program_that_need_not_wait_prints_no_line(site: Site) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["none", "refuses"])
-def test_program_with_nvshare_required_waits_for_the_daemon(
-    site: Site, eventually: Eventually, trouble: str
-) -> None:
+def test_program_with_nvshare_required_waits_for_the_daemon(site: Site, trouble: str) -> None:
     if trouble == "refuses":
         daemon = site.start("--max-clients", "1")
         other = site.hook()
         assert other.hello() is not None
     program = Program(site, SMALL, "--steps", "2", NVSHARE_REQUIRED="1")
     why = "is not running" if trouble == "none" else "refuses this program: it has too many clients"
-    eventually(program.says(f"waits for nvshared, which {why}"))
+    wait_until(program.says(f"waits for nvshared, which {why}"))
     assert program.popen.poll() is None
     if trouble == "refuses":
         assert daemon.poll() is None
@@ -100,17 +95,15 @@ def test_program_without_nvshare_required_runs_unshared(site: Site) -> None:
     assert program.said == []
 
 
-def test_waiting_program_logs_once_that_the_daemon_ended(
-    site: Site, eventually: Eventually
-) -> None:
+def test_waiting_program_logs_once_that_the_daemon_ended(site: Site) -> None:
     daemon = site.start("--tq", "3600")
     holder = take_the_card(site)
     waiter = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
-    eventually(waiter.says("waits for its turn"))
+    wait_until(waiter.says("waits for its turn"))
     daemon.terminate()
     daemon.wait()
-    eventually(waiter.says("nvshared is not running, and this program waits for it"))
-    give_it_back(holder)
+    wait_until(waiter.says("nvshared is not running, and this program waits for it"))
+    holder.close()
     site.start("--tq", "3600")
     waiter.ends_well()
     # On a busy machine it may wait long enough for its turn to say so once more.
@@ -127,10 +120,11 @@ sys.stdin.readline()
 
 
 def test_program_that_waits_for_a_commit_logs_the_reason(site: Site) -> None:
-    daemon = Daemon(site)
+    daemon = FakeDaemon(site)
     site.environment["NVSHARE_VERBOSE"] = "1"
     program = Own(site, ASKS)
-    daemon.accept(Flag(0))
+    daemon.connect()
+    daemon.send(daemon.limits)
     while (asked := decode_report(daemon.connection.recv(4096))).type is not Type.COMMIT:
         continue
     assert program.popen.stderr is not None
@@ -144,32 +138,25 @@ def test_program_that_waits_for_a_commit_logs_the_reason(site: Site) -> None:
 
 
 ASKS_LATER = '''
-print(json.dumps("there"), flush=True)
-sys.stdin.readline()
+pause("there")
 ''' + ASKS
 
 
 def test_program_waiting_in_an_allocation_logs_that_the_daemon_is_gone(site: Site) -> None:
     """As under systemd, which keeps the socket of a daemon that cannot start: the program connects,
     and nobody replies."""
-    daemon = Daemon(site)
+    daemon = FakeDaemon(site)
     program = Own(site, ASKS_LATER)
-    daemon.accept(Flag(0))
+    daemon.accept()
     assert program.hears() == "there"
-    site.socket.unlink()
-    daemon.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    daemon.listener.bind(str(site.socket))
-    daemon.listener.listen()
-    daemon.listener.settimeout(PATIENCE)
+    daemon.listen()
     daemon.connection.close()
-    daemon.connection, _ = daemon.listener.accept()
-    daemon.connection.settimeout(PATIENCE)
-    daemon.until(Type.HELLO)            # it is connected again, and has somebody to ask
+    daemon.connect()                    # it is connected again, and its questions are unanswered
+    site.socket.unlink()
     program.go_on()
     assert program.popen.stderr is not None
     line = program.popen.stderr.readline()
     assert "nvshared is not running, and this program waits for it" in line
-    daemon.listener.close()
     daemon.send(daemon.limits)
     daemon.until(Type.COMMIT)           # which is refused
     program.go_on()

@@ -69,9 +69,7 @@ class Comparison:
     differences: tuple[str, ...]        # for people: test, without the library, with it
 
     @staticmethod
-    def of(
-        alone: Sequence[Mapping[str, Outcome]], shared: Mapping[str, Outcome]
-    ) -> "Comparison":
+    def of(alone: Sequence[Mapping[str, Outcome]], shared: Mapping[str, Outcome]) -> "Comparison":
         """`alone`: the two runs without the library."""
         first, second = alone
         unsettled, differences = [], []

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvshared with something changed: python -m tests.integration.changed OPTIONS. Variables say what.
+
+NVSHARE_TEST_HELPER: a file that is its nvshare-checkpoint.
+NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: of the first such command, nvshare-checkpoint makes so many
+    calls of the driver and ends without an answer. The daemon gets the signal (KILL or TERM) then.
+NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed when nvshare-checkpoint has carried that out.
+NVSHARE_TEST_LOST: once there is this file, the driver says that cards are lost: those whose UUIDs
+    are in the file, or all.
+NVSHARE_TEST_MEMINFO: a file like /proc/meminfo, of this host.
+NVSHARE_TEST_GROUPS: a folder like /sys/fs/cgroup. All programs are in its group pod/box.
+NVSHARE_TEST_PIPES: a folder in which pipes without a writer stand for lookups that hang: among the
+    files of a process in proc/PID, among the limits of control groups in groups, and users.
+"""
+
+import asyncio
+import os
+import pwd
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from nvshared import library
+from nvshared.errors import GPULost
+from nvshared.machine import cgroup, checkpoint, host
+from nvshared.machine.nvml import NVML, Sample
+
+CALLS = {"park": ["Lock", "Checkpoint"], "wake": ["Restore", "Unlock"]}
+DRIVER = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+for name in sys.argv[2:]:
+    assert getattr(cuda, "cuCheckpointProcess" + name)(int(sys.argv[1]), None) == 0
+"""
+
+
+def use_helper(path: str) -> None:
+    library.checkpoint = lambda: Path(path)
+
+
+def use_meminfo(path: str) -> None:
+    host.MEMINFO = Path(path)
+
+
+def cut(what: str) -> None:
+    first, calls, *end = what.split(":")
+    whole = checkpoint.ask
+    left = [first]
+
+    async def ask(
+        command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = ""
+    ) -> checkpoint.Answer:
+        if command not in left:
+            return await whole(command, pid, pairs, tag)
+        left.remove(command)
+        driver = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", DRIVER, str(pid), *CALLS[command][:int(calls)])
+        assert await driver.wait() == 0
+        if end:
+            os.kill(os.getpid(), signal.Signals[f"SIG{end[0]}"])
+            await asyncio.Event().wait()
+        return checkpoint.parse("")
+
+    checkpoint.ask = ask
+
+
+def cut_after(last: str) -> None:
+    whole = checkpoint.ask
+
+    async def ask(command: str, *words: Any, **named: Any) -> checkpoint.Answer:
+        answer = await whole(command, *words, **named)
+        if command == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    checkpoint.ask = ask
+
+
+def lose(path: str) -> None:
+    from nvshared import daemon
+
+    lost = Path(path)
+
+    class Losing(NVML):
+        def sample(self, uuid: str) -> Sample:
+            """As NVML.sample."""
+            if lost.exists() and uuid in (lost.read_text() or uuid):
+                raise GPULost("GPU is lost")
+            return super().sample(uuid)
+
+    daemon.NVML = Losing                # type: ignore[attr-defined]
+
+
+def put_into_group(root: str) -> None:
+    process = host.process
+    cgroup.ROOT = Path(root)
+    host.process = lambda pid, name: "0::/pod/box\n" if name == "cgroup" else process(pid, name)
+
+
+def hang(folder: str) -> None:
+    box = Path(folder)
+
+    class Processes:
+        """/proc, but for processes that the folder has."""
+
+        def __truediv__(self, pid: str) -> Path:
+            mine = box / "proc" / pid
+            return mine if mine.exists() else Path("/proc") / pid
+
+    def look_up(uid: int) -> pwd.struct_passwd:
+        if uid and (box / "users").exists():
+            (box / "users").read_bytes()
+        return getpwuid(uid)
+
+    getpwuid = pwd.getpwuid
+    host.PROCESSES = Processes()        # type: ignore[assignment]
+    cgroup.ROOT = box / "groups"
+    pwd.getpwuid = look_up
+
+
+CHANGES: dict[str, Callable[[str], None]] = {
+    "HELPER": use_helper, "CUT": cut, "CUT_AFTER": cut_after, "LOST": lose,
+    "MEMINFO": use_meminfo, "GROUPS": put_into_group, "PIPES": hang,
+}
+
+if __name__ == "__main__":
+    for name, change in CHANGES.items():
+        if value := os.environ.get(f"NVSHARE_TEST_{name}"):
+            change(value)
+    # Which takes functions of the modules above by name.
+    from nvshared import daemon
+
+    sys.exit(daemon.main())

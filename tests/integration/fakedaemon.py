@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that a test plays: it serves one program, and gives the orders that the test wants."""
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    ReportRecord,
+    Type,
+    decode_report,
+    encode_order,
+)
+from nvshared.scheduler.events import Memory
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.fakehook import PATIENCE
+from tests.integration.programs import Program
+
+NO_FLAGS = Flag(0)
+PLENTY = 1 << 40                        # bytes of host memory
+FOR_EVER = 3600 * 10**6                 # microseconds without work until a program is idle
+LONGER_THAN_A_WRONG_DRAIN = 0.5         # seconds
+
+
+class FakeDaemon:
+    """Keeps all reports in `said`, and answers all questions about commits."""
+
+    def __init__(
+        self, site: Site, room: int = 512 * MIB, *, host: int = PLENTY, total: int = 0,
+        host_slab: int = 32 * MIB,
+    ) -> None:
+        """`room`, `total`, `host`, `host_slab`: bytes that the client may fill, of the card (0:
+        `room`), of host memory, and of a slab of that."""
+        self.said: list[ReportRecord] = []
+        self.site, self.room, self.host, self.number = site, room, host, 0
+        self.limits = OrderRecord(
+            Type.LIMITS, commit=room, most=room, total=total or room, host_slab=host_slab)
+        site.socket.parent.mkdir(exist_ok=True)
+        self.listen()
+
+    def listen(self) -> None:
+        """Anew, too: connections wait until they are accepted."""
+        self.site.socket.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(self.site.socket))
+        self.listener.listen()
+        self.listener.settimeout(PATIENCE)
+        self.site.sockets.append(self.listener)
+
+    def connect(self) -> None:
+        """Accepts the client and hears its HELLO."""
+        self.connection, _ = self.listener.accept()
+        self.listener.close()
+        self.connection.settimeout(PATIENCE)
+        self.site.sockets.append(self.connection)
+        self.until(Type.HELLO)
+
+    def accept(self, flags: Flag = NO_FLAGS, idle_window: int = 0) -> None:
+        """Lets the program have the card for itself."""
+        self.connect()
+        self.send(self.limits)
+        self.move(Type.LOAD, self.room)
+        self.send(OrderRecord(Type.RUN, flags=flags, idle_window=idle_window))
+
+    def send(self, *orders: OrderRecord) -> None:
+        for order in orders:
+            self.connection.send(encode_order(order))
+
+    def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
+        """The program reads nothing before all of it is there."""
+        program.popen.send_signal(signal.SIGSTOP)
+        os.waitpid(program.popen.pid, os.WUNTRACED)
+        self.send(*orders)
+        program.popen.send_signal(signal.SIGCONT)
+
+    def until(self, *kinds: Type, number: int | None = None) -> ReportRecord:
+        """The next of these types, and of this number; the questions before it are answered."""
+        while True:
+            packet = self.connection.recv(4096)
+            assert packet, f"it ended before a {kinds[0].name}"
+            record = decode_report(packet)
+            self.said.append(record)
+            if record.type is Type.COMMIT:
+                self.send(replace(self.limits, number=record.number))
+            if record.type in kinds and number in (None, record.number):
+                return record
+
+    def until_memory(self, holds: Callable[[Memory], bool]) -> None:
+        while not holds(self.until(Type.MEMORY).memory):
+            continue
+
+    def until_allocated(self, size: int) -> None:
+        self.until_memory(lambda memory: memory.allocated >= size)
+
+    def until_copying(self, flags: Flag) -> None:
+        """It may have said before that it paused, on a machine that is busy with other things."""
+        while self.until(Type.COPIES).flags != flags:
+            continue
+
+    def run(self, contended: bool = False, idle_window: int = FOR_EVER) -> None:
+        """Returns when the program knows; while others wait, if `contended`."""
+        flags = Flag.PACE | Flag.REPORT_IDLE if contended else Flag(0)
+        self.send(OrderRecord(Type.RUN, flags=flags, idle_window=idle_window))
+        self.move(Type.LOAD, self.room)     # of nothing: answered after RUN had its effect
+
+    def stop(self) -> None:
+        """Until the client has drained."""
+        self.send(OrderRecord(Type.STOP))
+        self.until(Type.STOPPED)
+
+    def move(self, kind: Type, room: int = 0, **fields: Any) -> ReportRecord:
+        """An EVICT or LOAD; its answer."""
+        self.number += 1
+        fields = {"host": self.host, "number": self.number} | fields
+        self.send(OrderRecord(kind, room=room, **fields))
+        return self.until(Type.MOVED, number=fields["number"])
+
+    def assert_no_stop(self, seconds: float = LONGER_THAN_A_WRONG_DRAIN) -> None:
+        """The client does not say that it has drained."""
+        while select.select([self.connection], [], [], seconds)[0]:
+            assert decode_report(self.connection.recv(4096)).type is not Type.STOPPED
+
+    def let_return(self, program: Program) -> None:
+        """Loads all memory of a program that pauses, lets it go on, and it ends well."""
+        self.send(OrderRecord(Type.LOAD, number=1 << 20, room=self.room, host=self.host),
+                  OrderRecord(Type.RUN))
+        program.go_on()
+        self.rest()
+        program.ends_well()
+
+    def rest(self) -> list[ReportRecord]:
+        """All that comes until the program has ended."""
+        while packet := self.connection.recv(4096):
+            self.said.append(decode_report(packet))
+        return self.said
+
+
+def begin(
+    site: Site, body: str, *, allocated: int = 0, **options: int
+) -> tuple[FakeDaemon, Program]:
+    """A program that has the card for itself and pauses for the first time, with so many bytes."""
+    daemon = FakeDaemon(site, **options)
+    program = Program(site, body)
+    daemon.accept()
+    if allocated:
+        daemon.until_allocated(allocated)
+    assert program.hears() == "away"
+    return daemon, program
