@@ -37,7 +37,7 @@ all its cards but is not resident on all within its `patience` gives up the card
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -90,15 +90,13 @@ class Gang:
     resuming: bool = False              # a member could not drain, and all go on
     exceeds: int | None = None          # since when the members on one card do not fit together
     exceeded: bool = False              # they did not fit for EXCEEDING; reported
-    told: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, less client ids
-    cards: Counter[GPU] = field(default_factory=Counter)        # number of clients by card,
-    seats: Counter[tuple[GPU, int]] = field(default_factory=Counter)    # by card and process
+    sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, less client ids
 
     def __str__(self) -> str:
         return f"gang {self.name}"
 
     @property
-    def come(self) -> int:
+    def joined(self) -> int:
         """The number of processes that have joined."""
         return len({_process(one) for one in self.clients})
 
@@ -110,13 +108,8 @@ class Gang:
         use the library, and is in no gang.
         """
         several = len(self.clients) > 1 or self.size > 1
-        return several and len(self.seats) == len(self.clients)
-
-    def count(self, client: Client, more: int) -> None:
-        """Counts a client that joins (`more` is 1) or disconnects (-1)."""
-        self.cards[client.gpu] += more
-        self.seats[client.gpu, _process(client)] += more
-        self.cards, self.seats = +self.cards, +self.seats   # without those at zero
+        return several and len({(one.gpu, _process(one)) for one in self.clients}) == len(
+            self.clients)
 
     def turn(self, state: State, now: int) -> None:
         """Enters a state."""
@@ -149,7 +142,6 @@ class Gangs:
             return
         gang = self._gangs.setdefault(key, Gang(next(self._numbers), name, size))
         gang.clients.append(client)
-        gang.count(client, 1)
         self._of[client] = key
         self._form(gang, client.gpu)
         self.review()
@@ -160,8 +152,7 @@ class Gangs:
         if key is not None:
             gang = self._gangs[key]
             gang.clients.remove(client)
-            gang.count(client, -1)
-            gang.told.pop(client, None)
+            gang.sent.pop(client, None)
             self._form(gang, client.gpu)
             if not gang.clients:
                 del self._gangs[key]
@@ -169,15 +160,16 @@ class Gangs:
 
     def _form(self, gang: Gang, gpu: GPU) -> None:
         """Updates the indices after a client on this card has joined or left the gang."""
-        for card in {gpu, *gang.cards}:
-            if gang.may_form and card in gang.cards:
+        may_form, cards = gang.may_form, {one.gpu for one in gang.clients}
+        for card in {gpu, *cards}:
+            if may_form and card in cards:
                 self._forming[card][gang] = None
             else:
                 self._forming[card].pop(gang, None)
         self._stale.pop(gang, None)
-        if gang.may_form:
+        if may_form:
             self._stale[gang] = None
-        elif gang.told:
+        elif gang.sent:
             gang.turn(State.OUT, self._clock())
             self._put(gang, gang.clients, Standing.FREE)
 
@@ -217,8 +209,8 @@ class Gangs:
     def _review(self, gang: Gang, now: int) -> None:
         seen = ((one, one.gpu.scheduler.member(one.id)) for one in gang.clients if not one.gpu.lost)
         every: Members = {client: member for client, member in seen if member is not None}
-        told = {client: event.standing for client, event in gang.told.items()}
-        if any(m.standing is not told.get(c, Standing.FREE) for c, m in every.items()):
+        sent = {client: event.standing for client, event in gang.sent.items()}
+        if any(m.standing is not sent.get(c, Standing.FREE) for c, m in every.items()):
             return                      # a scheduler has not processed its last Ganged event yet
         if not self._gathered(gang, every, now):
             self._put(gang, [one for one in every if every[one].phase is not Phase.RUNNING])
@@ -251,7 +243,7 @@ class Gangs:
                 self._end(gang, members, now)
 
     def _gathered(self, gang: Gang, every: Members, now: int) -> bool:
-        if gang.gathered or gang.come >= gang.size or self._draining:
+        if gang.gathered or gang.joined >= gang.size or self._draining:
             gang.gathered = True
         elif gang.awaited is None and any(m.wants for m in every.values()):
             gang.awaited = now
@@ -259,7 +251,7 @@ class Gangs:
             return gang.gathered
         logger.warning(
             "%s: only %d of %d processes have come; they do not wait for the others any more",
-            gang, gang.come, gang.size)
+            gang, gang.joined, gang.size)
         gang.gathered = True
         return True
 
@@ -327,7 +319,7 @@ class Gangs:
         paced = any(m.contended for m in members.values())
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
-                gang.told.pop(client, None)     # it drained after OPEN was sent: send OPEN again
+                gang.sent.pop(client, None)     # it drained after OPEN was sent: send OPEN again
             self._put(
                 gang, members, Standing.OPEN, stop_after=_latest(members), paced=paced)
             gang.resuming = bool(held_up)
@@ -382,7 +374,7 @@ class Gangs:
             wanting = [one for one in parked if active[one].wants]
             self._put(gang, wanting, Standing.STEPS, pause=pause)
         elif running and not draining:
-            if any(gang.told[one].standing is Standing.STEPS for one in running):
+            if any(gang.sent[one].standing is Standing.STEPS for one in running):
                 gang.since = now
                 gang.rounds += 1
             self._put(gang, members, Standing.ENDS)
@@ -395,13 +387,13 @@ class Gangs:
         news: dict[GPU, list[int]] = {}
         event = Ganged((), gang.number, standing, pause, stop_after, paced)
         for client in sorted(members, key=_place):
-            before = gang.told.get(client)
+            before = gang.sent.get(client)
             if event == before or (before is None and standing is Standing.FREE):
                 continue
-            gang.told[client] = event
+            gang.sent[client] = event
             client.gang = gang.name
             if standing is Standing.FREE:
-                del gang.told[client]
+                del gang.sent[client]
                 client.gang = ""
             news.setdefault(client.gpu, []).append(client.id)
         for gpu, ids in news.items():

@@ -33,6 +33,11 @@ ACTS = (
 POD = "00000001-0000-0000-0000-000000000000"
 
 
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
 def apart(machine: Machine, team: Team) -> list[int]:
     """How far the beginnings of each turn of a team lie from each other, by its cards."""
     clients = [machine.client(rank) for rank in team.ranks]
@@ -47,8 +52,7 @@ def finish(machine: Machine, *teams: Team, limit: int = 120 * SECOND) -> None:
         [(r.submitted, r.ended, r.granted) for r in team.ranks] for team in teams]
 
 
-def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
-    machine = Machine()
+def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a", expected=2)
     other = machine.team([1, 0], [20, 21], 3 * GIB, name="b", expected=2)
     one.compute(1000)
@@ -61,9 +65,8 @@ def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once() -> None:
     assert machine.time.now < 1000 * SECOND + 12 * SECOND      # of which they compute 10
 
 
-def test_gang_is_paced_on_every_card_while_another_program_waits() -> None:
+def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machine) -> None:
     """On the card where nobody waits, either: who drains there waits for what the others submit."""
-    machine = Machine()
     since: dict[tuple[str, int], int] = {}
     stopped: list[int] = []             # for how long they had been held back
 
@@ -84,8 +87,7 @@ def test_gang_is_paced_on_every_card_while_another_program_waits() -> None:
     assert sum(held > SECOND // 2 for held in stopped) > len(stopped) - 4   # the first turns
 
 
-def test_process_on_two_cards_is_a_gang() -> None:
-    machine = Machine()
+def test_process_on_two_cards_is_a_gang(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 10], 3 * GIB)
     other = machine.team([0, 1], [20, 20], 3 * GIB)
     one.compute(600)
@@ -95,8 +97,7 @@ def test_process_on_two_cards_is_a_gang() -> None:
     assert max(apart(machine, other)[1:]) <= TOGETHER
 
 
-def test_two_gangs_and_a_program_share_the_time_of_a_card() -> None:
-    machine = Machine()
+def test_two_gangs_and_a_program_share_the_time_of_a_card(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
     alone = machine.program(1, 30, 3 * GIB)
@@ -108,8 +109,7 @@ def test_two_gangs_and_a_program_share_the_time_of_a_card() -> None:
     assert all(14 * SECOND < each < 24 * SECOND for each in held), held
 
 
-def test_program_and_gang_on_a_card_get_equal_time() -> None:
-    machine = Machine()
+def test_program_and_gang_on_a_card_get_equal_time(machine: Machine) -> None:
     gang = machine.team([0, 1], [10, 10], 3 * GIB)
     alone = machine.program(1, 30, 3 * GIB)
     gang.compute(100_000)
@@ -130,8 +130,7 @@ def test_gangs_that_share_one_card_each_do_not_deadlock() -> None:
     finish(machine, *teams)
 
 
-def test_gangs_that_fit_run_together_without_stops() -> None:
-    machine = Machine()
+def test_gangs_that_fit_run_together_without_stops(machine: Machine) -> None:
     teams = [
         machine.team([0, 1], [pid, pid + 1], GIB, name=f"{pid:x}") for pid in (10, 20)]
     for team in teams:
@@ -140,8 +139,7 @@ def test_gangs_that_fit_run_together_without_stops() -> None:
     assert not [reason for _, _, reason in machine.ends if reason == "gang"]
 
 
-def test_process_with_only_a_context_on_a_second_card_is_no_gang() -> None:
-    machine = Machine()
+def test_process_with_only_a_context_on_a_second_card_is_no_gang(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 10], 0)
     one.ranks[1].allocate(3 * GIB)
     other = machine.team([1, 0], [20, 20], 0)
@@ -152,8 +150,7 @@ def test_process_with_only_a_context_on_a_second_card_is_no_gang() -> None:
     finish(machine, one, other, limit=3 * SECOND)
 
 
-def test_pod_with_programs_on_two_cards_is_a_gang() -> None:
-    machine = Machine()
+def test_pod_with_programs_on_two_cards_is_a_gang(machine: Machine) -> None:
     teams = []
     for number in (1, 2):
         team = Team(machine)
@@ -167,8 +164,7 @@ def test_pod_with_programs_on_two_cards_is_a_gang() -> None:
     assert max(apart(machine, teams[1])[1:]) <= TOGETHER
 
 
-def test_gang_with_a_name_of_another_users_gang_is_separate() -> None:
-    machine = Machine()
+def test_gang_with_a_name_of_another_users_gang_is_separate(machine: Machine) -> None:
     ours = machine.team([0], [10], GIB, name="a", expected=2)
     team = Team(machine)
     machine.rank(team, 1, replace(peer(11, 1000), gang="a", gang_size=2), GIB)
@@ -176,8 +172,7 @@ def test_gang_with_a_name_of_another_users_gang_is_separate() -> None:
     assert len(machine.manager.gangs.members(machine.client(ours.ranks[0]))) == 1, names
 
 
-def test_pod_with_several_users_has_a_gang_for_each() -> None:
-    machine = Machine()
+def test_pod_with_several_users_has_a_gang_for_each(machine: Machine) -> None:
     team = Team(machine)
     pod = Tenant(Kind.POD, POD)
     for number, uid in enumerate((1000, 1001)):
@@ -185,8 +180,7 @@ def test_pod_with_several_users_has_a_gang_for_each() -> None:
     assert [len(machine.manager.gangs.members(machine.client(one))) for one in team.ranks] == [1, 1]
 
 
-def test_gang_with_a_dead_rank_blocks_no_other_gang() -> None:
-    machine = Machine()
+def test_gang_with_a_dead_rank_blocks_no_other_gang(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
     one.compute(2000)
@@ -198,8 +192,7 @@ def test_gang_with_a_dead_rank_blocks_no_other_gang() -> None:
     finish(machine, other)
 
 
-def test_gang_with_a_suspended_member_does_not_run() -> None:
-    machine = Machine()
+def test_gang_with_a_suspended_member_does_not_run(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
     one.compute(200)
@@ -212,8 +205,7 @@ def test_gang_with_a_suspended_member_does_not_run() -> None:
     finish(machine, one, limit=3 * SECOND)
 
 
-def test_gang_with_an_unresponsive_member_frees_its_other_card() -> None:
-    machine = Machine()
+def test_gang_with_an_unresponsive_member_frees_its_other_card(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
     one.compute(1000)
@@ -229,8 +221,7 @@ def test_gang_with_an_unresponsive_member_frees_its_other_card() -> None:
     assert not alone[0].work
 
 
-def test_gang_with_missing_ranks_waits_for_them() -> None:
-    machine = Machine()
+def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)
@@ -244,8 +235,7 @@ def test_gang_with_missing_ranks_waits_for_them() -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_when_the_daemon_drains() -> None:
-    machine = Machine()
+def test_gang_with_missing_ranks_runs_when_the_daemon_drains(machine: Machine) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)
@@ -253,15 +243,13 @@ def test_gang_with_missing_ranks_runs_when_the_daemon_drains() -> None:
     finish(machine, one, limit=2 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_after_the_maximum_wait() -> None:
-    machine = Machine()
+def test_gang_with_missing_ranks_runs_after_the_maximum_wait(machine: Machine) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     finish(machine, one, limit=32 * SECOND)
 
 
-def test_gang_with_ranks_far_apart_is_stopped_without_reopening() -> None:
-    machine = Machine()
+def test_gang_with_ranks_far_apart_is_stopped_without_reopening(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.ranks[0].depth = 40
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -290,8 +278,7 @@ def test_gang_that_does_not_fit_is_reported_and_blocks_no_other_client() -> None
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_keeps_its_turn_when_capacity_shrinks_and_no_client_waits() -> None:
-    machine = Machine()
+def test_gang_keeps_its_turn_when_capacity_shrinks_and_no_client_waits(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
     machine.advance(500 * MILLISECOND)
@@ -300,8 +287,7 @@ def test_gang_keeps_its_turn_when_capacity_shrinks_and_no_client_waits() -> None
     assert not machine.ends
 
 
-def test_gang_is_stopped_when_capacity_shrinks_and_a_client_waits() -> None:
-    machine = Machine()
+def test_gang_is_stopped_when_capacity_shrinks_and_a_client_waits(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
     machine.advance(500 * MILLISECOND)
@@ -334,9 +320,8 @@ def test_gang_that_waits_for_an_unresponsive_client_blocks_no_other_gang() -> No
 
 
 def test_programs_of_a_pod_that_do_not_fit_together_take_turns(
-    caplog: pytest.LogCaptureFixture,
+    machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = Machine()
     programs = [
         machine.program(card, 10 + number, 3 * GIB, POD) for number, card in enumerate([0, 0, 1])]
     for program in programs:
@@ -347,8 +332,7 @@ def test_programs_of_a_pod_that_do_not_fit_together_take_turns(
     assert "6144 MiB together, and no more than 4096 MiB" in caplog.messages[0]
 
 
-def test_idle_program_of_a_pod_blocks_no_other_program_of_the_pod() -> None:
-    machine = Machine()
+def test_idle_program_of_a_pod_blocks_no_other_program_of_the_pod(machine: Machine) -> None:
     idle = machine.program(0, 30, 3 * GIB, POD)
     machine.advance(6 * SECOND)
     programs = [machine.program(card, 10 + card, 3 * GIB, POD) for card in (0, 1)]
@@ -360,9 +344,8 @@ def test_idle_program_of_a_pod_blocks_no_other_program_of_the_pod() -> None:
 
 
 def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
-    caplog: pytest.LogCaptureFixture
+    machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = Machine()
     one = machine.team([0, 0, 1], [10, 11, 12], 3 * GIB, name="a")
     beside = machine.program(0, 30, 3 * GIB)
     one.compute(200)
@@ -376,8 +359,7 @@ def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_gang_member_that_stopped_runs_again_when_another_member_reopens() -> None:
-    machine = Machine()
+def test_gang_member_that_stopped_runs_again_when_another_member_reopens(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.program(0, 30, 3 * GIB)
     one.compute(10_000)
@@ -393,8 +375,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens() -> No
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
-def test_granted_gang_yields_once_to_a_late_claim() -> None:
-    machine = Machine()
+def test_granted_gang_yields_once_to_a_late_claim(machine: Machine) -> None:
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
     machine.advance(MILLISECOND)
@@ -515,10 +496,9 @@ def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int
 
 
 def test_process_with_many_clients_on_a_card_forms_no_gang(
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It forms no gang, however many connections it makes."""
-    machine = Machine()
     for number in range(40):
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
     asked = asked_members(machine, monkeypatch)
@@ -544,8 +524,7 @@ def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
     assert len(asked) == 2
 
 
-def test_gang_of_many_clients_is_opened_by_one_event_per_card() -> None:
-    machine = Machine()
+def test_gang_of_many_clients_is_opened_by_one_event_per_card(machine: Machine) -> None:
     events: list[Ganged] = []
     for gpu in machine.gpus:
         gpu.happens.connect(

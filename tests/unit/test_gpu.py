@@ -10,8 +10,6 @@ from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import (
     Action,
     ClientState,
-    Evict,
-    Load,
     Order,
     Run,
     Stop,
@@ -23,10 +21,8 @@ from nvshared.scheduler.actions import (
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
-    Evicted,
     Evidence,
     Left,
-    Loaded,
     Memory,
     MemoryChanged,
     Seen,
@@ -199,18 +195,6 @@ def test_gpu_check_of_turns_arms_no_announcement(gpu: GPU, time: Time) -> None:
     assert gpu.turns()
     time.pass_by(ANNOUNCE_WITHIN)
     assert heard == [frozenset({"holders"})]
-
-
-def test_scheduler_counts_orders_until_they_are_answered(gpu: GPU) -> None:
-    joined(gpu, 1, Noted())
-    Scripted.latest.decide = lambda event: [Evict(1, 7, 0, 0), Load(1, 8, 0, 0)] if isinstance(
-        event, Tick) else []
-    gpu.tell(Tick())
-    assert gpu.scheduler.orders_unanswered() == 2
-    gpu.tell(Evicted(1, Memory(), 7, 0))
-    assert gpu.scheduler.orders_unanswered() == 1
-    gpu.tell(Loaded(1, Memory(), 8, 0))
-    assert gpu.scheduler.orders_unanswered() == 0
 
 
 def test_gpu_memory_figures_of_a_client_are_those_of_the_last_record(gpu: GPU) -> None:

@@ -290,33 +290,6 @@ def test_store_counts_each_moment_of_random_periods_once(
         store.close()
 
 
-@settings(max_examples=15)
-@given(st.lists(st.tuples(
-    st.integers(0, 4000), st.sampled_from([ALICE, JOB, BOB]), st.integers(0, 100)), max_size=30))
-def test_store_sums_of_random_usage_equal_a_slow_reference(
-    said: list[tuple[int, Party, int]]
-) -> None:
-    """Over minutes, hours and days, in any order of the clock."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "history.db", 0)
-        store.add([(NOON + minute * 60, {UUID: {party: used(gpu)}}) for minute, party, gpu in said])
-        with store.opened() as file:
-            rows = {length: file.execute(
-                "SELECT start, uid, user, tenant, gpu FROM usage JOIN step ON step.id = step "
-                "JOIN party ON party.id = party WHERE length = ?", (length,)).fetchall()
-                for length in STEPS}
-        store.close()
-    for length in STEPS:
-        expected: Counter[tuple[int, Party]] = Counter()
-        there = set()
-        for minute, party, gpu in said:
-            start = NOON + minute * 60
-            expected[start - start % length, party] += gpu
-            there.add((start - start % length, party))
-        assert {((row[0], Party(*row[1:4])), row[4]) for row in rows[length]} == {
-            (key, expected[key]) for key in there}
-
-
 @pytest.mark.parametrize(("asked", "sentence"), [
     (Asked(5, 5, 0, "user"), "ends before it begins"),
     (Asked(-1, 5, 0, "user"), "ends before it begins"),

@@ -180,14 +180,6 @@ reports = st.sampled_from([kind for kind in Type if Type.HELLO <= kind < Type.NA
 flags = st.integers(0, 2**32 - 1)
 
 
-@given(orders, flags, u64, st.tuples(*[u64] * 10))
-def test_an_order_that_is_encoded_is_decoded(
-    kind: Type, flags: int, number: int, fields: tuple[Any, ...]
-) -> None:
-    order = OrderRecord(kind, flags, number, *fields)
-    assert decode_order(encode_order(order)) == order
-
-
 @given(
     reports, st.integers(0, 2**16 - 1), u64, st.tuples(*[u64] * 7),
     st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
@@ -205,16 +197,6 @@ def test_a_report_that_is_encoded_is_decoded(
         uuid if hello else protocol.NO_UUID, *asked, *done,
     )
     assert decode_report(encode_report(report)) == report
-
-
-@given(st.binary(max_size=2 * protocol.SIZE))
-def test_report_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
-    sentence = "it came, and is a record"
-    try:
-        decode_report(packet)
-    except ProtocolError as error:
-        sentence = str(error)
-    assert re.search(r" came(, and|$)", sentence)
 
 
 @given(st.binary(min_size=protocol.SIZE, max_size=protocol.SIZE), reports)

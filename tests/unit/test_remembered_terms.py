@@ -199,8 +199,3 @@ def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwr
     time.pass_by(SECOND)
     assert client.terms.in_force.weight == 7
     assert "cannot be written: Not a directory" in caplog.text
-
-
-def test_started_returns_a_constant_time_or_none() -> None:
-    assert host.started(OURS) == host.started(OURS) is not None
-    assert host.started(0) is None

@@ -162,7 +162,9 @@ class Liars(RuleBasedStateMachine):
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         # A liar may claim to be parked. No event loop runs here, and no process could be restored.
-        setattr(self.manager.moving, "_start", lambda work: work.close())   # noqa: B010
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(
+            "nvshared.sharing.moving.start_task", lambda _tasks, work: work.close())
         self.gpu = self.manager.add(FACTS, Sample(memory_used=0), gather=False)
         self.manager.add(OTHER, Sample(memory_used=0), gather=False)
         self.all: list[Liar] = []
@@ -259,6 +261,7 @@ class Liars(RuleBasedStateMachine):
         """
         for liar in self.all:
             liar.end()
+        self.patch.undo()
         self.time.pass_by(SECOND)
         had_turns: set[int] = set()
         for _ in range(PATIENCE * 10):

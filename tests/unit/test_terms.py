@@ -16,15 +16,6 @@ def test_client_terms_are_unset_at_first() -> None:
     assert ClientTerms().in_force == Terms()
 
 
-def test_stricter_term_of_owner_and_administrator_is_in_force() -> None:
-    made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
-    assert made.having("memory_limit", 4 * GIB, by_owner=True).in_force.memory_limit == 4 * GIB
-    made = made.having("weight", 50, by_owner=False)
-    assert made.having("weight", 20, by_owner=True).in_force.weight == 20
-    made = made.having("suspended", True, by_owner=True)
-    assert made.in_force.suspended
-
-
 def test_terms_of_the_administrator_override_the_owners() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
@@ -71,32 +62,24 @@ def test_a_compute_limit_is_a_percentage(percent: int, by_owner: bool) -> None:
         ClientTerms().having("compute_limit", percent, by_owner=by_owner)
 
 
+VALUES = {
+    "memory_limit": st.integers(0, 9), "weight": st.integers(1, HEAVIEST),
+    "compute_limit": st.integers(1, 100), "suspended": st.booleans(),
+}
+
+
 @given(st.data())
 def test_owner_never_exceeds_terms_of_the_administrator(data: st.DataObject) -> None:
-    limits, weights = st.integers(0, 9), st.integers(1, HEAVIEST)
-    percents = st.integers(1, 100)
     made = ClientTerms()
-    made = made.having("memory_limit", data.draw(limits), by_owner=False)
-    made = made.having("weight", data.draw(weights), by_owner=False)
-    made = made.having("compute_limit", data.draw(percents), by_owner=False)
-    made = made.having("suspended", data.draw(st.booleans()), by_owner=False)
+    for term, values in VALUES.items():
+        made = made.having(term, data.draw(values), by_owner=False)
     most = made.in_force
     for _ in range(data.draw(st.integers(1, 5))):
-        limit, weight = data.draw(limits), data.draw(weights)
-        suspended = data.draw(st.booleans())
-        if made.allows("memory_limit", limit):
-            made = made.having("memory_limit", limit, by_owner=True)
-            assert made.in_force.memory_limit == limit     # a permission is worth something
-        if made.allows("weight", weight):
-            made = made.having("weight", weight, by_owner=True)
-            assert made.in_force.weight == weight
-        percent = data.draw(percents)
-        if made.allows("compute_limit", percent):
-            made = made.having("compute_limit", percent, by_owner=True)
-            assert made.in_force.compute_limit == percent
-        if made.allows("suspended", suspended):
-            made = made.having("suspended", suspended, by_owner=True)
-            assert made.in_force.suspended is suspended
+        for term, values in VALUES.items():
+            value = data.draw(values)
+            if made.allows(term, value):
+                made = made.having(term, value, by_owner=True)
+                assert getattr(made.in_force, term) == value    # a permission is worth something
         terms = made.in_force
         assert terms.memory_limit <= most.memory_limit or not most.memory_limit
         assert terms.memory_limit or not most.memory_limit
