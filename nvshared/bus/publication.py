@@ -28,7 +28,7 @@ from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
 from nvshared.scheduler.settings import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.sampler import look
+from nvshared.sharing.sampler import take_samples
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Publication:
         self, manager: Manager, bus: str, history: History | None = None, run: Run = here,
     ) -> None:
         self._address = bus
-        self._bus = Bus(lambda: look(manager.gpus), run, polkit=bus == "system")
+        self._bus = Bus(lambda: take_samples(manager.gpus), run, polkit=bus == "system")
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}

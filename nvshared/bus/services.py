@@ -33,7 +33,7 @@ from nvshared.names import ACTION_MANAGE_CLIENTS, ACTION_VIEW_HISTORY
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.sharing.gpu import GPU, Client, Pod
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.sampler import look
+from nvshared.sharing.sampler import take_samples
 from nvshared.sharing.tenancy import TenantView
 from nvshared.units import SECOND
 
@@ -207,7 +207,7 @@ class StatisticsInterface(Interface):
 
     async def refresh(self) -> None:
         """Samples NVML now: a GPU without clients is not sampled periodically."""
-        await look([self.gpu])
+        await take_samples([self.gpu])
 
     @property
     def _scheduler(self) -> Snapshot:
@@ -412,7 +412,7 @@ class ManagerInterface(TurnSettings):
     @method("GetTenant", "found", action=ANYONE)
     async def get_tenant(self, tenant: "s") -> "(suttttasa(stss)a{sv})":
         known = asyncio.Event()
-        self.manager.tenancy.learn(tenant, known.set)
+        self.manager.tenancy.read_groups(tenant, known.set)
         await known.wait()
         return _row(self.manager.tenancy.tenant(tenant))
 

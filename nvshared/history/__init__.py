@@ -52,8 +52,8 @@ class History:
 
     def follow(self, gpu: GPU) -> None:
         """Records the usage of this GPU from now on."""
-        gpu.client_new.connect(self._comes)
-        gpu.happens.connect(self._happens)
+        gpu.client_new.connect(self._client_joined)
+        gpu.happens.connect(self._event_happens)
 
     async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
         """Looks up the usage until now. Returns the result of `shape`, which another thread calls.
@@ -71,7 +71,7 @@ class History:
         """Writes the usage that is not written yet, and closes the file."""
         now = self._clock()
         for client in self._clients.values():
-            self._note(client, now)
+            self._sample(client, now)
         self._deliver_all()
         self._keeper.close()
 
@@ -83,7 +83,7 @@ class History:
         now, some = self._clock(), [*islice(clients, SLICE)]
         for id in some:
             if id in self._clients:
-                self._note(self._clients[id], now)
+                self._sample(self._clients[id], now)
         if some:
             self._timer(now, partial(self._slice, clients, done))
         else:
@@ -100,22 +100,22 @@ class History:
             bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
             self._keeper.keep(middle - middle % MINUTE, bounded)
 
-    def _comes(self, client: Client) -> None:
+    def _client_joined(self, client: Client) -> None:
         self._clients[client.id] = client
         if self._disarm is None:
             if not self._used:
                 self._began = self._wall()
             self._arm()
 
-    def _happens(self, now: int, event: Event) -> None:
+    def _event_happens(self, now: int, event: Event) -> None:
         """Samples a leaving client while its scheduler still knows it."""
         if isinstance(event, Left):
             client = self._clients.pop(event.client, None)
             if client is not None:
-                self._note(client, now)
+                self._sample(client, now)
                 del self._seen[client.id]
 
-    def _note(self, client: Client, now: int) -> None:
+    def _sample(self, client: Client, now: int) -> None:
         before = self._seen.get(client.id, Usage())
         used = client.gpu.scheduler.usage(client.id, now)
         self._seen[client.id] = used

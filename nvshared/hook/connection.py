@@ -80,15 +80,16 @@ class HookConnection:
         self._timeout: asyncio.TimerHandle | None = None
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
-            self._loop.add_reader(self._pidfd, self._bereaved)
+            self._loop.add_reader(self._pidfd, self._process_ended)
         if name is not None:
             # The peer is known to be a client, and may be in a long drain: no timeout for HELLO.
             self.session.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
             return
         if refusal is not None:
-            self._again_in(LINGER)
+            self._end_in(LINGER)
             return
-        self._timeout = self._loop.call_later(server.config.hello_timeout / SECOND, self._silent)
+        self._timeout = self._loop.call_later(
+            server.config.hello_timeout / SECOND, self._hello_overdue)
         if self._kept:
             server.keeper.keep(self.name, connected.fileno())
 
@@ -116,7 +117,7 @@ class HookConnection:
         self._finishing = True
         if not self._queue:
             self._shut()
-        self._again_in(LINGER)
+        self._end_in(LINGER)
 
     def end(self, why: str, *, for_good: bool = True) -> None:
         """Closes now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
@@ -154,7 +155,7 @@ class HookConnection:
         if not self._server.rotation.offer(self.peer.account, self._read):
             self._listen(on=False)
 
-    def _bereaved(self) -> None:
+    def _process_ended(self) -> None:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
@@ -174,10 +175,10 @@ class HookConnection:
 
     def _read(self) -> None:
         for _ in range(PACKETS_AT_A_TIME):
-            if self._ended or self.session.looks:
+            if self._ended or self.session.looking_up:
                 break
             try:
-                self._hear()
+                self._receive()
             except (BlockingIOError, InterruptedError):
                 break
             except ProtocolError as error:
@@ -185,12 +186,12 @@ class HookConnection:
                 self.end(error.message)
                 return
         if not self._ended:
-            self._listen(on=not self.session.looks)
+            self._listen(on=not self.session.looking_up)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Raises BlockingIOError, InterruptedError or ProtocolError."""
         if self.session.deferred is not None:
-            self.session.go_on()
+            self.session.handle_deferred()
             return
         try:
             packet = packets.receive(self._socket, protocol.SIZE + 1)
@@ -241,13 +242,13 @@ class HookConnection:
         except OSError as error:
             self._loop.call_soon(self.end, error.strerror or str(error))
 
-    def _again_in(self, seconds: float) -> None:
+    def _end_in(self, seconds: float) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
         self._timeout = self._loop.call_later(seconds, self.end, "it was refused")
 
-    def _silent(self) -> None:
-        if self.session.client is not None or self.session.looks:
+    def _hello_overdue(self) -> None:
+        if self.session.client is not None or self.session.looking_up:
             return
         self._complain("silent", "it connected and did not say what it wants")
         self.end("it said nothing")

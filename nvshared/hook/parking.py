@@ -68,7 +68,7 @@ class ParkedHook:
         if answer is not Park.DONE:
             raise NvshareError(WORDS[answer])
 
-    def found(self) -> None:
+    def take_over(self) -> None:
         """Marks the client as parked by an earlier daemon."""
         self._held, self.away = [], True
 
@@ -109,7 +109,7 @@ class ParkedHook:
         self._held = [one for one in held if not answerable(one[0])]
         return [one for one, _, _ in held if isinstance(one, actions.MoveOrder) and answerable(one)]
 
-    def hear(self, record: ReportRecord) -> None:
+    def handle_parked(self, record: ReportRecord) -> None:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
         if record.moved not in WORDS and record.moved != Park.DONE:
             raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
@@ -118,7 +118,7 @@ class ParkedHook:
             self.wanted = bool(record.flags & Flag.WANTS)
             self._answer.set_result(Park(record.moved))
 
-    def seen(self, memory: events.Memory) -> events.Memory:
+    def adjusted(self, memory: events.Memory) -> events.Memory:
         """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""
         self.memory = memory
         if not self.away:

@@ -5,7 +5,7 @@ The kernel's queue of connections is not fair among users, so it is short and is
 process is identified in a thread (nvshared/lanes.py), once for all its unserved connections. From
 then on users take turns: connections are served, and packets read, a few at a time per user. A
 client that does not read its packets or does not send HELLO is dropped. If there are too many
-clients, further ones are refused; places.py decides which. The number of unserved connections is
+clients, further ones are refused; quota.py decides which. The number of unserved connections is
 bounded, too: beyond it, the users and processes with the most are refused first. Without free
 descriptors, new connections wait in the kernel's queue.
 """
@@ -24,8 +24,8 @@ from functools import partial
 from nvshared.hook import packets, protocol
 from nvshared.hook.connection import HookConnection
 from nvshared.hook.listening import BACKLOG
-from nvshared.hook.places import Places
 from nvshared.hook.protocol import OrderRecord, Refusal, Type
+from nvshared.hook.quota import ConnectionQuota
 from nvshared.hook.rotation import Rotation
 from nvshared.lanes import Lanes
 from nvshared.machine import peer, subordinate
@@ -97,7 +97,7 @@ class Server:
         self.config = config
         self.complain = complain
         self._listening = listening
-        self._places = Places(
+        self._quota = ConnectionQuota(
             min(config.max_clients, most_clients(open_files)), config.max_clients_per_user)
         self._connections: set[HookConnection] = set()
         self._processes: dict[Hashable, _Process] = {}
@@ -142,7 +142,7 @@ class Server:
 
     def _release(self, account: str, admitted: bool) -> None:
         if admitted:
-            self._places.give(account)
+            self._quota.give(account)
         else:
             self._refused -= 1
 
@@ -232,14 +232,14 @@ class Server:
             return
         for path in who.strange:
             self._log_strange(path, who)
-        called = partial(self._called, process, who)
+        called = partial(self._name_read, process, who)
         if len(who.name) < peer.COMM_LONGEST:
             called(who.name)
         else:
             self._programs.run(
                 who.account, partial(peer.whole_name, who.pid, who.name), called, PATIENCE)
 
-    def _called(self, process: _Process, who: Peer, called: str | None) -> None:
+    def _name_read(self, process: _Process, who: Peer, called: str | None) -> None:
         """Serves the process's connections. `called`: its full name; None: it could not be read."""
         process.who = replace(who, name=called or who.name)
         for _ in range(len(process.unserved)):
@@ -254,7 +254,7 @@ class Server:
         if not process.unserved:
             return                      # the process has ended, or the daemon stops
         (connected, name), = self._take_unserved(process, 1)
-        admitted = self._places.take(who.account)
+        admitted = self._quota.take(who.account)
         if not admitted:
             self.complain(who, "too many", "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:    # close without sending the refusal

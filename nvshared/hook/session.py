@@ -67,7 +67,7 @@ class Wire(Protocol):
         """Closes the connection once the client has read everything; no more will be sent."""
 
     def resume(self) -> None:
-        """The lookup is finished: calls go_on(), then passes packets in again."""
+        """The lookup is finished: calls handle_deferred(), then passes packets in again."""
 
 
 class Session:
@@ -81,7 +81,7 @@ class Session:
         self.client: Client | None = None
         self.finished = False           # refused or ended: further records are ignored
         self.deferred: ReportRecord | None = None   # waits for a lookup about the process
-        self.looks = False              # the lookup is in progress: no packet may be passed in
+        self.looking_up = False         # the lookup is in progress: no packet may be passed in
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
@@ -97,7 +97,7 @@ class Session:
     def take_over(self, number: int) -> None:
         """Sends INTRODUCE to a client that knows an earlier daemon or card; `number` is not 0."""
         self._introduction = number
-        self._manager.awaits(self)
+        self._manager.await_hello(self)
         self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
     def received(self, packet: bytes) -> None:
@@ -111,11 +111,11 @@ class Session:
             case Type.NAME:
                 self.peer = replace(self.peer, title=printable(record.text).strip())
             case Type.GANG:
-                self._join_gang(record.text)
+                self._set_gang(record.text)
             case Type.BORROWED:
                 self._borrowed, self._dirty, self._lender = record.moved, record.took, record.uuid
             case Type.STORED:
-                self._hear_stored(record)
+                self._handle_stored(record)
             case _:
                 self._received(record)
 
@@ -129,29 +129,29 @@ class Session:
         # HELLO and COMMIT are answered only once the limits of the client's cgroups are known.
         if record.type is Type.COMMIT or (record.type is Type.HELLO and self._refusal is None):
             more = record.memory.host + record.memory.beyond if self.client is None else 0
-            if self._manager.look(self.peer, more, self._looked):
-                self.deferred, self.looks = record, True
+            if self._manager.read_limits(self.peer, more, self._lookup_done):
+                self.deferred, self.looking_up = record, True
                 return
-        self._heed(record)
+        self._handle(record)
 
-    def _looked(self) -> None:
-        self.looks = False
+    def _lookup_done(self) -> None:
+        self.looking_up = False
         if not self.finished:
             self._wire.resume()
 
-    def go_on(self) -> None:
+    def handle_deferred(self) -> None:
         """Handles the deferred record. Raises ProtocolError."""
         assert self.deferred is not None
         record, self.deferred = self.deferred, None
-        self._heed(record)
+        self._handle(record)
 
-    def _heed(self, record: ReportRecord) -> None:
+    def _handle(self, record: ReportRecord) -> None:
         if self.client is None:
             self._hello(record)
-            self._manager.met(self)
+            self._manager.hello_received(self)
             return
         if record.type is Type.PARKED:
-            self._parked.hear(record)
+            self._parked.handle_parked(record)
             return
         wants = record.type is Type.WAKE or bool(record.flags & Flag.WANTS)
         wakes = self._parked.away and not self._parked.wanted and wants
@@ -162,9 +162,9 @@ class Session:
         if record.type is Type.WAITING:
             self._parked.send(protocol.encode_order(_wait(self.client)))
 
-    def _hear_stored(self, record: ReportRecord) -> None:
+    def _handle_stored(self, record: ReportRecord) -> None:
         known, before = self.client is not None and not self._introduction, self._storing.error
-        if not self._storing.hear(record, known=known):
+        if not self._storing.handle_stored(record, known=known):
             return
         client, error = self.client, self._storing.error
         assert client is not None
@@ -172,14 +172,14 @@ class Session:
             self._manager.disk.failed(self.peer, error)
         memory = replace(client.memory, disk=self._storing.bytes)
         client.gpu.tell(events.Stored(
-            client.id, memory, self._storing.heard, failed=bool(error)))
+            client.id, memory, self._storing.acknowledged, failed=bool(error)))
 
     def _answer_store(self, order: actions.Store, failed: bool) -> None:
         """Reports a STORE as answered that was not sent to the hook."""
         if (client := self.client) is not None:
             client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed))
 
-    def _join_gang(self, text: str) -> None:
+    def _set_gang(self, text: str) -> None:
         """Sets the gang from a GANG text: NAME or NAME:PROCESSES."""
         whole = printable(text).strip()
         name, _, size = whole.rpartition(":") if ":" in whole else (whole, "", "")
@@ -190,7 +190,7 @@ class Session:
     def ended(self) -> None:
         """Removes the client, as its connection has ended. No-op when repeated."""
         self.finished = True
-        self._manager.met(self)
+        self._manager.hello_received(self)
         self._parked.lost()
         self._storing.ended()
         client, self.client = self.client, None     # which refers to the session, too
@@ -205,7 +205,7 @@ class Session:
         """Parkable: the process is checkpointed."""
         assert self.client is not None
         orders = self._parked.leave()
-        memory = self._parked.seen(self._parked.memory)
+        memory = self._parked.adjusted(self._parked.memory)
         self.client.gpu.tell(events.Parked(self.client.id, memory))
         if self._parked.wanted:
             self.client.gpu.expect_context(self.client)
@@ -238,7 +238,7 @@ class Session:
     def _answer(self, order: actions.MoveOrder) -> None:
         """Acknowledges an order in place of a parked client's hook; no memory is on the card."""
         assert self.client is not None
-        memory = self._parked.seen(self._parked.memory)
+        memory = self._parked.adjusted(self._parked.memory)
         self.client.gpu.tell(ANSWERS[type(order)](self.client.id, memory, order.number, 0, 0))
 
     def order(self, order: actions.Order) -> None:
@@ -290,16 +290,16 @@ class Session:
             return
         try:
             gpu = self._manager.gpu_by_uuid(record.uuid)
-            self._storing.greet(gpu.facts.memory_total)
+            self._storing.handle_hello(gpu.facts.memory_total)
             memory = _bounded(record.memory, gpu.facts.memory_total)
             wants = bool(record.flags & Flag.WANTS)
             self.client = Client(self._manager.next_id(), gpu, self.peer, self)
             self.client.parkable = self
             if record.flags & Flag.IS_PARKED:
-                self._parked.found()
+                self._parked.take_over()
                 self._parked.wanted = wants
             gpu.join(
-                self.client, self._parked.seen(memory),
+                self.client, self._parked.adjusted(memory),
                 running=bool(record.flags & Flag.RUNNING),
                 wants=wants,
                 commit=min(record.commit, gpu.facts.memory_total), lender=self._lender,
@@ -308,7 +308,7 @@ class Session:
                 self.client.come_from(self._moved)
                 self._moved = None
             if self._parked.away:
-                self._manager.moving.found(self.client)
+                self._manager.moving.take_over(self.client)
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)
@@ -321,7 +321,7 @@ class Session:
 
     def _event(self, client: Client, record: ReportRecord) -> events.Event:
         id = client.id
-        memory = self._parked.seen(_bounded(record.memory, client.gpu.facts.memory_total))
+        memory = self._parked.adjusted(_bounded(record.memory, client.gpu.facts.memory_total))
         wants = bool(record.flags & Flag.WANTS) or record.type is Type.WAKE
         match record.type:
             case Type.IDLE:
@@ -385,7 +385,7 @@ def _record(order: actions.Order) -> OrderRecord:
 
 def _wait(client: Client) -> OrderRecord:
     """Returns a QUEUED record: what the client waits for, and its position in the queue."""
-    place = client.position
+    position = client.position
     match client.view.state:
         case actions.ClientState.SUSPENDED:
             wait = Wait.RESUME
@@ -396,8 +396,8 @@ def _wait(client: Client) -> OrderRecord:
         case actions.ClientState.WAITING if client.gang:
             wait = Wait.GANG
         case _:
-            wait = Wait.TURN if place else Wait.MOVES
-    return OrderRecord(Type.QUEUED, wait, place)
+            wait = Wait.TURN if position else Wait.MOVES
+    return OrderRecord(Type.QUEUED, wait, position)
 
 
 def _check_stop(client: Client, record: ReportRecord) -> None:

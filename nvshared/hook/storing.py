@@ -36,11 +36,11 @@ class StoringHook:
         self._sent = False              # the hook has got the file's descriptor
         self._most = 0                  # the most bytes that any order allowed so far
         self._number = 0                # of the last STORE
-        self.heard = 0                  # number of the last STORE that the hook has acknowledged
+        self.acknowledged = 0           # number of the last STORE that the hook has acknowledged
         self._waits: Store | None = None    # the order that waits until the file exists
         self._ended = False
 
-    def order(self, who: Peer, order: Store, answer: Callable[[Store, bool], None]) -> None:
+    def order(self, peer: Peer, order: Store, answer: Callable[[Store, bool], None]) -> None:
         """Sends the order once there is a file, or calls `answer` with the order and a flag.
 
         The flag is True if no file can be made, False if the order needs none.
@@ -56,7 +56,7 @@ class StoringHook:
             self._pass(order)
         else:
             self._waits = order
-            self._disk.open(who, self._drop, lambda file: self._opened(file, answer))
+            self._disk.open(peer, self._drop, lambda file: self._opened(file, answer))
 
     def _opened(self, file: File | None, answer: Callable[[Store, bool], None]) -> None:
         order, self._waits, self._file = self._waits, None, file
@@ -82,7 +82,7 @@ class StoringHook:
         self._send(protocol.encode_order(OrderRecord(
             Type.STORE, number=order.number, writeback=order.size)), descriptor)
 
-    def hear(self, record: ReportRecord, *, known: bool) -> bool:
+    def handle_stored(self, record: ReportRecord, *, known: bool) -> bool:
         """Handles STORED. True: it acknowledges another order, or reports another error.
 
         `known`: the client has sent HELLO. Raises ProtocolError for more bytes than were allowed.
@@ -92,11 +92,11 @@ class StoringHook:
                 f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
         number = record.number if record.number <= self._number else 0
         error = min(record.took, ERRORS_MOST)
-        news = (number, error) != (self.heard, self.error)
-        self.bytes, self.error, self.heard = record.moved, error, number
+        news = (number, error) != (self.acknowledged, self.error)
+        self.bytes, self.error, self.acknowledged = record.moved, error, number
         return news and known
 
-    def greet(self, most: int) -> None:
+    def handle_hello(self, most: int) -> None:
         """Handles HELLO: the bytes reported before it count as allowed, up to `most`."""
         self.bytes = self._most = min(self.bytes, most)
 

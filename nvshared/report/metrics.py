@@ -29,7 +29,7 @@ from nvshared.errors import NvshareError
 from nvshared.quantity import Endpoint
 from nvshared.report.families import Samples, read_metrics
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.sampler import look
+from nvshared.sharing.sampler import take_samples
 from nvshared.sharing.totals import TenantTotals
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Figures(Collector):
     async def read(self) -> None:
         """Reads the figures, unless they are fresh."""
         if not self.fresh:
-            await look(self._manager.gpus)
+            await take_samples(self._manager.gpus)
             clients = tuple(self._manager.clients)
             self._samples = read_metrics(self._manager.gpus, clients, self._totals)
             self._read_at = self._clock()

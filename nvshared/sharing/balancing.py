@@ -40,7 +40,7 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.moving import Moving, check_target, refusal
 from nvshared.units import SECOND
 
-LOOK = 0.5                              # seconds between two decisions
+CHOOSE_EVERY = 0.5                      # seconds between two decisions
 STEADY = 2 * SECOND                     # time constant of the average load of a card
 LEAST = SECOND // 2                     # minimum price of a move
 
@@ -124,32 +124,32 @@ class Balancing:
         self._gpus = gpus
         self._moving = moving
         self._lost: dict[int, float] = {}       # by client; see choose()
-        self._looked: int | None = None         # time of the last look(); None: none yet
+        self._chosen_at: int | None = None  # time of the last find_move(); None: none yet
         self._loads: dict[str, float] = {}      # average load by card since the last move
 
     async def watch(self) -> None:
         """Periodically chooses a client and moves it; never returns."""
         while True:
-            await asyncio.sleep(LOOK)
-            choice = self.look()
+            await asyncio.sleep(CHOOSE_EVERY)
+            choice = self.find_move()
             if choice is not None:
                 await self._move(choice)
 
-    def look(self) -> Choice | None:
+    def find_move(self) -> Choice | None:
         """Returns the client to move now and its target card; None: no move is worth its price."""
         cards = [gpu for gpu in self._gpus if not gpu.lost]
         now = self._gpus[0].now
-        passed, self._looked = now - (now if self._looked is None else self._looked), now
+        passed, self._chosen_at = now - (now if self._chosen_at is None else self._chosen_at), now
         if (not self.on or len(cards) < 2 or self._moving.moves
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
             self._forget()
             return None
-        places: dict[str, Place] = {}
+        cards_by_uuid: dict[str, Place] = {}
         contenders: list[Contender] = []
         for gpu in cards:
-            places[gpu.facts.uuid] = self._place(gpu, min(1.0, passed / STEADY))
+            cards_by_uuid[gpu.facts.uuid] = self._card_state(gpu, min(1.0, passed / STEADY))
             contenders += [self._contender(client, cards) for client in _contending(gpu)]
-        self._lost, choice = choose(places, contenders, self._lost, passed)
+        self._lost, choice = choose(cards_by_uuid, contenders, self._lost, passed)
         return choice
 
     async def _move(self, choice: Choice) -> None:
@@ -171,7 +171,7 @@ class Balancing:
     def _forget(self) -> None:
         self._lost, self._loads = {}, {}
 
-    def _place(self, gpu: GPU, part: float) -> Place:
+    def _card_state(self, gpu: GPU, part: float) -> Place:
         """`part`: weight of the current load in the average, from 0 to 1."""
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)

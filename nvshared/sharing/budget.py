@@ -3,8 +3,8 @@
 
 The schedulers of all cards share one HostBudget (scheduler/domains.py), so each decides without a
 round trip how much it may promise and use. An event of one card may change how much the others can
-promise. The others are notified within TELL_WITHIN, but only of changes above 1/WORTH_TELLING of
-the budget, because each notified card sends new limits to its clients.
+promise. The others are notified within REPORT_WITHIN, but only of changes above 1/WORTH_REPORTING
+of the budget, because each notified card sends new limits to its clients.
 
 After a restart of the daemon the needs of cards are unknown until all have gathered their clients.
 Until then each card keeps to an equal part, and COMMIT requests that exceed this part wait.
@@ -20,8 +20,8 @@ from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND
 
-TELL_WITHIN = 20 * MILLISECOND
-WORTH_TELLING = 64                      # changes below 1/64 of the budget are not reported
+REPORT_WITHIN = 20 * MILLISECOND
+WORTH_REPORTING = 64                    # changes below 1/64 of the budget are not reported
 
 
 class Budget:
@@ -38,16 +38,16 @@ class Budget:
         self._changed, self._promisable = changed, promisable
         self._clock = clock
         self._timer = timer
-        self._told: dict[GPU, int] = {}     # bytes each card could promise at its last notification
+        self._reported: dict[GPU, int] = {}     # bytes that each card could promise when notified
         self._ending = False            # all cards have gathered, and _end() is scheduled
         self._due = False
 
     def add(self, gpu: GPU) -> None:
         """Adds a card whose scheduler shares the budget."""
         self.shared.gathering = self.shared.gathering or gpu.state == "gathering"
-        self._tell_all()
-        self._told[gpu] = self._promisable(gpu)
-        gpu.happened.connect(self._heard)
+        self._report_all()
+        self._reported[gpu] = self._promisable(gpu)
+        gpu.happened.connect(self._event_handled)
 
     @property
     def gathering(self) -> bool:
@@ -58,39 +58,39 @@ class Budget:
         """Changes the size in bytes, and tells all cards."""
         if size != self.shared.size:
             self.shared.size = size
-            self._tell_all()
+            self._report_all()
 
-    def _heard(self, now: int, _event: events.Event) -> None:
+    def _event_handled(self, now: int, _event: events.Event) -> None:
         if self.shared.gathering:
             if not self._ending and not self._gathers():
                 self._ending = True
                 self._timer(now, self._end)     # after this card has handled its event
-        elif not self._due and any(map(self._differs, self._told)):
+        elif not self._due and any(map(self._differs, self._reported)):
             self._due = True
-            self._timer(now + TELL_WITHIN, self._tell_changed)
+            self._timer(now + REPORT_WITHIN, self._report_changed)
 
     def _end(self) -> None:
         self.shared.gathering = False
         self.gathered.emit()
-        self._tell_all()
+        self._report_all()
 
     def _gathers(self) -> bool:
-        return any(gpu.state == "gathering" for gpu in self._told)
+        return any(gpu.state == "gathering" for gpu in self._reported)
 
     def _differs(self, gpu: GPU) -> bool:
-        change = abs(self._promisable(gpu) - self._told[gpu])
-        return change > self.shared.size // WORTH_TELLING
+        change = abs(self._promisable(gpu) - self._reported[gpu])
+        return change > self.shared.size // WORTH_REPORTING
 
-    def _tell_changed(self) -> None:
+    def _report_changed(self) -> None:
         self._due = False
-        for gpu in self._told:
+        for gpu in self._reported:
             if self._differs(gpu):
-                self._tell(gpu)
+                self._report(gpu)
 
-    def _tell_all(self) -> None:
-        for gpu in self._told:
-            self._tell(gpu)
+    def _report_all(self) -> None:
+        for gpu in self._reported:
+            self._report(gpu)
 
-    def _tell(self, gpu: GPU) -> None:
-        self._told[gpu] = self._promisable(gpu)
+    def _report(self, gpu: GPU) -> None:
+        self._reported[gpu] = self._promisable(gpu)
         gpu.tell(self._changed(self.shared.size))

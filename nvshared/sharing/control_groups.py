@@ -100,11 +100,11 @@ class ControlGroups:
         self._processes: dict[int, _Process] = {}
         self._coming: Counter[int] = Counter()  # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
-        self._placed: frozenset[Group] = frozenset()        # _limited when clients were last placed
-        self._looks = False             # a read of all groups is in progress
+        self._applied: frozenset[Group] = frozenset()       # _limited at the last assignment
+        self._reading = False           # a read of all groups is in progress
         self._next = 0                  # earliest time of the next read of all groups
         self._due = False
-        manager.look = self._look_at
+        manager.read_limits = self._read_process
         manager.gpu_new.connect(self._add)
 
     def _add(self, gpu: GPU) -> None:
@@ -116,42 +116,42 @@ class ControlGroups:
         self._coming.pop(client.peer.pid, None)
         if process is not None:
             client.private = process.private
-            self._place(client, process)
+            self._set_domains(client, process)
 
     def _happens(self, now: int, event: Event) -> None:
         if now >= self._next and self._processes and not isinstance(event, Joined):
-            self._look()
+            self._read_all()
 
-    def _look_at(self, who: Peer, more: int, then: Callable[[], None]) -> bool:
-        """Manager.look: reads the groups of one process, which may have changed, then calls `then`.
+    def _read_process(self, peer: Peer, more: int, then: Callable[[], None]) -> bool:
+        """Manager.read_limits: reads the groups of one process, then calls `then`.
 
         False: the figures are fresh, and `then` is not called.
         """
-        process = self._processes.get(who.pid)
+        process = self._processes.get(peer.pid)
         if process is not None and self._clock() < process.until:
             return False
         self._run(
-            who.account, partial(_read, {who.pid: ()}, self._clock),
-            partial(self._looked_at, who.pid, more, then), PATIENCE)
+            peer.account, partial(_read, {peer.pid: ()}, self._clock),
+            partial(self._process_read, peer.pid, more, then), PATIENCE)
         return True
 
-    def _looked_at(
+    def _process_read(
         self, pid: int, more: int, then: Callable[[], None], found: _Figures | None
     ) -> None:
         if found is None:               # the next read of all groups includes this process
             self._processes.setdefault(pid, _Process((), 0, self._clock()))
         else:
             self._coming[pid] += more
-            self._take(found)
+            self._apply(found)
             for client in self._manager.clients_by_pid(pid):
-                self._place(client, self._processes[pid])
+                self._set_domains(client, self._processes[pid])
         then()
 
-    def _look(self) -> None:
+    def _read_all(self) -> None:
         """Starts a read of the groups of all known processes, unless one is in progress."""
-        if self._looks:
+        if self._reading:
             return
-        self._looks = True
+        self._reading = True
         pids = {client.peer.pid for client in self._manager.clients}
         lately = self._clock() - SECOND     # a process read since then may not have sent HELLO yet
         self._processes = {
@@ -159,25 +159,25 @@ class ControlGroups:
         for pid in self._coming.keys() - self._processes.keys():
             del self._coming[pid]
         groups = {pid: one.groups for pid, one in self._processes.items()}
-        self._run(EVERYTHING, partial(_read, groups, self._clock), self._looked)
+        self._run(EVERYTHING, partial(_read, groups, self._clock), self._all_read)
 
-    def _looked(self, found: _Figures | None) -> None:
-        self._looks = False
+    def _all_read(self, found: _Figures | None) -> None:
+        self._reading = False
         if found is None:               # the read raised an exception, which has been logged
             return
-        changed = self._take(found)
-        if self._limited != self._placed:
-            self._placed = self._limited
+        changed = self._apply(found)
+        if self._limited != self._applied:
+            self._applied = self._limited
             for client in self._manager.clients:
                 if (process := self._processes.get(client.peer.pid)) is not None:
-                    self._place(client, process)
+                    self._set_domains(client, process)
             self._manager.domains.forget({_name(group) for group in self._limited})
         self._next = self._clock() + max(RECENT, SELDOM * found.took)
         if changed:
             for gpu in self._manager.gpus:
                 gpu.tell(Tick())
 
-    def _take(self, found: _Figures) -> bool:
+    def _apply(self, found: _Figures) -> bool:
         """Resizes the domains of these groups. True: the capacity of a domain has changed."""
         self._processes.update(found.processes)
         self._limited = (self._limited - found.groups) | found.limits.keys()
@@ -192,7 +192,7 @@ class ControlGroups:
                 held[group] += min(size, process.private)
         if held and not self._due:
             self._due = True
-            self._timer(max(self._next, self._clock() + EVERY), self._again)
+            self._timer(max(self._next, self._clock() + EVERY), self._read_again)
         changed = False
         for group, limit in found.limits.items():
             ours = min(limit.used, held[group])
@@ -204,15 +204,15 @@ class ControlGroups:
                 _name(group), capacity, words, whole=group in self._ours)
         return changed
 
-    def _place(self, client: Client, process: _Process) -> None:
+    def _set_domains(self, client: Client, process: _Process) -> None:
         names = tuple(_name(group) for group in process.groups if group in self._limited)
         if names != client.domains:
             client.domains = names
             client.gpu.scheduler.belongs(client.id, names)
 
-    def _again(self) -> None:
+    def _read_again(self) -> None:
         self._due = False
-        self._look()
+        self._read_all()
 
 
 def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
@@ -221,15 +221,15 @@ def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
     Reads the groups of a process only if `known` has none for it.
     """
     began = clock()
-    places = {
+    groups_of = {
         pid: groups or cgroup.chain(host.process(pid, "cgroup")) for pid, groups in known.items()}
-    groups = frozenset(chain.from_iterable(places.values()))
+    groups = frozenset(chain.from_iterable(groups_of.values()))
     limits = {group: limit for group in groups if (limit := group.limit()) is not None}
     privates = {pid: host.private(pid) for pid in known}
     took = clock() - began
     # Paths of deeply nested groups take the kernel long and delay other readers.
     until = clock() + max(FRESH, SELDOM * took)
-    processes = {pid: _Process(places[pid], privates[pid], until) for pid in known}
+    processes = {pid: _Process(groups_of[pid], privates[pid], until) for pid in known}
     return _Figures(processes, groups, limits, took)
 
 

@@ -70,7 +70,7 @@ class Disk:
         self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run
         self._files: set[File] = set()
-        self._looks = False             # a test of the directory runs or is scheduled
+        self._testing = False           # a test of the directory runs or is scheduled
         self._watches = False           # a check of the files runs or is scheduled
 
     def use(self, setting: tuple[Path, int] | None) -> None:
@@ -80,20 +80,20 @@ class Disk:
         self.setting, self.fault = setting, ""
         # At once, so that bytes in the files of reconnecting clients count from the daemon's start.
         self.budget.resize(0 if setting is None else setting[1])
-        self._look()
+        self._test()
 
-    def failed(self, who: Peer, error: int) -> None:
+    def failed(self, peer: Peer, error: int) -> None:
         """Handles a client's report that a write to its file failed with this errno."""
-        self.client_failed.emit(who, f"its memory could not go to the disk: {os.strerror(error)}")
-        if not self._looks:
-            self._looks = True
-            self._timer(self._clock() + APART, self._look)
+        self.client_failed.emit(peer, f"its memory could not go to the disk: {os.strerror(error)}")
+        if not self._testing:
+            self._testing = True
+            self._timer(self._clock() + APART, self._test)
 
-    def open(self, who: Peer, drop: Callable[[str], None], answer: Callable[[File | None], None]
+    def open(self, peer: Peer, drop: Callable[[str], None], answer: Callable[[File | None], None]
              ) -> None:
         """Makes a file for a client and passes it to `answer`; None if it cannot be made."""
         left = Counter(file.peer.account for file in self._files if not file.connected)
-        if self.setting is None or left[who.account] >= LEFT_MOST:
+        if self.setting is None or left[peer.account] >= LEFT_MOST:
             answer(None)
             return
 
@@ -101,7 +101,7 @@ class Disk:
             if descriptor is None:
                 answer(None)
                 return
-            file = File(descriptor, who, drop)
+            file = File(descriptor, peer, drop)
             self._files.add(file)
             if not self._watches:
                 self._watches = True
@@ -134,28 +134,28 @@ class Disk:
         if self._watches:
             self._timer(self._clock() + APART, self._watch)
 
-    def _look(self) -> None:
+    def _test(self) -> None:
         if self.setting is None:
-            self._looks = False
+            self._testing = False
             return
-        self._looks = True
+        self._testing = True
         self._run(self, partial(disk.fault, *self.setting),
-                  partial(self._found, self.setting), PATIENCE)
+                  partial(self._tested, self.setting), PATIENCE)
 
-    def _found(self, looked_at: tuple[Path, int], fault: str | None) -> None:
-        self._looks = False
-        if looked_at != self.setting:
+    def _tested(self, tested: tuple[Path, int], fault: str | None) -> None:
+        self._testing = False
+        if tested != self.setting:
             return
         before = self.fault
-        self.fault = f"{looked_at[0]} does not answer" if fault is None else fault
+        self.fault = f"{tested[0]} does not answer" if fault is None else fault
         if self.fault:
-            self._looks = True
-            self._timer(self._clock() + AGAIN, self._look)
+            self._testing = True
+            self._timer(self._clock() + AGAIN, self._test)
         if self.fault and self.fault != before:
             logger.warning("no memory goes to the disk: %s", self.fault)
         elif before and not self.fault:
-            logger.info("memory may go to %s again", looked_at[0])
-        self.budget.resize(0 if self.fault else looked_at[1])
+            logger.info("memory may go to %s again", tested[0])
+        self.budget.resize(0 if self.fault else tested[1])
 
 
 def _opened(directory: Path) -> int | None:

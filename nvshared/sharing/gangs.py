@@ -137,7 +137,7 @@ class Gangs:
 
     def join(self, client: Client) -> None:
         """Adds a client to its gang, if it has one."""
-        key, name, size = _whose(client)
+        key, name, size = _gang_of(client)
         if key is None:
             return
         gang = self._gangs.setdefault(key, Gang(next(self._numbers), name, size))
@@ -171,7 +171,7 @@ class Gangs:
             self._stale[gang] = None
         elif gang.sent:
             gang.turn(State.OUT, self._clock())
-            self._put(gang, gang.clients, Standing.FREE)
+            self._set_standing(gang, gang.clients, Standing.FREE)
 
     def members(self, client: Client) -> tuple[Client, ...]:
         """Returns all clients of the client's gang, including itself; empty: it is in no gang."""
@@ -213,7 +213,8 @@ class Gangs:
         if any(m.standing is not sent.get(c, Standing.FREE) for c, m in every.items()):
             return                      # a scheduler has not processed its last Ganged event yet
         if not self._gathered(gang, every, now):
-            self._put(gang, [one for one in every if every[one].phase is not Phase.RUNNING])
+            self._set_standing(
+                gang, [one for one in every if every[one].phase is not Phase.RUNNING])
             return
         if not any(m.wants for m in every.values()):
             gang.busy = None
@@ -225,9 +226,9 @@ class Gangs:
         if apart or not self._together(gang, members, now):
             if gang.state is not State.OUT:
                 gang.turn(State.OUT, now)
-            self._put(gang, every, Standing.FREE)
+            self._set_standing(gang, every, Standing.FREE)
             return
-        self._put(gang, every.keys() - members.keys())
+        self._set_standing(gang, every.keys() - members.keys())
         if gang.state is State.OUT and any(
             m.phase in OPEN and not m.parked for m in members.values()
         ):
@@ -236,7 +237,7 @@ class Gangs:
             case State.OUT:
                 self._claim(gang, members, now)
             case State.ENTERING:
-                self._come(gang, members, now)
+                self._enter(gang, members, now)
             case State.IN:
                 self._run(gang, members, now)
             case State.ENDING:
@@ -286,31 +287,31 @@ class Gangs:
         """Claims the cards of a gang that does not run, one after the other."""
         able = all(_able(m) and self._due(m.not_before, now) for m in members.values())
         if not able or not any(m.wants for m in members.values()):
-            self._put(gang, members)
+            self._set_standing(gang, members)
             return
         claiming = Standing.CLAIMS
         for mine in _by_card(members):
             heavy = [one for one in mine if not members[one].light]
-            self._put(gang, heavy, claiming)
+            self._set_standing(gang, heavy, claiming)
             if not all(members[one].ready for one in heavy):
                 claiming = Standing.APART
         if claiming is Standing.CLAIMS:
             gang.turn(State.ENTERING, now)
-            self._put(gang, members, Standing.GRANTED)
+            self._set_standing(gang, members, Standing.GRANTED)
 
-    def _come(self, gang: Gang, members: Members, now: int) -> None:
+    def _enter(self, gang: Gang, members: Members, now: int) -> None:
         """Opens the gates of a gang once all members are resident on the cards it has claimed."""
         late = self._due(gang.since + gang.patience, now)
         if late or not all(_able(m) and m.not_before <= now for m in members.values()):
             gang.patience = min(2 * gang.patience, GRANT_MOST) if late else gang.patience
             gang.turn(State.OUT, now)
-            self._put(gang, members)
-        elif all(m.phase in OPEN or _is_in(m) for m in members.values()):
+            self._set_standing(gang, members)
+        elif all(m.phase in OPEN or _is_loaded(m) for m in members.values()):
             gang.patience = GRANT_LEAST
             gang.turn(State.IN, now)
-            self._put(gang, members, Standing.OPEN)
+            self._set_standing(gang, members, Standing.OPEN)
         else:
-            self._put(gang, members, Standing.GRANTED)
+            self._set_standing(gang, members, Standing.GRANTED)
 
     def _run(self, gang: Gang, members: Members, now: int) -> None:
         """Stops a gang that runs, when one of its members is stopped."""
@@ -320,7 +321,7 @@ class Gangs:
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
                 gang.sent.pop(client, None)     # it drained after OPEN was sent: send OPEN again
-            self._put(
+            self._set_standing(
                 gang, members, Standing.OPEN, stop_after=_latest(members), paced=paced)
             gang.resuming = bool(held_up)
             return
@@ -336,24 +337,24 @@ class Gangs:
             self._stale[gang] = None
         elif held_up or quiet:
             gang.turn(State.ENDING, now)
-            self._put(gang, members, Standing.ENDS)
+            self._set_standing(gang, members, Standing.ENDS)
             self._stale[gang] = None
         else:
             late = [c for c, m in members.items() if m.wants and m.phase not in OPEN]
-            late = [one for one in late if not _is_in(members[one])]
+            late = [one for one in late if not _is_loaded(members[one])]
             for gpu in {one.gpu: None for one in late if not members[one].light}:
-                self._make_way(gang, gpu, now)
+                self._take_back_grants(gang, gpu, now)
             still = [c for c, m in members.items() if m.phase is Phase.IDLE and not m.wants]
-            self._put(gang, late, Standing.GRANTED)
-            self._put(gang, still)
-            self._put(gang, members.keys() - {*late, *still}, Standing.OPEN, paced=paced)
+            self._set_standing(gang, late, Standing.GRANTED)
+            self._set_standing(gang, still)
+            self._set_standing(gang, members.keys() - {*late, *still}, Standing.OPEN, paced=paced)
 
-    def _make_way(self, late: Gang, gpu: GPU, now: int) -> None:
+    def _take_back_grants(self, late: Gang, gpu: GPU, now: int) -> None:
         """Takes back the grants of other gangs on a card, for a member of a gang that runs."""
         for gang in [*self._forming[gpu]]:
             if gang is not late and gang.state is State.ENTERING:
                 gang.turn(State.OUT, now)
-                self._put(gang, gang.clients)
+                self._set_standing(gang, gang.clients)
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
         """Drains all members. Drained members submit single launches while others cannot drain."""
@@ -364,29 +365,29 @@ class Gangs:
         if any(active[one].stop_after > now for one in running):
             gang.turn(State.IN, now)
             gang.resuming = True
-            self._put(gang, members, Standing.OPEN, stop_after=_latest(members))
+            self._set_standing(gang, members, Standing.OPEN, stop_after=_latest(members))
         elif not draining and not running:
             gang.turn(State.OUT, now)
-            self._put(gang, members)
+            self._set_standing(gang, members)
             self._stale[gang] = None
         elif draining and parked and self._due(gang.since + CATCH_UP, now):
             pause = min((1 << gang.rounds) * MILLISECOND // 2, PAUSE_MOST) if gang.rounds else 0
             wanting = [one for one in parked if active[one].wants]
-            self._put(gang, wanting, Standing.STEPS, pause=pause)
+            self._set_standing(gang, wanting, Standing.STEPS, pause=pause)
         elif running and not draining:
             if any(gang.sent[one].standing is Standing.STEPS for one in running):
                 gang.since = now
                 gang.rounds += 1
-            self._put(gang, members, Standing.ENDS)
+            self._set_standing(gang, members, Standing.ENDS)
 
-    def _put(
+    def _set_standing(
         self, gang: Gang, members: Iterable[Client], standing: Standing = Standing.APART,
         *, pause: int = 0, stop_after: int = 0, paced: bool = False,
     ) -> None:
         """Sets the standing of members, and sends it to their schedulers if it has changed."""
         news: dict[GPU, list[int]] = {}
         event = Ganged((), gang.number, standing, pause, stop_after, paced)
-        for client in sorted(members, key=_place):
+        for client in sorted(members, key=_claim_order):
             before = gang.sent.get(client)
             if event == before or (before is None and standing is Standing.FREE):
                 continue
@@ -405,10 +406,10 @@ class Gangs:
             return True
         if self._deadline is None or moment < self._deadline:
             self._deadline = moment
-            self._timer(moment, self._ring)
+            self._timer(moment, self._timer_fired)
         return False
 
-    def _ring(self) -> None:
+    def _timer_fired(self) -> None:
         self._deadline = None
         self._review_all()
 
@@ -416,7 +417,7 @@ class Gangs:
 OPEN = (Phase.RUNNING, Phase.DRAINING)
 
 
-def _is_in(member: Member) -> bool:
+def _is_loaded(member: Member) -> bool:
     """Whether the member is fully loaded, so that its gate could open at once."""
     return member.phase is Phase.LOADING and member.whole
 
@@ -443,11 +444,11 @@ def _latest(members: Members) -> int:
 
 def _by_card(members: Iterable[Client]) -> list[list[Client]]:
     """Returns the members of each card, in the order in which cards are claimed."""
-    in_order = sorted(members, key=_place)
+    in_order = sorted(members, key=_claim_order)
     return [[*mine] for _, mine in groupby(in_order, key=lambda one: one.gpu.facts.index)]
 
 
-def _place(client: Client) -> tuple[int, int]:
+def _claim_order(client: Client) -> tuple[int, int]:
     return client.gpu.facts.index, client.id
 
 
@@ -456,7 +457,7 @@ def _process(client: Client) -> int:
     return client.peer.pid or -client.id
 
 
-def _whose(client: Client) -> tuple[object, str, int]:
+def _gang_of(client: Client) -> tuple[object, str, int]:
     """The gang's key, its name and the number of processes expected; key None: no gang."""
     peer = client.peer
     if peer.gang:

@@ -289,7 +289,7 @@ class GPU:
         self._lists_clients = False
         self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
         # Calls its argument once the sample is fresh, or NVML is too late. Set by the sampler.
-        self.look: Callable[[Callable[[], None]], None] = lambda looked: looked()
+        self.request_sample: Callable[[Callable[[], None]], None] = lambda looked: looked()
 
         # Emitted before the scheduler knows the client, with the memory that its HELLO reports.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
@@ -393,7 +393,7 @@ class GPU:
         own = {c.id: c.memory.resident + c.memory.pinned for c in self.clients.values()}
         return own | {id: loan.held for id, loan in self.neighbour.loans.items()}
 
-    def see(self, sample: Sample, before: Mapping[int, int]) -> None:
+    def evaluate_processes(self, sample: Sample, before: Mapping[int, int]) -> None:
         """Evaluates the processes of a sample. `before`: `occupied` before the query."""
         if sample.processes is None:
             return                      # the last known list stays in force
@@ -474,7 +474,7 @@ class GPU:
         lender: bytes = b"",
     ) -> None:
         """Adds a client after its HELLO. Raises GPULost if the card is lost."""
-        self._demand()
+        self._require_card()
         account = client.account
         if client.has_library:
             self.capacity.joined(client.id, account)
@@ -484,13 +484,13 @@ class GPU:
         self.clients[client.id] = client
         self.client_joins.emit(client, memory)
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
-        memory, owes = self._owed(client, memory, lender)
+        memory, owes = self._checked_loan(client, memory, lender)
         self.tell(events.Joined(
             client.id, memory, running, wants, commit, client.domains, account, evidence,
             tuple(map(str, client.peer.sharers)), owes))
         self.client_new.emit(client)
 
-    def _owed(
+    def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
         """Returns the client's figures with checked `borrowed`, and the UUID of the lender.
@@ -545,7 +545,7 @@ class GPU:
 
     def preempt(self) -> None:
         """Ends the current turns now if other clients wait. Raises GPULost."""
-        self._demand()
+        self._require_card()
         self.tell(events.Preempted())
 
     def lose(self, why: str) -> None:
@@ -589,7 +589,7 @@ class GPU:
             self._announcing = True
             self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
 
-    def _demand(self) -> None:
+    def _require_card(self) -> None:
         """Raises GPULost if the card is lost."""
         if self.lost:
             raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")

@@ -24,7 +24,7 @@ class Lending:
         """Adds a card."""
         self._seen[gpu] = (0, 0)
         self.use(self._mode)
-        gpu.happened.connect(self._heard)
+        gpu.happened.connect(self._event_handled)
 
     def use(self, mode: str) -> None:
         """auto: cards linked by NVLink lend to each other while they have no processes but clients;
@@ -46,9 +46,9 @@ class Lending:
                 gpu.tell(Tick())
         for gpu in self._seen:
             if gpu.may_lend:
-                gpu.look(lambda: None)  # the sampler then keeps sampling this card
+                gpu.request_sample(lambda: None)    # the sampler then keeps sampling this card
 
-    def _heard(self, now: int, _event: Event) -> None:
+    def _event_handled(self, now: int, _event: Event) -> None:
         due = bool(self._concerned)
         for gpu, (lent, excess) in self._seen.items():
             latest = self._seen[gpu] = (gpu.neighbour.lent, gpu.neighbour.excess)
@@ -58,9 +58,9 @@ class Lending:
                 borrowers = [g for g in self._seen if gpu.neighbour.loans.keys() & g.clients.keys()]
                 self._concerned |= dict.fromkeys(borrowers)
         if self._concerned and not due:
-            self._timer(now, self._tell)        # after this card has handled its event
+            self._timer(now, self._notify)  # after this card has handled its event
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         concerned, self._concerned = self._concerned, {}
         for gpu in concerned:
             gpu.tell(Tick())

@@ -52,7 +52,7 @@ class Manager:
         # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
         # True: the process's limits are being read, and the function is called after that. False:
         # its request can be answered at once. Replaced by ControlGroups.
-        self.look: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
+        self.read_limits: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()
         self.tenancy = tenancy or Tenancy()
@@ -63,7 +63,7 @@ class Manager:
         self._timer = timer
         self._ids = count(1)
         self._draining = False
-        self._strangers: set[object] = set()
+        self._awaited: set[object] = set()
         self.gangs = Gangs(clock, timer)
         self.moving = Moving(self.gpus)
         self.balancing = Balancing(self.gpus, self.moving)
@@ -140,17 +140,17 @@ class Manager:
         self.changed.emit(frozenset({"gpus"}))
         return gpu
 
-    def awaits(self, stranger: object) -> None:
+    def await_hello(self, session: object) -> None:
         """Notes a connected client that must still report its card and memory by HELLO."""
-        self._strangers.add(stranger)
-        if len(self._strangers) == 1:
+        self._awaited.add(session)
+        if len(self._awaited) == 1:
             self._tell_all(Awaited(anybody=True))
 
-    def met(self, stranger: object) -> None:
+    def hello_received(self, session: object) -> None:
         """Notes that an awaited client has sent HELLO or disconnected. No-op for others."""
-        if stranger in self._strangers:
-            self._strangers.remove(stranger)
-            if not self._strangers:
+        if session in self._awaited:
+            self._awaited.remove(session)
+            if not self._awaited:
                 self._tell_all(Awaited(anybody=False))
 
     def _tell_all(self, event: Event) -> None:

@@ -29,7 +29,7 @@ from nvshared.machine.checkpoint import Answer, NotAsked, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.client import PACE, Average
 from nvshared.sharing.gpu import GPU, Client, Parkable
-from nvshared.sharing.sampler import look
+from nvshared.sharing.sampler import take_samples
 from nvshared.signal import Signal
 from nvshared.units import MIB, SECOND
 
@@ -37,7 +37,7 @@ PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
 
 CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
 
-LOOK = 0.01                             # seconds between checks whether memory has been evicted
+CHECK_EVERY = 0.01                      # seconds between checks whether memory has been evicted
 LEAVES_WITHIN = 60.0                    # seconds for the eviction, else the program is not parked
 AGAIN = 2.0                             # seconds between attempts to restore, and the first pause
 AGAIN_MOST = 60.0                       # between failing helpers of an account, which grows to this
@@ -47,8 +47,8 @@ NOT_ASKED = "not asked"                 # in place of a process's state: no help
 # example because a thread of the process is stopped.
 PASSING = frozenset({2, 600})
 PASSES_IN = 60 * SECOND                 # after such a result, from which on idleness counts again
-TELLING = 256 * MIB                     # smaller evictions are not used to estimate the pace
-IDLE_LOOK = 1.0                         # seconds between searches for clients to park
+PACE_LEAST = 256 * MIB                  # smaller evictions are not used to estimate the pace
+IDLE_CHECK_EVERY = 1.0                  # seconds between searches for clients to park
 
 Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
 
@@ -159,7 +159,7 @@ class Moving:
             client.parking = RESTORING
             start_task(self._tasks, self._wake(client))
 
-    def found(self, client: Client) -> None:
+    def take_over(self, client: Client) -> None:
         """Takes over a client that an earlier daemon parked, or was parking or waking."""
         client.parking = RESTORING
         start_task(self._tasks, self._find(client))
@@ -167,15 +167,15 @@ class Moving:
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
         while True:
-            await asyncio.sleep(IDLE_LOOK)
+            await asyncio.sleep(IDLE_CHECK_EVERY)
             for client in [one for gpu in self._gpus for one in gpu.clients.values()]:
-                if self._idles_long(client):
+                if self._is_idle_for_long(client):
                     try:
                         await self.park(client, ahead=True)
                     except NvshareError as error:
                         logger.debug("%s is not parked: %s", client, error)
 
-    def _idles_long(self, client: Client) -> bool:
+    def _is_idle_for_long(self, client: Client) -> bool:
         return (self.deep_idle is not None and not client.parking and not client.unparkable
                 and not refusal(client) and client.view.state is ClientState.IDLE
                 and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
@@ -202,7 +202,7 @@ class Moving:
             client.moved = why
             rest = client.gpu.now - began - self._pace.value * resident
             self._rest = self._rest.after(max(0.0, rest))
-        if client.parking == PARKED and _way(client).wanted:
+        if client.parking == PARKED and _parkable(client).wanted:
             self.wake(client)           # an earlier wake() was a no-op during the move
         if words:
             raise NvshareError(f"{client} was not moved: {words}")
@@ -223,11 +223,11 @@ class Moving:
                 raise NvshareError(answer.trouble or f"its process is {answer.state}")
             began, resident = client.gpu.now, client.memory.resident
             client.set_leaving(True)
-            await _leaves(client, ahead=ahead)
-            if resident >= TELLING:
+            await _wait_until_evicted(client, ahead=ahead)
+            if resident >= PACE_LEAST:
                 self._pace = self._pace.after((client.gpu.now - began) / resident)
             asked = True
-            await _way(client).park(ahead=ahead)
+            await _parkable(client).park(ahead=ahead)
             answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.trouble or f"its process is {answer.state}"
@@ -240,11 +240,11 @@ class Moving:
             client.parking = ""
             if _is_there(client):
                 if asked:
-                    _way(client).stay()
+                    _parkable(client).stay()
                 client.set_leaving(False)
             raise NvshareError(f"{client} cannot be parked: {error.message}") from error
         client.gpu.capacity.left(client.id)
-        _way(client).leave_card()
+        _parkable(client).leave_card()
 
     async def _ask_until_clear(self, client: Client) -> Answer:
         """Checkpoints the client's process. Returns when its state is one of CLEAR.
@@ -295,17 +295,17 @@ class Moving:
                 return f"{client} has ended"
             if answer.state == "running":
                 restored = any(one.name == "restore" and not one.code for one in answer.steps)
-                await self._go_on(client, gpu if restored else None)
+                await self._resume(client, gpu if restored else None)
                 return words
             words = words or answer.trouble or f"its process is {answer.state}"
         client.parking = PARKED
         client.set_leaving(False)
         return words
 
-    async def _go_on(self, client: Client, gpu: GPU | None) -> None:
+    async def _resume(self, client: Client, gpu: GPU | None) -> None:
         """Lets the client go on, as its process runs on this card; None: on the card NVML shows."""
         if gpu is None:
-            await look(self._gpus)
+            await take_samples(self._gpus)
             gpu = next((one for one in self._gpus if any(
                 process.pid == client.peer.pid for process in one.sample.processes or ())),
                 client.gpu)
@@ -314,7 +314,7 @@ class Moving:
         moved = gpu is not client.gpu
         client.parking = ""
         self.woken.emit(client, gpu)
-        _way(client).return_to(gpu)
+        _parkable(client).return_to(gpu)
         if not moved:
             client.set_leaving(False)
 
@@ -325,11 +325,11 @@ class Moving:
         if not _is_there(client):
             return
         if answer.state == "running":
-            await self._go_on(client, None)
+            await self._resume(client, None)
             return
         client.parking = PARKED
         client.gpu.capacity.left(client.id)
-        if _way(client).wanted:
+        if _parkable(client).wanted:
             self.wake(client)
 
     def _homes(self, client: Client) -> list[GPU]:
@@ -365,7 +365,7 @@ class _Pacing:
             yield self
 
 
-def _way(client: Client) -> Parkable:
+def _parkable(client: Client) -> Parkable:
     if client.parkable is None:
         raise NvshareError("its library cannot be asked")
     return client.parkable
@@ -414,7 +414,7 @@ def _same_kind(one: GPU, other: GPU) -> bool:
             and not one.facts.mig and not other.facts.mig)
 
 
-async def _leaves(client: Client, *, ahead: bool) -> None:
+async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
     """Returns when all but pinned memory has been evicted, and no order is unanswered.
 
     Raises NvshareError after LEAVES_WITHIN, or, if `ahead`, once the client wants the card.
@@ -429,7 +429,7 @@ async def _leaves(client: Client, *, ahead: bool) -> None:
                 memory = client.memory
                 if not memory.resident + memory.borrowed and client.gpu.scheduler.rests(client.id):
                     return
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(CHECK_EVERY)
     except TimeoutError:
         raise NvshareError("its memory does not leave the card") from None
 
@@ -443,7 +443,7 @@ async def _make_room(client: Client, target: GPU) -> None:
     try:
         async with asyncio.timeout(LEAVES_WITHIN):
             while sum(target.occupied.values()) > target.capacity.bytes:    # noqa: ASYNC110
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(CHECK_EVERY)
     except TimeoutError:
         logger.info("%s has no room for the context of %s", target, client)
     finally:

@@ -48,20 +48,20 @@ class SafeBudget:
     def follow(self, manager: Manager) -> None:
         """Recounts when clients of an earlier daemon have reported their memory."""
         # In this thread, so that the recount is done before any client is refused.
-        manager.gathered.connect(partial(self._look, manager, here))
-        manager.client_new.connect(partial(self._came, manager))
+        manager.gathered.connect(partial(self._recount, manager, here))
+        manager.client_new.connect(partial(self._client_joined, manager))
 
-    def _came(self, manager: Manager, client: Client) -> None:
+    def _client_joined(self, manager: Manager, client: Client) -> None:
         """Recounts for a client of an earlier daemon that joins late."""
         late = not manager.gathering and self._clock() < self._until
         if late and _held(client) and not self._due:
             self._due = True
             if self._clock() >= self._next:
-                self._look(manager, self._run)
+                self._recount(manager, self._run)
             else:
-                self._timer(self._next, partial(self._look, manager, self._run))
+                self._timer(self._next, partial(self._recount, manager, self._run))
 
-    def _look(self, manager: Manager, run: Run) -> None:
+    def _recount(self, manager: Manager, run: Run) -> None:
         self._due = False
         self._next = self._clock() + APART
         held: Counter[int] = Counter()
@@ -69,9 +69,9 @@ class SafeBudget:
             held[client.peer.pid] += _held(client)
         held = +held                    # without processes that hold nothing
         if held:
-            run(self, partial(host.safe_budget, held), partial(self._found, manager))
+            run(self, partial(host.safe_budget, held), partial(self._recounted, manager))
 
-    def _found(self, manager: Manager, more: int | None) -> None:
+    def _recounted(self, manager: Manager, more: int | None) -> None:
         if more is not None and more > self.bytes:
             self.bytes = more
             manager.set_safe_budget(more)

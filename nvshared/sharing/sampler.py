@@ -56,7 +56,7 @@ class _Watch:
     gpu: GPU
     asked: bool = False                 # a query is in flight
     asked_at: int = -FRESH              # time of the last query
-    lookers: list[Callable[[], None]] = field(default_factory=list)     # called after the sample
+    waiting: list[Callable[[], None]] = field(default_factory=list)     # called after the sample
     failures: int = 0                   # failed queries in a row
     disarm: Callable[[], None] | None = None    # cancels the next scheduled query
     overdue: Callable[[], None] = field(default=lambda: None)   # cancels PATIENCE, SILENCE timers
@@ -64,16 +64,16 @@ class _Watch:
     still: bool = False                 # no order was open at the query's start
 
 
-async def look(gpus: Iterable[GPU]) -> None:
+async def take_samples(gpus: Iterable[GPU]) -> None:
     """Returns once the samples of these cards are fresh, as far as NVML answers in time."""
-    waiting = []
+    requests = []
     for gpu in gpus:
         looked = asyncio.Event()
-        gpu.look(looked.set)
-        waiting.append(looked.wait())
+        gpu.request_sample(looked.set)
+        requests.append(looked.wait())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE / SECOND):
-            await asyncio.gather(*waiting)
+            await asyncio.gather(*requests)
 
 
 class Sampler:
@@ -99,23 +99,23 @@ class Sampler:
 
         def left(client: Client) -> None:
             growing.pop(client)()
-            self._ask_in(watch, SOON)
+            self._query_in(watch, SOON)
 
         def came(client: Client) -> None:
             growing[client] = self._timer(self._clock() + GROWN, partial(_grown, client))
-            self._ask_in(watch, SOON)
+            self._query_in(watch, SOON)
             for other in gpu.others:
                 if other.may_lend and not other.clients:
-                    self._ask_in(self._watches[other.facts.uuid], SOON)
+                    self._query_in(self._watches[other.facts.uuid], SOON)
 
         gpu.client_new.connect(came)
         gpu.client_removed.connect(left)
-        gpu.look = partial(self._look, watch)
+        gpu.request_sample = partial(self._request, watch)
 
-    def _ask_in(self, watch: _Watch, delay: int) -> None:
+    def _query_in(self, watch: _Watch, delay: int) -> None:
         if watch.disarm is not None:
             watch.disarm()
-        watch.disarm = self._timer(self._clock() + delay, lambda: self._ask(watch))
+        watch.disarm = self._timer(self._clock() + delay, lambda: self._start_query(watch))
 
     def report(self, uuid: str, error: str) -> None:
         """The driver has reported an error of a card that no program can have caused."""
@@ -125,15 +125,15 @@ class Sampler:
             gpu, gpu.facts.name, error)
         gpu.set_fault("driver", error)
 
-    def _look(self, watch: _Watch, looked: Callable[[], None]) -> None:
+    def _request(self, watch: _Watch, looked: Callable[[], None]) -> None:
         age = self._clock() - watch.asked_at
         if watch.gpu.lost or (age >= PATIENCE if watch.asked else age < FRESH):
             looked()
         else:
-            watch.lookers.append(looked)
-            self._ask(watch)
+            watch.waiting.append(looked)
+            self._start_query(watch)
 
-    def _ask(self, watch: _Watch) -> None:
+    def _start_query(self, watch: _Watch) -> None:
         if watch.asked or watch.gpu.lost:
             return
         if watch.disarm is not None:
@@ -164,12 +164,12 @@ class Sampler:
         watch.asked = False
         watch.overdue()
         # None: an unexpected exception, which Lanes has logged.
-        self._take(watch, result or NvshareError("its figures cannot be read"))
-        lookers, watch.lookers = watch.lookers, []
-        for looked in lookers:
+        self._evaluate(watch, result or NvshareError("its figures cannot be read"))
+        waiting, watch.waiting = watch.waiting, []
+        for looked in waiting:
             looked()
 
-    def _take(self, watch: _Watch, result: Sample | NvshareError) -> None:
+    def _evaluate(self, watch: _Watch, result: Sample | NvshareError) -> None:
         gpu = watch.gpu
         if isinstance(result, GPULost):
             logger.error("%s (%s) is lost: %s", gpu, gpu.facts.name, result)
@@ -189,11 +189,11 @@ class Sampler:
             gpu.sample = result
             still = watch.still and not gpu.scheduler.orders_unanswered()
             still = still and watch.occupied == gpu.occupied
-            gpu.see(result, watch.occupied)
+            gpu.evaluate_processes(result, watch.occupied)
             if still and result.memory_used is not None:
                 held = gpu.scheduler.filled()
                 gpu.capacity.sampled(result.memory_used, held, alone=not gpu.clients)
                 gpu.apply_capacity()
         if gpu.clients or gpu.may_lend:
             lends = bool(gpu.neighbour.loans)
-            self._ask_in(watch, min(LENDS, self.interval) if lends else self.interval)
+            self._query_in(watch, min(LENDS, self.interval) if lends else self.interval)

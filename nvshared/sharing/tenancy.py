@@ -12,7 +12,7 @@ pod may have the same name. User interfaces use names, once known: nvshare-kubel
 all pods whenever one of them changes.
 
 A scheduler keeps a tenant whose programs have ended, so that a tenant does not lose its debt by
-restarting its programs. Of more than GONE_KNOWN such tenants, the oldest are dropped.
+restarting its programs. Of more than ENDED_KEPT such tenants, the oldest are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
 PATIENCE = SECOND                       # for a user's groups; then their rules do not apply
-GONE_KNOWN = 1000                       # tenants without programs that schedulers keep
+ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Tenancy:
         self._by_hand: KeptTerms = {} if store is None else store.load()
         self._rules: tuple[Rule, ...] = ()
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
-        self._told: dict[GPU, dict[str, TenantTerms]] = {}
-        self._gone: dict[str, None] = {}                    # without programs, oldest first
+        self._sent: dict[GPU, dict[str, TenantTerms]] = {}
+        self._ended: dict[str, None] = {}   # without programs, oldest first
         self._groups: dict[str, frozenset[str]] = {}        # by user; read if rules name groups
 
     def follow(self, gpu: GPU) -> None:
         """Sends the terms of the tenants of a GPU's clients to its scheduler from now on."""
-        self._told[gpu] = {}
+        self._sent[gpu] = {}
         gpu.client_joins.connect(self._joins)
         gpu.client_removed.connect(self._leaves)
 
@@ -80,10 +80,10 @@ class Tenancy:
         """Replaces the rules."""
         self._rules = rules
         self._groups.clear()
-        names = (*self._clients, *self._gone)
+        names = (*self._clients, *self._ended)
         for name in (*names, *self._by_hand):
-            self.learn(name, lambda: None)
-        self._tell_all(names)
+            self.read_groups(name, lambda: None)
+        self._send_all(names)
 
     @property
     def has_group_rules(self) -> bool:
@@ -95,22 +95,24 @@ class Tenancy:
         return any(one.term == term for one in self._rules) or any(
             term in terms for terms in self._by_hand.values())
 
-    def learn(self, name: str, then: Callable[[], None]) -> None:
+    def read_groups(self, name: str, then: Callable[[], None]) -> None:
         """Reads the groups of a user if the rules need them and they are unknown; calls `then`."""
         kind, _, user = name.partition(":")
         if kind != Kind.USER or not self.has_group_rules or (
                 name in self._groups and name in self._clients):
             then()
         else:
-            self._run(
-                GROUP, partial(kernel.groups, user), partial(self._learned, name, then), PATIENCE)
+            self._run(GROUP, partial(kernel.groups, user),
+                      partial(self._groups_read, name, then), PATIENCE)
 
-    def _learned(self, name: str, then: Callable[[], None], groups: frozenset[str] | None) -> None:
+    def _groups_read(
+        self, name: str, then: Callable[[], None], groups: frozenset[str] | None
+    ) -> None:
         if groups is not None:
-            known = {*self._clients, *self._by_hand, *self._gone}
+            known = {*self._clients, *self._by_hand, *self._ended}
             self._groups = {one: its for one, its in self._groups.items() if one in known}
             self._groups[name] = groups
-            self._tell_all([name])
+            self._send_all([name])
         then()
 
     def name(self, pods: Mapping[str, Pod]) -> None:
@@ -123,7 +125,7 @@ class Tenancy:
             for client in self._clients.get(name, {}).values():
                 client.pod = self._pods.get(name)
                 self.renamed.emit(client)
-        self._tell_all(changed)
+        self._send_all(changed)
 
     def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
         """Sets terms of a tenant, by their names in TERMS; the value 0 removes a term.
@@ -147,17 +149,17 @@ class Tenancy:
                 f"no {name} is known here",
                 "nvshare-kubelet tells the names of this node's pods; or give pod:UID",
             )
-        self._demand(name, new)
+        self._check_requests(name, new)
         given = {term: (value, source) for term, value in new.items()}
         changed = self._by_hand.get(name, {}) | given
         self._by_hand[name] = {term: one for term, one in changed.items() if one[0]}
         if not self._by_hand[name]:
             del self._by_hand[name]
-        self._tell_all([name])
-        self.learn(name, lambda: None)
+        self._send_all([name])
+        self.read_groups(name, lambda: None)
         return saved() if self._store is None else self._store.save(self._by_hand)
 
-    def _demand(self, name: str, new: Mapping[str, int]) -> None:
+    def _check_requests(self, name: str, new: Mapping[str, int]) -> None:
         """Raises InvalidArgs for a request that cannot be met.
 
         Only terms that are set by hand for this tenant are refused. Contradictions between rules,
@@ -165,9 +167,9 @@ class Tenancy:
         """
         if not {"compute-request", "compute-limit"} & new.keys():
             return
-        inside = [other for other in self._clients if name in self._around(other)]
+        inside = [other for other in self._clients if name in self._enclosing(other)]
         for one in (name, *inside):
-            for whole in (one, *self._around(one)):
+            for whole in (one, *self._enclosing(one)):
                 request = self._after(one, "compute-request", name, new)
                 limit = self._after(whole, "compute-limit", name, new)
                 if request is None or limit is None or request.value <= limit.value:
@@ -198,11 +200,11 @@ class Tenancy:
         """The rule for `term` of tenant `name` once `new` is set for `changed`; None: no rule."""
         if name == changed and new.get(term):
             return Rule("", term, new[term], "")
-        found = (one for one in self._found(name) if one.term == term)
+        found = (one for one in self._rules_of(name) if one.term == term)
         taken = name == changed and term in new
         return next((one for one in found if one.pattern or not taken), None)
 
-    def _around(self, name: str) -> list[str]:
+    def _enclosing(self, name: str) -> list[str]:
         """The other tenants to which all clients of this tenant belong as well."""
         clients = self._clients.get(name, {})
         others = next((one.peer.tenants for one in clients.values()), ())
@@ -214,7 +216,7 @@ class Tenancy:
     def terms(self, name: str) -> TenantTerms:
         """Returns the terms in force for all programs of a tenant together."""
         settings: dict[str, Any] = {}
-        for one in self._found(name):
+        for one in self._rules_of(name):
             read = {"priority": Priority, "suspended": bool}.get(one.term, int)
             settings.setdefault(one.term.replace("-", "_"), read(one.value))
         if settings and self._pods.get(name) is not None:
@@ -230,7 +232,7 @@ class Tenancy:
         """Returns a tenant, with or without programs. Raises InvalidArgs for an invalid name."""
         return self._view(self._named(name))
 
-    def _found(self, name: str) -> list[Rule]:
+    def _rules_of(self, name: str) -> list[Rule]:
         """Returns all settings of a tenant's terms; of each term the one in force is first."""
         by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
         names = {name, self._shown(name)}
@@ -243,10 +245,10 @@ class Tenancy:
         for name in map(str, client.peer.tenants):
             self._clients.setdefault(name, {})[client.id] = client
             if name not in self._groups:
-                self.learn(name, lambda: None)
+                self.read_groups(name, lambda: None)
             client.pod = self._pods.get(name) or client.pod
-            self._gone.pop(name, None)
-            self._tell(client.gpu, name)
+            self._ended.pop(name, None)
+            self._send(client.gpu, name)
 
     def _leaves(self, client: Client) -> None:
         for name in map(str, client.peer.tenants):
@@ -256,30 +258,30 @@ class Tenancy:
                 continue
             del self._clients[name]
             self._groups.pop(name, None)
-            if any(name in told for told in self._told.values()):
-                self._gone[name] = None
-        while len(self._gone) > GONE_KNOWN:
-            oldest = next(iter(self._gone))
-            del self._gone[oldest]
-            for gpu, told in self._told.items():
-                if told.pop(oldest, None) is not None:
+            if any(name in sent for sent in self._sent.values()):
+                self._ended[name] = None
+        while len(self._ended) > ENDED_KEPT:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            for gpu, sent in self._sent.items():
+                if sent.pop(oldest, None) is not None:
                     gpu.tell(TenantChanged(oldest, TenantTerms()))
 
-    def _tell_all(self, names: Iterable[str]) -> None:
+    def _send_all(self, names: Iterable[str]) -> None:
         for name in names:
             gpus = {client.gpu for client in self._clients.get(name, {}).values()}
-            for gpu, told in self._told.items():
-                if gpu in gpus or name in told:
-                    self._tell(gpu, name)
+            for gpu, sent in self._sent.items():
+                if gpu in gpus or name in sent:
+                    self._send(gpu, name)
 
-    def _tell(self, gpu: GPU, name: str) -> None:
+    def _send(self, gpu: GPU, name: str) -> None:
         """Sends a tenant's terms to a GPU's scheduler, if they differ from the last ones sent."""
-        told, terms = self._told[gpu], self.terms(name)
-        if told.get(name, TenantTerms()) == terms:
+        sent, terms = self._sent[gpu], self.terms(name)
+        if sent.get(name, TenantTerms()) == terms:
             return
-        told[name] = terms
+        sent[name] = terms
         if terms == TenantTerms():
-            del told[name]
+            del sent[name]
         gpu.tell(TenantChanged(name, terms))
 
     def _view(self, name: str) -> TenantView:
@@ -294,7 +296,7 @@ class Tenancy:
             sum(memory.pinned for memory in figures),
             sum(client.held for client in clients),
             tuple(self._shown(one) for one in others if one != name),
-            tuple(self._found(name)),
+            tuple(self._rules_of(name)),
         )
 
     def _named(self, name: str) -> str:

@@ -38,7 +38,7 @@ from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.moving import Ask, ask_driver, start_task
-from nvshared.sharing.sampler import look
+from nvshared.sharing.sampler import take_samples
 
 TERM = "unshared"
 SETTLED = 3                             # samples with a process; the library sends HELLO before
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Stranger:
+class _Unknown:
     """A process on a card that is no client."""
 
     samples: int = 0
@@ -72,7 +72,7 @@ class Unshared:
         self._manager = manager
         self._run = run
         self.ask = partial(ask_driver, ask)     # takes a name for the log, a pid and a command
-        self._strangers: dict[tuple[GPU, int], _Stranger] = {}
+        self._strangers: dict[tuple[GPU, int], _Unknown] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Unshared:
 
     def refused(self, gpu: GPU, pid: int, why: str) -> None:
         """A process was removed as a client. `why`: why it is never one again; "": it may be."""
-        self._strangers[gpu, pid] = _Stranger(refused=bool(why))
+        self._strangers[gpu, pid] = _Unknown(refused=bool(why))
         if why:
             gpu.unsuspendable[pid] = why
 
@@ -119,16 +119,16 @@ class Unshared:
         for pid, process in listed.items():
             client = clients.get(pid)
             if client is None:
-                self._meet(gpu, process)
+                self._count_sample(gpu, process)
             elif isinstance(client.link, StandIn):
-                client.link.see(process.memory)
+                client.link.update_memory(process.memory)
         for key in [one for one in self._strangers if one[0] is gpu and one[1] not in listed]:
             del self._strangers[key]
         for pid in gpu.unsuspendable.keys() - listed.keys():
             del gpu.unsuspendable[pid]
 
-    def _meet(self, gpu: GPU, process: Process) -> None:
-        one = self._strangers.setdefault((gpu, process.pid), _Stranger())
+    def _count_sample(self, gpu: GPU, process: Process) -> None:
+        one = self._strangers.setdefault((gpu, process.pid), _Unknown())
         one.samples += 1
         if (one.samples >= SETTLED and not one.asked and not one.refused
                 and self._manager.tenancy.is_set(TERM)
@@ -136,7 +136,7 @@ class Unshared:
             one.asked = True
             self.begin(self._consider(gpu, process, one))
 
-    async def _consider(self, gpu: GPU, process: Process, one: _Stranger) -> None:
+    async def _consider(self, gpu: GPU, process: Process, one: _Unknown) -> None:
         try:
             why = await self._adopt(gpu, process, one)
         finally:
@@ -145,7 +145,7 @@ class Unshared:
             gpu.unsuspendable[process.pid] = why
             one.samples = SETTLED - LATER
 
-    async def _adopt(self, gpu: GPU, process: Process, one: _Stranger) -> str:
+    async def _adopt(self, gpu: GPU, process: Process, one: _Unknown) -> str:
         """Makes a client of a process. Returns why it cannot be one; "": it is, or may not be."""
         pid, size = process.pid, process.memory
         if one.peer is None:
@@ -153,7 +153,7 @@ class Unshared:
         if one.peer is None:
             return ""
         learnt = asyncio.Event()
-        self._manager.tenancy.learn(str(one.peer.tenants[0]), learnt.set)
+        self._manager.tenancy.read_groups(str(one.peer.tenants[0]), learnt.set)
         await learnt.wait()
         if not self.allows(one.peer):
             return ""
@@ -161,7 +161,7 @@ class Unshared:
             return "it belongs to MPS, whose programs the driver does not checkpoint"
         if not size:
             return "the driver does not say how much memory it has"
-        await look(self._manager.gpus)
+        await take_samples(self._manager.gpus)
         if any(pid == other.pid for card in self._manager.gpus if card is not gpu
                for other in card.sample.processes or ()):
             return "it uses several GPUs"
@@ -196,7 +196,7 @@ class Unshared:
         while True:
             await asyncio.sleep(EVERY)
             if self._manager.tenancy.is_set(TERM):
-                await look(self._manager.gpus)
+                await take_samples(self._manager.gpus)
 
     async def _find(self) -> None:
         answer = await self.ask("at the start", 0, "held")
@@ -252,7 +252,7 @@ class StandIn:
         if isinstance(order, actions.Run | actions.Stop | actions.MoveOrder):
             self._orders.put_nowait(order)
 
-    def see(self, size: int | None) -> None:
+    def update_memory(self, size: int | None) -> None:
         """Takes NVML's figure of the process's memory, unless an order is in progress."""
         if not self._running or self._busy or not self._orders.empty():
             return
@@ -271,7 +271,7 @@ class StandIn:
                 case actions.Stop():
                     await self._stop()
                 case actions.Run():
-                    await self._go_on()
+                    await self._resume()
                 case actions.Writeback():
                     self._answer(events.WrittenBack, order, 0)
                 case actions.Load():
@@ -304,7 +304,7 @@ class StandIn:
         self._running = False
         self._gpu.tell(events.Stopped(self._client.id, self._memory, wants=True))
 
-    async def _go_on(self) -> None:
+    async def _resume(self) -> None:
         if not self._running:
             await self._try("wake", "running")
             self._running = True

@@ -329,7 +329,7 @@ async def test_read_of_gpu_figures_samples_the_card_first(
         gpu.sample = replace(gpu.sample, temperature=77)
         asyncio.get_running_loop().call_soon(looked)
 
-    gpu.look = look
+    gpu.request_sample = look
     path = gpu_path(0)
     if how == "Get":
         body = [STATISTICS_INTERFACE, "Temperature"]

@@ -49,9 +49,9 @@ def run(manager: Manager, card: int, size: int) -> None:
 
 def chosen(manager: Manager, time: Time) -> list[int]:
     """The client that is to move after it has waited for long, if any."""
-    manager.balancing.look()
+    manager.balancing.find_move()
     time.now += 100 * SECOND
-    choice = manager.balancing.look()
+    choice = manager.balancing.find_move()
     return [] if choice is None else [choice.client]
 
 
@@ -139,7 +139,7 @@ def test_balancing_takes_load_of_a_card_without_a_queue_from_nvml(
     assert bool(chosen(manager, time)) is moves
 
 
-def test_look_chooses_no_card_where_the_tenants_memory_limit_leaves_too_little(
+def test_balancing_chooses_no_card_where_the_tenants_memory_limit_leaves_too_little(
     manager: Manager, time: Time,
 ) -> None:
     manager.tenancy.set("user:root", {"memory-limit": 41 * GIB})

@@ -58,14 +58,14 @@ class Machine:
     def comes(self, number: int, memory: Memory | None = None, card: int = 0) -> Client:
         self.links[number] = Noted()
         has = memory or Memory()
-        self.manager.look(peer(4000 + number), has.host + has.beyond, lambda: None)
+        self.manager.read_limits(peer(4000 + number), has.host + has.beyond, lambda: None)
         return joined(self.manager.gpus[card], number, self.links[number], memory)
 
     def ask(self, client: Client, size: int) -> Limits:
         """The answer to a COMMIT."""
         self.asked += 1
         self.time.pass_by(SECOND // 10)
-        self.manager.look(client.peer, 0, lambda: None)
+        self.manager.read_limits(client.peer, 0, lambda: None)
         client.gpu.tell(CommitAsked(client.id, client.memory, self.asked, size))
         answer, = (
             order for order in self.links[client.id].orders

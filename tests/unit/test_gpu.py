@@ -267,12 +267,13 @@ def test_evidence_of_a_process_is_divided_among_its_clients(
         client = Client(id, gpu, peer(pid), Noted())
         gpu.join(client, Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB), running=False,
                  wants=False, commit=0)
-    gpu.see(Sample(processes=tuple(listed)), {})
+    gpu.evaluate_processes(Sample(processes=tuple(listed)), {})
     seen = Scripted.latest.events[-1]
     assert isinstance(seen, Seen)
     assert [seen.evidence[id] for id in (1, 2, 3)] == expected
     if expected[0] != Evidence():
-        gpu.see(Sample(processes=()), {})   # the list has named a client: it would again
+        # The list has named a client, and would again.
+        gpu.evaluate_processes(Sample(processes=()), {})
         seen = Scripted.latest.events[-1]
         assert isinstance(seen, Seen)
         assert set(seen.evidence.values()) == {Evidence(0, 0)}

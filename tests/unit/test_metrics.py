@@ -107,7 +107,7 @@ async def test_scrape_samples_the_cards_before_the_answer(time: Time) -> None:
         gpu.sample = replace(gpu.sample, utilisation=0.25)
         looked()
 
-    gpu.look = look
+    gpu.request_sample = look
     assert (await scraped(made))["nvshare_gpu_utilization_ratio"][0][1] == 0.25
 
 

@@ -14,7 +14,7 @@ from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, joined
 
 
-class Way:
+class QuietHook:
     """A hook that keeps its threads out of the driver when it is told to."""
 
     wanted = False
@@ -87,15 +87,15 @@ def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> Non
         manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
         gpu = manager.add(FACTS, Sample(), gather=False)
         client = joined(gpu, 1, Noted())
-        client.parkable = Way()
+        client.parkable = QuietHook()
         one = moving.Moving([gpu], refuse)
         one.deep_idle = 0
         with pytest.raises(NvshareError, match="not ready"):
             await one.park(client, ahead=True)
         assert not client.unparkable
-        assert not one._idles_long(client)
+        assert not one._is_idle_for_long(client)
         time.pass_by(moving.PASSES_IN)
-        assert one._idles_long(client)
+        assert one._is_idle_for_long(client)
 
     asyncio.run(park_and_idle())
     assert asked == ["state", "park"]

@@ -27,8 +27,8 @@ def test_park_ignores_a_late_reply_to_an_earlier_park(
         hook.unpark(bytes(16))
         second = asyncio.create_task(hook.park(ahead=False))
         await asyncio.sleep(0)
-        hook.hear(answer(1, Park.DONE))
-        hook.hear(answer(2, Park.BUSY))
+        hook.handle_parked(answer(1, Park.DONE))
+        hook.handle_parked(answer(2, Park.BUSY))
         with pytest.raises(NvshareError, match=parking.WORDS[Park.BUSY]):
             await second
 
@@ -38,4 +38,4 @@ def test_park_ignores_a_late_reply_to_an_earlier_park(
 def test_unknown_reply_to_park_is_a_protocol_error() -> None:
     hook = ParkedHook(lambda packet, page: None)
     with pytest.raises(ProtocolError, match="99"):
-        hook.hear(answer(1, 99))
+        hook.handle_parked(answer(1, 99))

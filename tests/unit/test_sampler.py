@@ -16,7 +16,7 @@ from nvshared.scheduler.actions import Load
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.lending import Lending
-from nvshared.sharing.sampler import Sampler, look
+from nvshared.sharing.sampler import Sampler, take_samples
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
     FACTS,
@@ -62,7 +62,7 @@ def test_look_at_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
     seen: list[int] = []
 
     def look(who: int) -> None:
-        bench.gpu.look(lambda: seen.append(who))
+        bench.gpu.request_sample(lambda: seen.append(who))
 
     look(1)
     look(2)
@@ -85,13 +85,13 @@ def test_look_at_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
 
 def test_look_at_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> None:
     seen: list[int] = []
-    bench.gpu.look(lambda: seen.append(1))
+    bench.gpu.request_sample(lambda: seen.append(1))
     bench.time.pass_by(SECOND)
-    bench.gpu.look(lambda: seen.append(2))
+    bench.gpu.request_sample(lambda: seen.append(2))
     assert seen == [2]
     bench.open.pop()(GPULost("GPU is lost"))
     assert seen == [2, 1]
-    bench.gpu.look(lambda: seen.append(3))
+    bench.gpu.request_sample(lambda: seen.append(3))
     assert seen == [2, 1, 3]
     assert bench.open == []
 
@@ -100,7 +100,7 @@ async def test_look_at_a_card_that_never_answers_ends_after_the_timeout(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.sampler.PATIENCE", SECOND // 100)
-    await look([bench.gpu, bench.gpu])
+    await take_samples([bench.gpu, bench.gpu])
     assert len(bench.open) == 1
 
 
@@ -124,7 +124,7 @@ def test_card_with_an_unanswered_query_is_not_queried_again(bench: Bench) -> Non
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     joined(bench.gpu, 2, Noted())
-    bench.gpu.look(lambda: None)
+    bench.gpu.request_sample(lambda: None)
     bench.time.pass_by(100 * SECOND)
     assert len(bench.open) == 1
 
@@ -269,11 +269,11 @@ def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
 ) -> None:
     for number in range(3):
         assert bench.gpu.fault == ""
-        bench.gpu.look(lambda: None)
+        bench.gpu.request_sample(lambda: None)
         bench.open.pop()(answer)
         bench.time.pass_by(SECOND * (number + 1))
     assert bench.gpu.fault == "no"
-    bench.gpu.look(lambda: None)
+    bench.gpu.request_sample(lambda: None)
     bench.answer(GIB)
     assert bench.gpu.fault == ""
 
@@ -281,7 +281,7 @@ def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
 def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
     bench: Bench
 ) -> None:
-    bench.gpu.look(lambda: None)
+    bench.gpu.request_sample(lambda: None)
     bench.time.pass_by(9 * SECOND)
     assert bench.gpu.fault == ""
     bench.time.pass_by(SECOND)

@@ -605,21 +605,21 @@ def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -
         looks.append((more, then))
         return True
 
-    manager.look = look
+    manager.read_limits = look
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
-    assert (made.session.client, made.session.looks, made.wire.sent) == (None, True, [])
+    assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
     assert looks[0][0] == 9             # which nobody knows of yet
     looks[0][1]()
-    assert (made.wire.resumed, made.session.looks) == (True, False)
-    made.session.go_on()
+    assert (made.wire.resumed, made.session.looking_up) == (True, False)
+    made.session.handle_deferred()
     assert made.session.client is not None
     made.says(ReportRecord(Type.MEMORY))
     assert len(looks) == 1
     Scripted.latest.events.clear()
     made.says(ReportRecord(Type.COMMIT, number=1, commit=GIB))
     assert (looks[1][0], Scripted.latest.events) == (0, [])
-    made.session.go_on()
+    made.session.handle_deferred()
     assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
 
 
@@ -632,7 +632,7 @@ def test_connection_that_ended_during_the_lookup_of_the_process_is_not_resumed(
         looks.append(then)
         return True
 
-    manager.look = look
+    manager.read_limits = look
     made = Hook(manager)
     made.says(HELLO)
     made.session.ended()

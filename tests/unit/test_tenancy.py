@@ -386,7 +386,7 @@ def test_tenants_show_the_sums_of_their_programs_memory(daemon: Daemon) -> None:
 def test_schedulers_forget_only_the_oldest_of_very_many_ended_tenants(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenancy, "GONE_KNOWN", 2)
+    monkeypatch.setattr(tenancy, "ENDED_KEPT", 2)
     daemon.rules = (Rule("job:*", "weight", 3, "a"), Rule("user:*", "weight", 3, "a"))
     daemon.manager.reload()
     daemon.joins(ALICE)

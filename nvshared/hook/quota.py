@@ -19,7 +19,7 @@ FOR_OTHERS = 4                          # users with many connections leave 1/4 
 MANY = 256                              # many: 1/256 of all connections, or more
 
 
-class Places:
+class ConnectionQuota:
     """Counts connections by account (machine/peer.py)."""
 
     def __init__(self, most: int, most_of_a_user: int) -> None:
