@@ -32,25 +32,6 @@ SETTINGS = ("--anti-thrash", "on", "--tq", "3600", "--step", str(CARD))
 
 
 @dataclass(frozen=True, slots=True)
-class Predecessor:
-    """The scheduler of nvshare 1a8f211 on a machine with two cores; as handover.Latency."""
-
-    clients: int
-    released: float
-    released_99th: float
-    stopped: float | None = None        # None: not measured
-    stopped_99th: float | None = None
-    resident: float | None = None
-
-
-PREDECESSOR = (
-    Predecessor(2, 49, 114, 130, 212),
-    Predecessor(100, 52, 106),
-    Predecessor(500, 72, 128, 182, 250, resident=2.0),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Idle:
     """What a daemon without clients takes of the machine."""
 
@@ -126,12 +107,6 @@ def tables(
             f"{one.stopped:8.0f} {one.stopped_99th:8.0f} {one.worked:7.0f} {one.waited:7.0f} "
             f"{one.resident:9.1f}"
         )
-    lines += [
-        f"{one.clients:7}  nvshare{one.released:8.0f} {one.released_99th:8.0f} "
-        + ("" if one.stopped is None else f"{one.stopped:8.0f} {one.stopped_99th:8.0f}").ljust(33)
-        + ("" if one.resident is None else f" {one.resident:9.1f}")
-        for one in PREDECESSOR
-    ]
     lines += ["", f"idle: {alone.resident:.1f} MB, {alone.wakeups:.0f} wake-ups a minute", ""]
     lines.append("command                clients     ms   of which processor")
     for duration in durations:
@@ -152,7 +127,6 @@ def measure() -> tuple[dict[str, Any], str]:
         "handovers": [asdict(one) for one in latencies],
         "idle": asdict(alone),
         "commands": [asdict(one) for one in durations],
-        "predecessor": [asdict(one) for one in PREDECESSOR],
     }, tables(latencies, alone, durations)
 
 

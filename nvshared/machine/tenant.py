@@ -99,19 +99,9 @@ DEPTH = 32                              # directories of a path that are read, f
 STRANGE = object()                      # result for a path that is not understood
 ROOT = 0
 OTHERS = -1                             # of a directory: users other than its owner can write to it
-OwnerOf = Callable[[str, str], int | None]
-JobOf = Callable[[str, str], str]
+OwnerOf = Callable[[str, str], int | None]      # None: the directory is not visible
+JobOf = Callable[[str, str], str]               # "": the job's number is not found
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
-
-
-def unseen(_controllers: str, _path: str) -> int | None:
-    """Stands for OwnerOf where no directory is visible."""
-    return None
-
-
-def unnamed(_controllers: str, _path: str) -> str:
-    """Stands for JobOf where job numbers are not found."""
-    return ""
 
 
 def user(uid: int) -> str:
@@ -135,8 +125,8 @@ def groups(name: str) -> frozenset[str]:
 
 
 def locate(
-    cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen, job_of: JobOf = unnamed,
-    environment: Callable[[], str] = str,
+    cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
+    environment: Callable[[], str],
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
     """Returns the tenants whose terms apply to a process: its user, then the one that contains it;
     and cgroup paths to report to the administrator.

@@ -16,8 +16,6 @@ from nvshared.machine.tenant import (
     OwnerOf,
     Tenant,
     locate,
-    unnamed,
-    unseen,
     user,
 )
 
@@ -29,11 +27,28 @@ V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "device
       "blkio", "cpuacct", "cpu", "cpuset")
 
 
+def unseen(_controllers: str, _path: str) -> int | None:
+    """No directory is visible."""
+    return None
+
+
+def unnamed(_controllers: str, _path: str) -> str:
+    """No job's number is found."""
+    return ""
+
+
 def tenants(
     cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
     job_of: JobOf = unnamed,
 ) -> tuple[Tenant, ...]:
     return locate(cgroup, uid, own, owner_of, job_of, lambda: environment)[0]
+
+
+def strange(
+    cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen
+) -> tuple[str, ...]:
+    """The paths that are reported as not understood."""
+    return locate(cgroup, uid, own, owner_of, unnamed, str)[1]
 
 
 def v1(path: str, unified: str = "") -> str:
@@ -260,7 +275,7 @@ def test_tenants_are_recognised_in_cgroups_of_all_systems(
     own = "0::/system.slice/nvshared.service\n"
     found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
     assert found == ["user:root", *([name] if name else [])]
-    assert locate(cgroup + "\n", 0, own, owner_of)[1] == ()
+    assert strange(cgroup + "\n", 0, own, owner_of) == ()
 
 
 @pytest.mark.parametrize(("cgroup", "name"), GIVEN.values(), ids=GIVEN)
@@ -290,9 +305,9 @@ def test_tenants_are_a_pods_below_any_unit_where_all_folders_are_roots() -> None
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
 def test_locate_reports_paths_that_name_no_tenant(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
-    assert locate(f"{cgroup}\n", 0)[1] == (cgroup[3:],)
+    assert strange(f"{cgroup}\n", 0) == (cgroup[3:],)
     # In folders of its own a user may have anything.
-    assert locate(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE)[1] == ()
+    assert strange(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE) == ()
 
 
 @pytest.mark.parametrize("path", [
@@ -455,7 +470,8 @@ def test_locate_reads_owners_of_a_bounded_number_of_folders() -> None:
         return 0
 
     deep = "/a" * 1900
-    found, strange = locate(f"0::{deep}/docker/{'9f1c' * 16}\n", ALICE, owner_of=owner_of)
+    cgroup = f"0::{deep}/docker/{CONTAINER}\n"
+    found, reported = locate(cgroup, ALICE, "", owner_of, unnamed, str)
     assert [one.kind for one in found] == [Kind.USER]
-    assert len(strange) == 1
+    assert len(reported) == 1
     assert len(asked) == DEPTH
