@@ -18,7 +18,6 @@ dbus/*.xml declares and describes the same members; a test compares it with the 
 
 import math
 from collections.abc import Callable, Iterable
-from enum import Enum
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -31,14 +30,6 @@ from dbus_next.signature import Variant
 from nvshared.names import UNKNOWN
 
 ANYONE = ""                             # the action of a method that anybody may call
-
-
-class Emits(Enum):
-    """How changes of a property are announced: the values of D-Bus's EmitsChangedSignal."""
-
-    VALUE = "true"                      # PropertiesChanged carries the new value
-    NOTHING = "false"                   # changes all the time: callers must poll
-    CONST = "const"
 
 
 def method(
@@ -74,11 +65,13 @@ def signal(name: str, carries: str) -> Callable[[Any], Any]:
 
 
 def declare_property(
-    emits: Emits, signature: str, source: str | Callable[[Any], Any],
+    emits: str, signature: str, source: str | Callable[[Any], Any],
     write: Callable[[Any, Any], None] | None = None, action: str | None = None,
 ) -> Any:
     """Declares a property with the name of the class attribute.
 
+    `emits`: the value of D-Bus's EmitsChangedSignal: "true" (PropertiesChanged carries the new
+    value), "false" (it changes all the time: callers must poll) or "const".
     `source`: the value's path from the interface object, or a function of that object. The value
     None is unknown: NaN or UNKNOWN on the bus. `action` permits `write`; None: it is read-only.
     """
@@ -96,21 +89,21 @@ def declare_property(
     return declared if write is None else declared.setter(write)
 
 
-announced = partial(declare_property, Emits.VALUE)
-unannounced = partial(declare_property, Emits.NOTHING)
-constant = partial(declare_property, Emits.CONST)
+announced = partial(declare_property, "true")
+unannounced = partial(declare_property, "false")
+constant = partial(declare_property, "const")
 
 
 class _Property(introspection.Property):
     """A property with the EmitsChangedSignal annotation, which dbus-next does not support."""
 
-    emits = Emits.VALUE
+    emits = "true"
 
     def to_xml(self) -> ElementTree.Element:
         element: ElementTree.Element = super().to_xml()
-        if self.emits is not Emits.VALUE:
+        if self.emits != "true":
             name = "org.freedesktop.DBus.Property.EmitsChangedSignal"
-            ElementTree.SubElement(element, "annotation", name=name, value=self.emits.value)
+            ElementTree.SubElement(element, "annotation", name=name, value=self.emits)
         return element
 
 
@@ -146,7 +139,7 @@ class Interface(service.ServiceInterface):
         """The current values of the properties whose changes are announced."""
         return {
             name: member.prop_getter(self) for name, member in self.properties.items()
-            if member.options["emits"] is Emits.VALUE
+            if member.options["emits"] == "true"
         }
 
     def values(self, names: Iterable[str] = ()) -> dict[str, Variant]:
