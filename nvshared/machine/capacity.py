@@ -55,8 +55,8 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, by the valid samples so far
     _last: tuple[int, int] | None = field(default=None, init=False)     # used and held
-    _accounts: dict[int, str] = field(default_factory=dict, init=False)
-    _seen: dict[int, int] = field(default_factory=dict, init=False)     # samples, of young clients
+    # Account, and samples since, of each client whose context they may not have seen yet.
+    _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     @property
     def reserve(self) -> int:
@@ -82,29 +82,22 @@ class Capacity:
     def bytes(self) -> int:
         """Bytes that can be handed out now."""
         # One more context may be created at any moment, before its HELLO.
-        free = self.total - self.outside - self.reserve - (self._young + 1) * self.context_reserve
+        free = self.total - self.outside - self.reserve - (self._unseen + 1) * self.context_reserve
         return max(0, min(self.offered, free))
 
     @property
-    def _young(self) -> int:
+    def _unseen(self) -> int:
         """The number of contexts that samples may not have seen yet."""
-        of_all = Counter(self._accounts.get(client, "") for client in self._seen)
+        of_all = Counter(account for account, _ in self._young.values())
         return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
     def joined(self, client: int, account: str = "") -> None:
         """Adds a client whose context no sample has seen yet. `account`: bounds the reserves."""
-        self._seen[client] = 0
-        if account:
-            self._accounts[client] = account
+        self._young[client] = account, 0
 
-    def left(self, client: int) -> None:
-        """Removes a client; the next samples will show that its context is gone."""
-        self._seen.pop(client, None)
-        self._accounts.pop(client, None)
-
-    def grown(self, client: int) -> None:
-        """Gives up the reserve for a client: it has its context, whether samples show it or not."""
-        self._seen.pop(client, None)
+    def forget(self, client: int) -> None:
+        """Gives up the reserve for a client that has left, or has its context, seen or not."""
+        self._young.pop(client, None)
 
     def take_in(self, size: int) -> None:
         """A process that was outside reports its memory, `size` bytes, from now on; negative: a
@@ -120,14 +113,15 @@ class Capacity:
         """
         outside = max(0, used - held)
         if self._last is None:
-            self.outside = max(0, outside - self._young * self.context_reserve)
+            self.outside = max(0, outside - self._unseen * self.context_reserve)
         else:
             # The context of a young client appears while that client grows.
             used_before, held_before = self._last
-            reported = 0 if self._seen else max(0, held - held_before)
+            reported = 0 if self._young else max(0, held - held_before)
             seen_before = used_before - held_before - reported
             self.outside = outside if alone else min(outside, max(self.outside, seen_before))
         self._last = used, held
-        self._seen = {
-            client: seen + 1 for client, seen in self._seen.items() if seen + 1 < SAMPLES_TO_BELIEVE
+        self._young = {
+            client: (account, seen + 1) for client, (account, seen) in self._young.items()
+            if seen + 1 < SAMPLES_TO_BELIEVE
         }

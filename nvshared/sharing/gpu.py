@@ -518,7 +518,7 @@ class GPU:
         self.tell(events.Left(client.id))
         client.inflight_page.close()
         del self.clients[client.id]
-        self.capacity.left(client.id)
+        self.capacity.forget(client.id)
         self.apply_capacity()
         self.client_removed.emit(client)
 

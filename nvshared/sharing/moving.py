@@ -243,7 +243,7 @@ class Moving:
                     _parkable(client).stay()
                 client.set_leaving(False)
             raise NvshareError(f"{client} cannot be parked: {error.message}") from error
-        client.gpu.capacity.left(client.id)
+        client.gpu.capacity.forget(client.id)
         _parkable(client).leave_card()
 
     async def _ask_until_clear(self, client: Client) -> Answer:
@@ -328,7 +328,7 @@ class Moving:
             await self._resume(client, None)
             return
         client.parking = PARKED
-        client.gpu.capacity.left(client.id)
+        client.gpu.capacity.forget(client.id)
         if _parkable(client).wanted:
             self.wake(client)
 
@@ -447,4 +447,4 @@ async def _make_room(client: Client, target: GPU) -> None:
     except TimeoutError:
         logger.info("%s has no room for the context of %s", target, client)
     finally:
-        target.capacity.left(client.id)
+        target.capacity.forget(client.id)

@@ -45,7 +45,7 @@ def _forget(gpu: GPU) -> None:
 
 
 def _grown(client: Client) -> None:
-    client.gpu.capacity.grown(client.id)
+    client.gpu.capacity.forget(client.id)
     client.gpu.apply_capacity()
 
 

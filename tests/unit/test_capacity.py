@@ -61,8 +61,8 @@ def test_capacity_reserves_a_context_until_two_samples_show_it() -> None:
     card.sampled(500 * MIB, 0)
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
     card.joined(2)
-    card.left(2)
-    card.left(2)
+    card.forget(2)
+    card.forget(2)
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
 
 
@@ -118,5 +118,5 @@ def test_context_reserve_counts_a_users_connections_up_to_a_bound() -> None:
         capacity.joined(client)
     assert capacity.bytes == (16 - YOUNG_MOST - 5) * GIB
     for client in range(104):
-        capacity.left(client)
+        capacity.forget(client)
     assert capacity.bytes == 15 * GIB
