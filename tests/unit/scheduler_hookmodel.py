@@ -29,6 +29,7 @@ from nvshared.scheduler.actions import (
     Yield,
 )
 from nvshared.scheduler.events import (
+    Busy,
     CommitAsked,
     Copies,
     Joined,
@@ -39,15 +40,17 @@ from nvshared.scheduler.events import (
     Reopened,
     Stopped,
     Stored,
+    WentIdle,
 )
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
-from tests.unit import scheduler_watch as watch
 from tests.unit.scheduler_arena import Arena, Block, Location
 
 REPORT = 5 * MILLISECOND                # figures are sent at most so often
 IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
 DRAIN_PATIENCE = 2 * SECOND
+BUSY = SECOND // 10                     # without a gap for so long: BUSY is reported
+GAP = 10 * MILLISECOND                  # without work for so long: a gap is reported
 
 
 class Surroundings(Protocol):
@@ -321,8 +324,30 @@ class Hook:
         elif self.standing and not (self.granted or self.stopping or self.want_sent):
             self.want_sent = True
             self.say(MemoryChanged(self.id, self.memory, wants=True))
-        watch.idleness(self)
-        watch.busyness(self)
+        if self.open and self.reports_idle and self.work == 0 and not self.idle_reported:
+            computed, window = self.computed, self.idle_window
+            self.world.at(self.world.now + window, lambda: self._report_idle(computed, window))
+        state = self.runs, self.work > 0
+        if self.open and self.reports_busy and state != self.busy_state:
+            self.busy_state = state
+            wait = BUSY if self.work else GAP
+            self.world.at(self.world.now + wait, lambda: self._report_busy(state))
+
+    def _report_idle(self, computed: int, window: int) -> None:
+        """Reports IDLE, unless the program has computed since or the window has changed."""
+        quiet = self.computed == computed and self.work == 0 and not self.flying
+        quiet = quiet and window == self.idle_window
+        listens = self.open and self.reports_idle and not self.stopping
+        if listens and quiet and not self.idle_reported:
+            self.idle_reported = True
+            self.say(WentIdle(self.id, self.memory))
+
+    def _report_busy(self, state: tuple[int, bool]) -> None:
+        """Reports BUSY or a gap, unless the state has changed since."""
+        if self.open and self.reports_busy and not self.stopping and state == self.busy_state:
+            if state != self.busy_reported:
+                self.say(Busy(self.id, self.memory, gaps=not state[1]))
+            self.busy_reported = state
 
     def fly(self) -> None:
         """Submits a kernel, which has the card as if nobody else had it."""
