@@ -304,12 +304,6 @@ class Card:
         self.groups = Groups(self.clients)
         self.shown_quantum = self.settings.longest_tq
 
-    def change_settings(self, settings: Settings) -> None:
-        """Replaces the settings, and sets the budgets of all cards by them."""
-        self.settings = settings
-        self.host.budget.size = settings.host_budget
-        self.disk.budget.size = settings.disk_budget
-
     def add(self, client: ScheduledClient) -> None:
         """Adds a new client."""
         own = Node()
@@ -332,7 +326,7 @@ class Card:
             del inner.children[id]
             self.tenants.limited.pop(own, None)
             for node in client.nodes:
-                node.members.pop(id, None)
+                node.members.discard(id)
         return client
 
     @property

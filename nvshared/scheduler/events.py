@@ -6,7 +6,7 @@ daemon gives each connection and never reuses.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from nvshared.scheduler.settings import Settings, TenantTerms, Terms
@@ -212,16 +212,8 @@ class CapacityChanged:
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """The host budget of all cards is `bytes` from now on."""
-
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class DiskChanged:
-    """`bytes` of the disk may be used for all cards from now on; 0: none, as it has failed."""
-
-    bytes: int
+    """The size of a budget that all cards share (domains.py), or a card's part of it, has changed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,24 +284,13 @@ class GPULost:
     """The GPU is gone: all gates open, and only loads are ordered."""
 
 
-def settings_after(event: "Resized", before: Settings) -> Settings:
-    """The settings as the event changes them."""
-    match event:
-        case CapacityChanged():
-            return replace(before, capacity=event.bytes)
-        case BudgetChanged():
-            return replace(before, host_budget=event.bytes)
-        case DiskChanged():
-            return replace(before, disk_budget=event.bytes)
-        case SettingsChanged():
-            return event.settings
-
-
 Record = (
     WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy | Parked
     | Stored
 )
 ClientEvent = Joined | Left | Record | TermsChanged
-Resized = CapacityChanged | BudgetChanged | DiskChanged | SettingsChanged
-CardEvent = Resized | TenantChanged | Preempted | Awaited | Seen | Ganged | Tick | GPULost
+CardEvent = (
+    CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
+    | Ganged | Tick | GPULost
+)
 Event = ClientEvent | CardEvent

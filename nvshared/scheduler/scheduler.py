@@ -224,10 +224,7 @@ def _note(decision: Decision, event: events.Event) -> None:
                 card.tenants.weigh(decision.now, *client.path[1:3])
                 queue.forget(card, client.path, client.tenants)
         case events.CapacityChanged() | events.SettingsChanged():
-            card.change_settings(events.settings_after(event, card.settings))
-            card.shortfall = 0
-        case events.BudgetChanged() | events.DiskChanged():
-            card.change_settings(events.settings_after(event, card.settings))
+            _change_settings(card, event)
         case events.GPULost():
             _lose(decision)
         case events.TermsChanged():
@@ -245,7 +242,7 @@ def _note(decision: Decision, event: events.Event) -> None:
                 client.its_turn.preempted = True
         case events.Seen():
             trust.judge_all(card, event)
-        case events.Tick():
+        case events.Tick() | events.BudgetChanged():
             return
         case _:
             client = card.clients.get(event.client)
@@ -256,6 +253,14 @@ def _note(decision: Decision, event: events.Event) -> None:
                 _hear(decision, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
                     decision.add(Pinned(client.id, client.memory.pin_reason))
+
+
+def _change_settings(card: Card, event: events.CapacityChanged | events.SettingsChanged) -> None:
+    if isinstance(event, events.SettingsChanged):
+        card.settings = event.settings
+    else:
+        card.settings = replace(card.settings, capacity=event.bytes)
+    card.shortfall = 0
 
 
 def _join(decision: Decision, event: events.Joined) -> None:
@@ -353,9 +358,8 @@ def _hear_lost(decision: Decision, event: events.Event) -> None:
     match event:
         case events.Left():
             card.remove(event.client)
-        case (events.CapacityChanged() | events.BudgetChanged() | events.DiskChanged()
-              | events.SettingsChanged()):
-            card.change_settings(events.settings_after(event, card.settings))
+        case events.CapacityChanged() | events.SettingsChanged():
+            _change_settings(card, event)
         case events.TermsChanged() if event.client in card.clients:
             card.clients[event.client].terms = event.terms
         case events.Said() if event.client in card.clients:

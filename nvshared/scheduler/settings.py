@@ -80,7 +80,7 @@ class Settings:
 
     capacity: int                       # bytes of the card that clients may fill
     total: int                          # size of the card that is reported to programs
-    host_budget: int                    # host memory for swapped blocks, over all cards
+    host_budget: int                    # host memory for swapped blocks, where no budget is shared
     tq: int | None = 30 * SECOND        # the quantum; None: auto, see quantum.py
     longest_tq: int = 30 * SECOND       # the longest automatic quantum
     anti_thrash: AntiThrash = AntiThrash.AUTO
@@ -90,7 +90,7 @@ class Settings:
     bus_sharing: bool = True            # speculative moves wait for a program's copies
     writeback: bool = True              # memory of idle clients is copied before its eviction
     prefetch: bool = False              # idle clients are loaded before they want the card
-    disk_budget: int = 0                # bytes of the disk for swapped blocks, over all cards
+    disk_budget: int = 0                # the same of the disk
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
     deep_idle: bool = False             # idle clients may be parked, so their turns must end
     drain_patience: int = 2 * SECOND    # from a drain that did not end to the next STOP

@@ -137,7 +137,7 @@ class Node:
     priority: Priority = Priority.NORMAL        # of a root
     parent: "Node | None" = None
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
-    members: dict[int, int] = field(default_factory=dict)   # weights of the clients in it, by id
+    members: set[int] = field(default_factory=set)  # ids of the clients in it
 
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain

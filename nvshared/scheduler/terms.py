@@ -41,7 +41,7 @@ def change(card: Card, client: ScheduledClient, own: Terms) -> None:
     resumed = client.terms.suspended and not suspended
     client.terms = terms = replace(own, suspended=suspended)
     for node in client.nodes:
-        node.members[client.id] = terms.weight
+        node.members.add(client.id)
     _, outer, inner, node = client.path
     node.weigh(card.now, terms.weight)
     node.line = terms.weight
@@ -95,13 +95,13 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
     runs, drains = client.phase is Phase.RUNNING, client.phase is Phase.DRAINING
     for node in old[:-1]:
         node.turn(card.now, -runs, -drains)
-        del node.members[client.id]
+        node.members.remove(client.id)
     queue.leave(client)
     del old[2].children[client.id]
     client.path = new
     for node in new[:-1]:
         node.turn(card.now, runs, drains)
-        node.members[client.id] = client.terms.weight
+        node.members.add(client.id)
     new[2].children[client.id] = new[3]
     for path in (old, new):
         card.tenants.weigh(card.now, *path[1:3])

@@ -29,13 +29,12 @@ class Budget:
 
     def __init__(
         self, shared: HostBudget, clock: Clock, timer: Timer,
-        changed: Callable[[int], events.Event] = events.BudgetChanged,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
-        """`changed`: makes the event of a new size; `promisable`: bytes that a card can promise."""
+        """`promisable`: bytes of the budget that a card can promise."""
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
-        self._changed, self._promisable = changed, promisable
+        self._promisable = promisable
         self._clock = clock
         self._timer = timer
         self._reported: dict[GPU, int] = {}     # bytes that each card could promise when notified
@@ -93,4 +92,4 @@ class Budget:
 
     def _report(self, gpu: GPU) -> None:
         self._reported[gpu] = self._promisable(gpu)
-        gpu.tell(self._changed(self.shared.size))
+        gpu.tell(events.BudgetChanged())

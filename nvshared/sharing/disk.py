@@ -23,7 +23,6 @@ from nvshared.clock import Clock, Timer
 from nvshared.lanes import Run
 from nvshared.machine import disk, host
 from nvshared.machine.peer import Peer
-from nvshared.scheduler import events
 from nvshared.scheduler.domains import DiskBudget
 from nvshared.sharing.budget import Budget
 from nvshared.signal import Signal
@@ -64,8 +63,7 @@ class Disk:
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
         self.shared = DiskBudget(0)     # used by the schedulers of all cards
         self.budget = Budget(
-            self.shared, clock, timer, events.DiskChanged,
-            lambda gpu: gpu.scheduler.disk_promisable)
+            self.shared, clock, timer, lambda gpu: gpu.scheduler.disk_promisable)
         # The directory and its budget in bytes; None: the disk is not used.
         self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run

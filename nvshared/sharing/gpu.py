@@ -523,12 +523,12 @@ class GPU:
         self.client_removed.emit(client)
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
-        """Applies new settings, except for capacity, total, host budget and disk budget."""
+        """Applies new settings, except for capacity, total and host budget."""
         if allowances is not None:
             self.capacity.allowances = allowances
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self.settings.host_budget, disk_budget=self.settings.disk_budget,
+            host_budget=self.settings.host_budget,
         )
         if settings != self.settings:
             self.tell(events.SettingsChanged(settings))

@@ -238,6 +238,8 @@ class World:
         self.check()
         old = self.settings
         self.settings = settings
+        card = self.scheduler._card
+        card.host.budget.size, card.disk.budget.size = settings.host_budget, settings.disk_budget
         self.shrunk = True
         if replace(old, capacity=settings.capacity) == settings:
             self.tell(CapacityChanged(settings.capacity))

@@ -13,6 +13,7 @@ from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbour
 from nvshared.scheduler.events import (
+    CapacityChanged,
     Event,
     Joined,
     Left,
@@ -20,9 +21,8 @@ from nvshared.scheduler.events import (
     Moved,
     Record,
     Reopened,
-    Resized,
+    SettingsChanged,
     Stopped,
-    settings_after,
 )
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
@@ -108,8 +108,10 @@ class Scripted:
         self.events.append(event)
         self.times.append(now)
         welcome: list[Action] = []
-        if isinstance(event, Resized):
-            self.settings = settings_after(event, self.settings)
+        if isinstance(event, CapacityChanged):
+            self.settings = replace(self.settings, capacity=event.bytes)
+        if isinstance(event, SettingsChanged):
+            self.settings = event.settings
         if isinstance(event, Record) and event.client in self._clients:
             self._clients[event.client] = replace(
                 self._clients[event.client], memory=event.memory)

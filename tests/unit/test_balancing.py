@@ -8,7 +8,7 @@ import pytest
 
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.scheduler.events import BudgetChanged, Memory
+from nvshared.scheduler.events import Memory
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
@@ -118,8 +118,7 @@ def test_balancing_raises_the_price_of_a_move_with_each_attempt(
 def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
     manager: Manager, time: Time, budget: int, moves: bool,
 ) -> None:
-    for gpu in manager.gpus:
-        gpu.tell(BudgetChanged(budget))
+    manager._budget.resize(budget)
     run(manager, 0, 34 * GIB)
     waiting = Client(manager.next_id(), manager.gpus[0], peer(uid=0), Noted())
     waiting.gpu.join(

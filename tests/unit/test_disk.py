@@ -100,8 +100,8 @@ def manager(time: Time) -> Manager:
 
 
 def budget(manager: Manager) -> int:
-    """Bytes of the disk that the card's scheduler knows."""
-    return manager.gpus[0].settings.disk_budget
+    """Bytes of the disk that the card may use."""
+    return manager.gpus[0].snapshot().disk_budget
 
 
 def test_disk_budget_is_zero_while_the_directory_is_missing(

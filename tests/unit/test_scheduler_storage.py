@@ -10,7 +10,7 @@ from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Store
 from nvshared.scheduler.domains import DiskBudget, HostBudget
 from nvshared.scheduler.events import (
-    DiskChanged,
+    BudgetChanged,
     Joined,
     Left,
     Memory,
@@ -179,12 +179,15 @@ def test_failed_disk_ends_stores_and_disk_promises() -> None:
     idle(talk, 1, 20)
     talk.wait(600)
     store(talk, 1, 5)
-    assert stores(talk.tell(DiskChanged(0))) == [(1, 5)]
+    budget = talk.scheduler._card.disk.budget
+    budget.size = 0
+    assert stores(talk.tell(BudgetChanged())) == [(1, 5)]
     store(talk, 1)
     talk.join(2)
     assert limits(talk.ask(2, 1, 79), 2)[-1].commit >= 79 * GIB
     assert talk.scheduler.disk_promisable <= 0
-    assert stores(talk.tell(DiskChanged(100 * GIB))) == [(1, 20.1)]
+    budget.size = 100 * GIB
+    assert stores(talk.tell(BudgetChanged())) == [(1, 20.1)]
 
 
 def test_stored_bytes_beyond_the_order_are_not_counted() -> None:
