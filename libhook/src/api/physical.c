@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Wraps the functions for physical memory that the program creates and maps itself. Most of it is
- * swappable (vmm_allocation.h); the rest stays with the driver, and is counted.
+ * swappable (vmm.h); the rest stays with the driver, and is counted.
  *
  * The driver frees physical memory when nothing refers to it: neither a handle (the one from its
  * creation, or another from cuMemRetainAllocationHandle) nor a mapping. Many programs release the
@@ -18,9 +18,7 @@
 #include "block/region.h"
 #include "gate/client.h"
 #include "memory/memory.h"
-#include "memory/reservation.h"
-#include "memory/vmm_allocation.h"
-#include "memory/vmm_mapping.h"
+#include "memory/vmm.h"
 
 struct physical {
     unsigned references;             /* handles and mappings */

@@ -13,8 +13,7 @@
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"
 #include "memory/memory.h"
-#include "memory/vmm_allocation.h"
-#include "memory/vmm_mapping.h"
+#include "memory/vmm.h"
 #include "pool/ordered.h"
 #include "pool/pool.h"
 

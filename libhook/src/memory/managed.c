@@ -26,7 +26,6 @@
 #include <string.h>
 
 #include "block/block.h"
-#include "block/prefetches.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/setting.h"
@@ -34,19 +33,38 @@
 #include "gate/commit.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
+#include "memory/ranges.h"
 
-/* Managed allocations sorted by address, with spare entries for allocations in progress. */
+/* Where the program itself last prefetched each page of an allocation; the driver would report the
+ * library's own prefetches. Ranges of adjacent pages, sorted by address, each prefetched to one
+ * location. Pages in no range were never prefetched. */
+struct prefetches {
+    struct prefetch {
+        CUdeviceptr begin, end;
+        CUmemLocation location;
+    } *runs;
+    size_t count, room;
+};
 
-static struct managed **table;
-static size_t table_count, table_reserved, table_room;
+#define PAGE_OF_HOST ((CUdeviceptr)4096)
 
-/* The index of the first allocation that begins after `address`. */
-static size_t place_behind(CUdeviceptr address)
+static CUdeviceptr first_page(CUdeviceptr address)
 {
-    size_t low = 0, high = table_count;
+    return address / PAGE_OF_HOST * PAGE_OF_HOST;
+}
+
+static CUdeviceptr behind_last_page(CUdeviceptr address, size_t size)
+{
+    return first_page(address + size + PAGE_OF_HOST - 1);
+}
+
+/* The number of ranges that end at or before `address`. */
+static size_t runs_before(const struct prefetches *prefetches, CUdeviceptr address)
+{
+    size_t low = 0, high = prefetches->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (table[middle]->base <= address)
+        if (prefetches->runs[middle].end <= address)
             low = middle + 1;
         else
             high = middle;
@@ -54,68 +72,109 @@ static size_t place_behind(CUdeviceptr address)
     return low;
 }
 
-/* The allocation that contains `address`, or NULL. */
-static struct managed *managed_find(CUdeviceptr address)
+/* Makes space for two more ranges: one range may be split in two by another. */
+static bool grow(struct prefetches *prefetches)
 {
-    size_t behind = place_behind(address);
-    struct managed *managed = behind == 0 ? NULL : table[behind - 1];
-    return managed != NULL && address - managed->base < managed->size ? managed : NULL;
-}
-
-/* Reserves an entry for an allocation in progress. False: out of host memory. */
-static bool managed_reserve(void)
-{
-    if (table_count + table_reserved == table_room) {
-        size_t room = table_room == 0 ? 64 : table_room * 2;
-        struct managed **larger = realloc(table, room * sizeof *table);
-        if (larger == NULL)
-            return false;
-        table = larger;
-        table_room = room;
-    }
-    table_reserved++;
+    if (prefetches->count + 2 <= prefetches->room)
+        return true;
+    size_t room = prefetches->room == 0 ? 4 : prefetches->room * 2;
+    struct prefetch *larger = realloc(prefetches->runs, room * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    prefetches->runs = larger;
+    prefetches->room = room;
     return true;
 }
 
-static void managed_enter(struct managed *managed)
+static void insert(struct prefetches *prefetches, size_t at, struct prefetch run)
 {
-    size_t place = place_behind(managed->base);
-    memmove(&table[place + 1], &table[place], (table_count - place) * sizeof *table);
-    table[place] = managed;
-    table_count++;
+    memmove(&prefetches->runs[at + 1], &prefetches->runs[at],
+            (prefetches->count - at) * sizeof run);
+    prefetches->runs[at] = run;
+    prefetches->count++;
 }
 
-static void managed_strike(struct managed *managed)
+static void erase(struct prefetches *prefetches, size_t at)
 {
-    size_t place = place_behind(managed->base) - 1;
-    table_count--;
-    memmove(&table[place], &table[place + 1], (table_count - place) * sizeof *table);
+    prefetches->count--;
+    memmove(&prefetches->runs[at], &prefetches->runs[at + 1],
+            (prefetches->count - at) * sizeof prefetches->runs[0]);
 }
 
-/* removes the allocation, and keeps its entry reserved */
-static void managed_withdraw(struct managed *managed)
+/* Forgets all prefetches in [begin, end). */
+static void cut_out(struct prefetches *prefetches, CUdeviceptr begin, CUdeviceptr end)
 {
-    managed_strike(managed);
-    table_reserved++;
-}
-
-/* Removes and returns one allocation of the context; NULL: the context has no more. */
-static struct managed *managed_strike_of(CUcontext context)
-{
-    for (size_t i = table_count; i > 0; i--)
-        if (table[i - 1]->context == context) {
-            struct managed *managed = table[i - 1];
-            managed_strike(managed);
-            return managed;
+    size_t at = runs_before(prefetches, begin);
+    if (at < prefetches->count && prefetches->runs[at].begin < begin) {
+        struct prefetch behind = prefetches->runs[at];
+        prefetches->runs[at++].end = begin;
+        if (behind.end > end) {
+            behind.begin = end;
+            insert(prefetches, at, behind);
+            return;
         }
-    return NULL;
+    }
+    while (at < prefetches->count && prefetches->runs[at].end <= end)
+        erase(prefetches, at);
+    if (at < prefetches->count && prefetches->runs[at].begin < end)
+        prefetches->runs[at].begin = end;
 }
 
-/* the allocation is in the table now, or has failed */
-static void managed_unreserve(void)
+static bool same(CUmemLocation one, CUmemLocation other)
 {
-    table_reserved--;
+    return one.type == other.type && one.id == other.id;
 }
+
+/* Without memory to record it, the range counts as never prefetched. */
+static void prefetches_note(struct prefetches *prefetches, CUdeviceptr address, size_t size,
+                            CUmemLocation location)
+{
+    struct prefetch run = { first_page(address), behind_last_page(address, size), location };
+    if (!grow(prefetches)) {
+        prefetches->count = 0;
+        return;
+    }
+    cut_out(prefetches, run.begin, run.end);
+    size_t at = runs_before(prefetches, run.begin);
+    if (at > 0 && prefetches->runs[at - 1].end == run.begin
+        && same(prefetches->runs[at - 1].location, location)) {
+        run.begin = prefetches->runs[--at].begin;
+        erase(prefetches, at);
+    }
+    if (at < prefetches->count && prefetches->runs[at].begin == run.end
+        && same(prefetches->runs[at].location, location)) {
+        run.end = prefetches->runs[at].end;
+        erase(prefetches, at);
+    }
+    insert(prefetches, at, run);
+}
+
+/* The location of the whole range; one of type INVALID if there is no single one. */
+static CUmemLocation prefetches_last(const struct prefetches *prefetches, CUdeviceptr address,
+                                     size_t size)
+{
+    size_t at = runs_before(prefetches, first_page(address));
+    if (at < prefetches->count && prefetches->runs[at].begin <= first_page(address)
+        && prefetches->runs[at].end >= behind_last_page(address, size))
+        return prefetches->runs[at].location;
+    return (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_INVALID };
+}
+
+/* One allocation. */
+struct managed {
+    struct range range;              /* `size`: as requested */
+    struct client *client;
+    CUcontext context;               /* its end frees the memory; NULL: that context has ended */
+    struct managed *next_freed;
+    struct prefetches prefetches;    /* made by the program */
+    size_t beyond;                   /* bytes counted beyond the card; 0: it has blocks */
+    bool plain;                      /* the program got it from cuMemAlloc, with this id */
+    unsigned long long id;
+    size_t block_count;
+    struct block *blocks[];
+};
+
+static struct ranges table;          /* of all managed allocations */
 
 #define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u
@@ -123,6 +182,12 @@ static void managed_unreserve(void)
 /* Allocations that are being freed by the driver. They are not in the table: before the driver's
  * call returns, another thread may already have been given the same addresses. */
 static struct managed *freed;
+
+/* The allocation that contains `address`, or NULL. */
+static struct managed *managed_find(CUdeviceptr address)
+{
+    return (struct managed *)ranges_at(&table, address);
+}
 
 static void hold(struct managed *managed, bool held)
 {
@@ -135,7 +200,7 @@ static void discard(struct managed *managed)
     for (size_t i = 0; i < managed->block_count; i++)
         block_free(managed->blocks[i]);
     managed->client->memory.beyond -= managed->beyond;
-    prefetches_forget(&managed->prefetches);
+    free(managed->prefetches.runs);
     free(managed);
 }
 
@@ -146,7 +211,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     struct managed *managed = calloc(1, sizeof *managed + count * sizeof managed->blocks[0]);
     if (managed == NULL)
         return NULL;
-    *managed = (struct managed){ .size = bytes, .client = client, .context = context };
+    *managed = (struct managed){ .range.size = bytes, .client = client, .context = context };
     for (size_t left = bytes; managed->block_count < count; managed->block_count++) {
         size_t length = left < BLOCK_SIZE ? left : BLOCK_SIZE;
         struct block *block = block_new(client, true, 0,
@@ -161,7 +226,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
         managed->blocks[managed->block_count] = block;
         left -= length;
     }
-    if (!managed_reserve()) {
+    if (!ranges_reserve(&table)) {
         discard(managed);
         return NULL;
     }
@@ -170,11 +235,11 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
 
 static void place(struct managed *managed, CUdeviceptr address)
 {
-    managed->base = address;
+    managed->range.address = address;
     for (size_t i = 0; i < managed->block_count; i++)
         managed->blocks[i]->address = address + i * BLOCK_SIZE;
     hold(managed, false);
-    managed_enter(managed);
+    ranges_insert(&table, &managed->range);
 }
 
 static bool can_be_sent(CUdevice device)
@@ -203,9 +268,9 @@ static struct managed *reserve_beyond(struct client *client, CUcontext context, 
         return NULL;
     }
     *managed = (struct managed){
-        .size = bytes, .client = client, .context = context, .beyond = size,
+        .range.size = bytes, .client = client, .context = context, .beyond = size,
     };
-    if (!managed_reserve()) {
+    if (!ranges_reserve(&table)) {
         discard(managed);
         return NULL;
     }
@@ -216,13 +281,14 @@ static struct managed *reserve_beyond(struct client *client, CUcontext context, 
 static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
 {
     CUdevice device = managed->client->device;
-    CUresult result = REAL(cuMemAllocManaged)(address, managed->size, flags);
+    CUresult result = REAL(cuMemAllocManaged)(address, managed->range.size, flags);
     if (result != CUDA_SUCCESS || managed->beyond == 0)
         return result;
-    result = REAL(cuMemAdvise)(*address, managed->size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+    result = REAL(cuMemAdvise)(*address, managed->range.size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
                                CU_DEVICE_CPU);
     if (result == CUDA_SUCCESS)
-        result = REAL(cuMemAdvise)(*address, managed->size, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+        result = REAL(cuMemAdvise)(*address, managed->range.size, CU_MEM_ADVISE_SET_ACCESSED_BY,
+                                   device);
     if (result != CUDA_SUCCESS) {
         debug("managed memory cannot be kept on the host: error %d", (int)result);
         REAL(cuMemFree_v2)(*address);
@@ -257,11 +323,11 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         CUdeviceptr made = 0;
         result = make(managed, flags, &made);
         pthread_mutex_lock(&memory_lock);
-        managed_unreserve();
         if (result == CUDA_SUCCESS) {
             place(managed, made);
             *address = made;
         } else {
+            table.reserved--;
             discard(managed);
         }
     }
@@ -293,8 +359,8 @@ bool managed_describe(CUdeviceptr address, struct memory_description *descriptio
     if (managed == NULL || !managed->plain)
         return false;
     *description = (struct memory_description){
-        .base = managed->base,
-        .size = managed->size,
+        .base = managed->range.address,
+        .size = managed->range.size,
         .context = managed->context,
         .device = managed->client->device,
         .id = managed->id,
@@ -305,7 +371,8 @@ bool managed_describe(CUdeviceptr address, struct memory_description *descriptio
 static bool moving(const struct managed *managed)
 {
     for (size_t i = 0; i < managed->block_count; i++)
-        if (managed->blocks[i]->state == BLOCK_EVICTING || managed->blocks[i]->state == BLOCK_LOADING)
+        if (managed->blocks[i]->state == BLOCK_EVICTING
+            || managed->blocks[i]->state == BLOCK_LOADING)
             return true;
     return false;
 }
@@ -318,9 +385,9 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     UNCANCELLED;
     LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
-    bool ours = managed != NULL && managed->base == address && (managed->plain || !plain);
+    bool ours = managed != NULL && managed->range.address == address && (managed->plain || !plain);
     if (ours) {
-        managed_withdraw(managed);
+        ranges_remove(&table, &managed->range);
         managed->next_freed = freed;
         freed = managed;
         hold(managed, true);
@@ -335,11 +402,12 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
             link = &(*link)->next_freed;
         *link = managed->next_freed;
         hold(managed, false);
-        managed_unreserve();
-        if (*result == CUDA_SUCCESS || managed->context == NULL)
+        if (*result == CUDA_SUCCESS || managed->context == NULL) {
+            table.reserved--;
             discard(managed);
-        else
-            managed_enter(managed);
+        } else {
+            ranges_insert(&table, &managed->range);
+        }
         client_update(client);
         pthread_cond_broadcast(&memory_changed);
     }
@@ -348,9 +416,14 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 
 void managed_context_ends(CUcontext context)
 {
-    struct managed *ended;
-    while ((ended = managed_strike_of(context)) != NULL)
-        discard(ended);
+    for (size_t i = table.count; i-- > 0;) {
+        struct managed *managed = (struct managed *)table.sorted[i];
+        if (managed->context == context) {
+            ranges_remove(&table, &managed->range);
+            table.reserved--;
+            discard(managed);
+        }
+    }
     for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
         if (managed->context == context)
             managed->context = NULL; /* so that the thread that frees it finds it */

@@ -1,27 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's managed memory (cuMemAllocManaged) as the wrappers see it. All
- * functions may be called from any thread with no lock held.
+ * The program's managed memory (cuMemAllocManaged) as the wrappers see it. All functions may be
+ * called from any thread with no lock held.
  */
 #pragma once
 
-#include "block/block.h"
-#include "block/prefetches.h"
 #include "driver/driver.h"
-
-struct managed {
-    CUdeviceptr base;
-    size_t size;                     /* bytes as requested */
-    struct client *client;
-    CUcontext context;               /* its end frees the memory; NULL: that context has ended */
-    struct managed *next_freed;
-    struct prefetches prefetches;    /* made by the program */
-    size_t beyond;                   /* bytes counted beyond the card; 0: it has blocks */
-    bool plain;                      /* the program got it from cuMemAlloc, with this id */
-    unsigned long long id;
-    size_t block_count;
-    struct block *blocks[];
-};
 
 struct memory_description;
 

@@ -17,12 +17,12 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
-#include "memory/alias.h"
 #include "memory/allocation.h"
 #include "memory/large.h"
 #include "memory/managed.h"
 #include "memory/slab.h"
 #include "memory/spare.h"
+#include "memory/vmm.h"
 
 /*
  * Memory that was freed during a stream capture.
@@ -209,28 +209,12 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     return true;
 }
 
-/* Describes memory that the program has mapped itself, which may be swapped out now. */
-static bool describe_alias(CUdeviceptr address, struct memory_description *description)
-{
-    const struct alias *alias = alias_at(address);
-    if (alias == NULL || alias->vmm->memory == NULL)
-        return false;
-    *description = (struct memory_description){
-        .base = alias->address,
-        .size = alias->size,
-        .device = alias->vmm->client->device,
-        .id = alias->vmm->memory->id,
-        .handle_types = alias->vmm->properties.requestedHandleTypes,
-    };
-    return true;
-}
-
 bool memory_describe(CUdeviceptr address, struct memory_description *description)
 {
     if (client_none())
         return false;
     LOCKED(memory_lock);
-    return allocation_describe(address, description) || describe_alias(address, description)
+    return allocation_describe(address, description) || vmm_describe(address, description)
         || managed_describe(address, description);
 }
 

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory that the program creates and maps itself (cuMemCreate, cuMemMap), as the wrappers
- * see it. All functions may be called from any thread with no lock held. Those that return a bool
- * return false for memory that is not the library's: the wrapper then calls the driver; else
- * *result holds the value to return.
+ * Addresses that the program reserves (cuMemAddressReserve), physical memory that it creates
+ * (cuMemCreate) and its mappings, as the wrappers see them. All functions but the last may be
+ * called from any thread with no lock held. Those that return a bool return false for memory that
+ * is not the library's: the wrapper then calls the driver; else *result holds the value to return.
  */
 #pragma once
 
 #include "driver/driver.h"
 
-struct vmm_allocation;
+void reservation_add(CUdeviceptr base, size_t size);
+/* cuMemAddressFree: calls the driver. */
+CUresult reservation_free(CUdeviceptr base, size_t size);
+/* Records that the driver is about to map memory there that is not the library's. */
+void reservation_is_mixed(CUdeviceptr address);
 
 /* False: no client on that device, or memory of a kind that cannot be evicted. */
 bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
@@ -18,6 +22,14 @@ bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result);
 /* False: no VMM allocation of the library is mapped at this address. */
 bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle);
 bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties);
+
+bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
+             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result);
+/* False: the library has no mapping in the range. */
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result);
+bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                    size_t count, CUresult *result);
+bool vmm_mapped_in(CUdeviceptr address, size_t size);
 
 /* The access of a device to an address. False: no VMM allocation is mapped there. */
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
@@ -33,8 +45,6 @@ CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* vmm_pin_in_place() for all allocations mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
 
-/* Finds the allocation of a handle. NULL: not the library's. This and the next function are called
- * with memory_lock held. */
-struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle);
-/* Frees the allocation if it has neither a handle nor a mapping left. */
-void vmm_drop(struct vmm_allocation *vmm);
+struct memory_description;
+/* memory_describe() for an evictable VMM allocation mapped there. With memory_lock held. */
+bool vmm_describe(CUdeviceptr address, struct memory_description *description);

@@ -1,0 +1,897 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. cuMemCreate returns a
+ * handle number of the library, for memory like that of cuMemAlloc.
+ *
+ * That memory consists of blocks of at most 128 MiB at a home, an address range of the library.
+ * Resident blocks are mapped there, and evicted and loaded through that mapping. Wherever the
+ * program maps the allocation, the same blocks are mapped a second time. Content
+ * therefore survives while the program has it mapped nowhere, one allocation may be mapped at
+ * several addresses, and a large one can be evicted in part.
+ *
+ * Export to another process, multicast and NICs need a single handle of the driver and memory that
+ * stays on the card. The first such request pins the allocation; its handle number
+ * and addresses stay valid. An allocation that may be exported is one block unless it is too large,
+ * so that pinning it needs no copy.
+ */
+#include "memory/vmm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "block/block.h"
+#include "block/exclusive.h"
+#include "block/region.h"
+#include "driver/log.h"
+#include "driver/ops.h"
+#include "flight/drain.h"
+#include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/gate.h"
+#include "memory/allocation.h"
+#include "memory/large.h"
+#include "memory/ranges.h"
+
+/* Memory that the program created with cuMemCreate. */
+struct vmm_allocation {
+    CUmemGenericAllocationHandle handle;           /* as returned to the program */
+    CUmemAllocationProp properties;
+    size_t size;
+    struct client *client;
+    struct large *memory;            /* evictable; NULL: pinned in place */
+    CUmemGenericAllocationHandle real; /* the driver's handle, if pinned in place */
+    unsigned references;             /* handles returned and not yet released */
+    bool pinning;                    /* a thread is pinning it; other threads wait */
+    bool written;                    /* it was mapped at least once, so it may have content */
+    struct alias *aliases;
+    struct vmm_allocation *next;     /* in the same hash bucket */
+};
+
+/* One mapping of a VMM allocation, always of the whole allocation. */
+struct alias {
+    struct range range;
+    struct range reservation;        /* of the program, around it; known to the driver only while */
+    struct vmm_allocation *vmm;      /* the alias is mapped */
+    struct alias *next;              /* of the same VMM allocation */
+    size_t access_count;
+    CUmemAccessDesc *access;         /* one entry for each device that was ever named */
+};
+
+/*
+ * Records the program's address reservations, sorted by address. The driver reports a reservation
+ * only while something is mapped at the address, and a mapping only while its memory is resident.
+ */
+
+struct reservation {
+    struct range range;
+    bool mixed;                      /* the driver maps memory there that is not the library's */
+};
+
+static struct ranges reservations;
+
+/* The reservation around an address; NULL: not known. */
+static struct reservation *reservation_at(CUdeviceptr address)
+{
+    return (struct reservation *)ranges_at(&reservations, address);
+}
+
+/* Without memory to record it, mapping in this range will wait for a turn. */
+static void insert_reservation(struct reservation *one)
+{
+    if (one != NULL && ranges_reserve(&reservations))
+        ranges_insert(&reservations, &one->range);
+    else
+        free(one);
+}
+
+void reservation_add(CUdeviceptr base, size_t size)
+{
+    struct reservation *one = malloc(sizeof *one);
+    if (one != NULL)
+        *one = (struct reservation){ .range = { base, size } };
+    LOCKED(memory_lock);
+    insert_reservation(one);
+}
+
+CUresult reservation_free(CUdeviceptr base, size_t size)
+{
+    pthread_mutex_lock(&memory_lock);
+    struct reservation *one = reservation_at(base);
+    if (one != NULL) {
+        ranges_remove(&reservations, &one->range);
+        reservations.reserved--;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    /* Before the driver's call: afterwards another thread may have been given the same
+     * addresses. */
+    CUresult result = REAL(cuMemAddressFree)(base, size);
+    if (result != CUDA_SUCCESS) {
+        LOCKED(memory_lock);
+        insert_reservation(one);
+    } else {
+        free(one);
+    }
+    return result;
+}
+
+void reservation_is_mixed(CUdeviceptr address)
+{
+    LOCKED(memory_lock);
+    struct reservation *one = reservation_at(address);
+    if (one != NULL)
+        one->mixed = true;
+}
+
+/* Whether the range lies in one reservation in which only the library maps memory. */
+static bool reservation_is_ours(CUdeviceptr address, size_t size)
+{
+    const struct reservation *one = reservation_at(address);
+    return one != NULL && !one->mixed && size <= one->range.size - (address - one->range.address);
+}
+
+/*
+ * Maps the blocks of a VMM allocation wherever the program has mapped that allocation (an alias),
+ * in addition to their home addresses. When a block is loaded, it is mapped at each alias with the
+ * access that the program has set there; before a block is evicted, it is unmapped from each alias.
+ *
+ * The aliases are in an array sorted by address: lookup is a binary search, and because programs
+ * usually map at rising addresses, insertion is usually an append.
+ */
+
+static struct ranges aliases;
+
+static struct alias *alias_at(CUdeviceptr address) /* the alias that contains `address`, or NULL */
+{
+    return (struct alias *)ranges_at(&aliases, address);
+}
+
+/* The first alias that ends after `address` and begins before `end`, or NULL. */
+static struct alias *alias_between(CUdeviceptr address, CUdeviceptr end)
+{
+    size_t index = ranges_search(&aliases, address);
+    return index < aliases.count && aliases.sorted[index]->address < end
+        ? (struct alias *)aliases.sorted[index] : NULL;
+}
+
+/* Whether each alias that overlaps the range lies inside it; *any: at least one overlaps it. */
+static bool alias_whole(CUdeviceptr address, size_t size, bool *any)
+{
+    CUdeviceptr end = address + size;
+    const struct alias *alias = alias_between(address, end);
+    for (*any = alias != NULL; alias != NULL;
+         alias = alias_between(alias->range.address + alias->range.size, end))
+        if (alias->range.address < address || alias->range.address + alias->range.size > end)
+            return false;
+    return true;
+}
+
+bool vmm_describe(CUdeviceptr address, struct memory_description *description)
+{
+    const struct alias *alias = alias_at(address);
+    if (alias == NULL || alias->vmm->memory == NULL)
+        return false;
+    *description = (struct memory_description){
+        .base = alias->range.address,
+        .size = alias->range.size,
+        .device = alias->vmm->client->device,
+        .id = alias->vmm->memory->id,
+        .handle_types = alias->vmm->properties.requestedHandleTypes,
+    };
+    return true;
+}
+
+/* Removes an alias that the driver has unmapped. */
+static void alias_remove(struct alias *alias)
+{
+    struct alias **link = &alias->vmm->aliases;
+    ranges_remove(&aliases, &alias->range);
+    aliases.reserved--;
+    while (*link != alias)
+        link = &(*link)->next;
+    *link = alias->next;
+    free(alias->access);
+    free(alias);
+}
+
+/* The address of a block in an alias. */
+static CUdeviceptr address_in(const struct alias *alias, const struct block *block)
+{
+    return alias->range.address + (block->address - alias->vmm->memory->base);
+}
+
+static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t size,
+                       CUmemGenericAllocationHandle handle)
+{
+    CUresult result = REAL(cuMemMap)(address, size, 0, handle, 0);
+    if (result != CUDA_SUCCESS || alias->access_count == 0)
+        return result;
+    result = REAL(cuMemSetAccess)(address, size, alias->access, alias->access_count);
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemUnmap)(address, size);
+    return result;
+}
+
+/* Maps a block at all aliases of its allocation, with the access that the program has set there. */
+static CUresult map_block(struct page_owner *owner, struct block *block)
+{
+    struct alias *first = ((const struct large *)owner)->vmm->aliases, *last = first;
+    CUresult result = CUDA_SUCCESS;
+    while (last != NULL && result == CUDA_SUCCESS) {
+        result = map_at(last, address_in(last, block), block->size, block->handle);
+        if (result == CUDA_SUCCESS)
+            last = last->next;
+    }
+    for (struct alias *done = last == NULL ? NULL : first; done != last; done = done->next)
+        REAL(cuMemUnmap)(address_in(done, block), block->size);
+    return result;
+}
+
+static CUresult unmap_block(struct page_owner *owner, struct block *block)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct alias *alias = ((const struct large *)owner)->vmm->aliases;
+         alias != NULL && result == CUDA_SUCCESS; alias = alias->next)
+        result = REAL(cuMemUnmap)(address_in(alias, block), block->size);
+    return result;
+}
+
+static const struct owner_mappings ALIAS_MAPPINGS = { map_block, unmap_block };
+
+/* A block that is being evicted or loaded is mapped, too. */
+static bool is_mapped(const struct block *block)
+{
+    return block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
+        || block->state == BLOCK_LOADING;
+}
+
+/* All its blocks are resident. */
+static bool vmm_is_resident(const struct vmm_allocation *vmm)
+{
+    for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->block_count; i++)
+        if (!is_mapped(vmm->memory->blocks[i]))
+            return false;
+    return true;
+}
+
+static CUresult map_blocks(const struct alias *alias)
+{
+    const struct large *memory = alias->vmm->memory;
+    CUresult result = CUDA_SUCCESS;
+    size_t done = 0;
+    while (done < memory->block_count && result == CUDA_SUCCESS) {
+        struct block *block = memory->blocks[done];
+        if (is_mapped(block))
+            result = map_at(alias, address_in(alias, block), block->size, block->handle);
+        if (result == CUDA_SUCCESS)
+            done++;
+    }
+    for (size_t i = 0; result != CUDA_SUCCESS && i < done; i++)
+        if (is_mapped(memory->blocks[i]))
+            REAL(cuMemUnmap)(address_in(alias, memory->blocks[i]), memory->blocks[i]->size);
+    return result;
+}
+
+/* Sets access rights on the resident blocks of an alias. */
+static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *access, size_t number)
+{
+    const struct large *memory = alias->vmm->memory;
+    if (memory == NULL)
+        return REAL(cuMemSetAccess)(alias->range.address, alias->range.size, access, number);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
+        if (is_mapped(memory->blocks[i]))
+            result = REAL(cuMemSetAccess)(address_in(alias, memory->blocks[i]),
+                                          memory->blocks[i]->size, access, number);
+    return result;
+}
+
+/* If the library did not see the reservation, the driver reports the range, but only while the
+ * alias is mapped. */
+static void learn_reservation(struct alias *alias)
+{
+    struct range range;
+    CUdeviceptr address = alias->range.address;
+    const struct reservation *known = reservation_at(address);
+    if (known != NULL)
+        alias->reservation = known->range;
+    else if (REAL(cuPointerGetAttribute)(&range.address, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                         address) == CUDA_SUCCESS
+             && REAL(cuPointerGetAttribute)(&range.size, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                            address) == CUDA_SUCCESS)
+        alias->reservation = range;
+}
+
+/* Maps the resident blocks of a VMM allocation at `address`. Returns the driver's error, or the
+ * library's. */
+static CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
+{
+    if (alias_between(address, address + vmm->size) != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct alias *alias = calloc(1, sizeof *alias);
+    if (alias == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *alias = (struct alias){
+        .range = { address, vmm->size }, .reservation = { address, vmm->size },
+        .vmm = vmm, .next = vmm->aliases,
+    };
+    CUresult result = vmm->memory != NULL
+        ? map_blocks(alias) : map_at(alias, address, vmm->size, vmm->real);
+    if (result != CUDA_SUCCESS) {
+        free(alias);
+        return result;
+    }
+    if (!ranges_reserve(&aliases)) {
+        REAL(cuMemUnmap)(address, vmm->size);
+        free(alias);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ranges_insert(&aliases, &alias->range);
+    vmm->aliases = alias;
+    vmm->written = true;
+    learn_reservation(alias);
+    return CUDA_SUCCESS;
+}
+
+/* Records access rights that the driver has accepted. False: out of host memory. */
+static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access, size_t number)
+{
+    CUmemAccessDesc *larger = realloc(alias->access,
+                                      (alias->access_count + number) * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    alias->access = larger;
+    for (size_t i = 0; i < number; i++) {
+        size_t same = 0;
+        while (same < alias->access_count
+               && (larger[same].location.type != access[i].location.type
+                   || larger[same].location.id != access[i].location.id))
+            same++;
+        larger[same] = access[i];
+        if (same == alias->access_count)
+            alias->access_count++;
+    }
+    return true;
+}
+
+/*
+ * Pins a VMM allocation: it stays on the card from now on, in one piece and under a handle of the
+ * driver. New memory is created, the content copied, and the new memory mapped at the allocation's
+ * addresses, while no work runs that could touch either.
+ *
+ * Nothing changes until the copy is complete. Only then is the old memory unmapped, in steps that
+ * fail only if the context fails.
+ *
+ * An allocation of a single block already has a driver handle with the properties that the program
+ * asked for. Once the block is resident, the allocation is only counted as pinned: no wait for work
+ * in flight, which may itself wait for the calling thread. A larger allocation (WHOLE_MOST in
+ * large.c) consists of several blocks, but a handle must be one piece: the allocation is copied,
+ * after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US, the call
+ * fails.
+ */
+
+/* The memory that becomes the pinned allocation, mapped at a private address for the copy. */
+struct copy {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+};
+
+/* The following functions are called with memory_lock held while no block moves. */
+
+static void unmake(struct vmm_allocation *vmm, struct copy *copy, bool mapped)
+{
+    if (!mapped || REAL(cuMemUnmap)(copy->address, vmm->size) == CUDA_SUCCESS)
+        region_give(copy->address, vmm->size);
+}
+
+static CUresult make(struct vmm_allocation *vmm, struct copy *copy)
+{
+    const CUmemAccessDesc access = {
+        .location = vmm->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUresult result = region_take(vmm->size, &copy->address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemCreate)(&copy->handle, vmm->size, &vmm->properties, 0);
+    if (result != CUDA_SUCCESS) {
+        unmake(vmm, copy, false);
+        return result;
+    }
+    result = REAL(cuMemMap)(copy->address, vmm->size, 0, copy->handle, 0);
+    bool mapped = result == CUDA_SUCCESS;
+    if (mapped)
+        result = REAL(cuMemSetAccess)(copy->address, vmm->size, &access, 1);
+    if (result != CUDA_SUCCESS) {
+        unmake(vmm, copy, mapped);
+        REAL(cuMemRelease)(copy->handle);
+    }
+    return result;
+}
+
+/* Releases memory_lock while the card copies. */
+static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
+{
+    const struct large *memory = vmm->memory;
+    CUstream stream = vmm->client->copy_stream;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++) {
+        const struct block *block = memory->blocks[i];
+        result = REAL(cuMemcpyDtoDAsync_v2)(copy->address + (block->address - memory->base),
+                                            block->address, block->size, stream);
+    }
+    CUresult ended = REAL(cuStreamSynchronize)(stream);
+    pthread_mutex_lock(&memory_lock);
+    return result != CUDA_SUCCESS ? result : ended;
+}
+
+static CUresult put_in_place(struct vmm_allocation *vmm, const struct copy *copy)
+{
+    struct large *memory = vmm->memory;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
+        result = unmap_block(&memory->owner, memory->blocks[i]);
+    vmm->memory = NULL;
+    vmm->real = copy->handle;
+    vmm->client->memory.pinned += vmm->size;
+    large_release(memory);
+    for (struct alias *alias = vmm->aliases; alias != NULL && result == CUDA_SUCCESS;
+         alias = alias->next)
+        result = map_at(alias, alias->range.address, alias->range.size, vmm->real);
+    return result;
+}
+
+static CUresult replace(void *argument)
+{
+    struct vmm_allocation *vmm = argument;
+    struct copy copy;
+    CUresult result = make(vmm, &copy);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (vmm->written)
+        result = fill(vmm, &copy);
+    unmake(vmm, &copy, true);
+    if (result != CUDA_SUCCESS) {
+        REAL(cuMemRelease)(copy.handle);
+        return result;
+    }
+    result = put_in_place(vmm, &copy);
+    if (result != CUDA_SUCCESS)
+        debug("memory that was to stay on the card is lost: error %d", (int)result);
+    return result;
+}
+
+static bool first_is_resident(const struct vmm_allocation *vmm)
+{
+    return vmm->memory->blocks[0]->state == BLOCK_RESIDENT;
+}
+
+/* The block's handle becomes the allocation's. The home mapping is removed; the program's own
+ * mappings stay. */
+static void take_over(struct vmm_allocation *vmm)
+{
+    struct large *memory = vmm->memory;
+    vmm->real = memory->blocks[0]->handle;
+    memory->blocks[0]->handle = 0;
+    memory->owner.mappings = NULL;
+    vmm->memory = NULL;
+    vmm->client->memory.pinned += vmm->size;
+    large_release(memory);
+}
+
+/* memory_lock is held, and released meanwhile. */
+static CUresult pin_whole(struct vmm_allocation *vmm)
+{
+    struct client *client = vmm->client;
+    if (!client_commit_pinned(client, 0, vmm->size, client_patience_ends()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    bool inside = !first_is_resident(vmm);
+    if (inside) {
+        pthread_mutex_unlock(&memory_lock);
+        gate_enter(GATE_NO_STREAM);  /* until the client runs with all its memory resident */
+        pthread_mutex_lock(&memory_lock);
+    }
+    bool ready = first_is_resident(vmm);
+    if (ready)
+        take_over(vmm);
+    client_settle();
+    client_update(client);
+    if (inside)
+        gate_leave();
+    return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+/* memory_lock is held, and released meanwhile; the caller holds a reference. */
+static CUresult pin_in_place(struct vmm_allocation *vmm)
+{
+    UNCANCELLED;
+    while (vmm->pinning)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    if (vmm->memory == NULL)
+        return CUDA_SUCCESS;
+    vmm->pinning = true;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (vmm->memory->block_count == 1)
+        result = pin_whole(vmm);
+    if (result == CUDA_ERROR_NOT_READY)
+        result = exclusively(vmm->client, vmm->size, vmm->size, DRAIN_PATIENCE_US, replace, vmm);
+    vmm->pinning = false;
+    pthread_cond_broadcast(&memory_changed);
+    return result;
+}
+
+#define OUR_HANDLES ((CUmemGenericAllocationHandle)0x6e76 << 48)
+#define BUCKETS 4096
+
+static struct vmm_allocation *buckets[BUCKETS]; /* protected by memory_lock */
+
+static struct vmm_allocation **bucket_of(CUmemGenericAllocationHandle handle)
+{
+    return &buckets[handle % BUCKETS];
+}
+
+/* NULL: not a handle of the library. */
+static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
+{
+    struct vmm_allocation *vmm = *bucket_of(handle);
+    while (vmm != NULL && vmm->handle != handle)
+        vmm = vmm->next;
+    return vmm != NULL && vmm->references > 0 ? vmm : NULL;
+}
+
+/* The driver itself maps the memory of sparse arrays. */
+static bool can_move(const CUmemAllocationProp *properties)
+{
+    return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED
+        && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+        && properties->allocFlags.usage == 0;
+}
+
+/* Whether the driver would create memory of this kind. Special properties (exportable,
+ * compressible) take effect only when the allocation is pinned in place, but cuMemCreate must
+ * refuse at once what the driver does not support. */
+static bool accepted(const CUmemAllocationProp *properties)
+{
+    static CUmemAllocationProp last; /* last accepted; protected by memory_lock */
+    CUmemAllocationProp plain = {
+        .type = properties->type, .location = properties->location,
+    };
+    if (memcmp(properties, &plain, sizeof plain) == 0)
+        return true;
+    pthread_mutex_lock(&memory_lock);
+    bool known = memcmp(properties, &last, sizeof last) == 0;
+    pthread_mutex_unlock(&memory_lock);
+    CUmemGenericAllocationHandle tried;
+    if (known)
+        return true;
+    if (REAL(cuMemCreate)(&tried, PAGE, properties, 0) != CUDA_SUCCESS)
+        return false;
+    REAL(cuMemRelease)(tried);
+    LOCKED(memory_lock);
+    last = *properties;
+    return true;
+}
+
+bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
+                const CUmemAllocationProp *properties, CUresult *result)
+{
+    static uint64_t made;            /* protected by memory_lock */
+    int device = properties->location.id;
+    if (size == 0 || size % PAGE != 0 || !can_move(properties) || device < 0
+        || device >= CLIENTS_MAX || !accepted(properties))
+        return false;
+    struct vmm_allocation *vmm = calloc(1, sizeof *vmm);
+    LOCKED(memory_lock);
+    struct client *client = clients[device];
+    if (client == NULL || vmm == NULL) {
+        free(vmm);
+        return false;
+    }
+    CUdeviceptr home;
+    vmm->properties = *properties;
+    *result = large_create(client, size, &vmm->properties, &home);
+    if (*result == CUDA_SUCCESS) {
+        *vmm = (struct vmm_allocation){
+            .handle = OUR_HANDLES + ++made,
+            .properties = *properties,
+            .size = size,
+            .client = client,
+            .memory = (struct large *)region_owner(home),
+            .references = 1,
+        };
+        vmm->memory->vmm = vmm;
+        vmm->memory->owner.mappings = &ALIAS_MAPPINGS;
+        vmm->next = *bucket_of(vmm->handle);
+        *bucket_of(vmm->handle) = vmm;
+        *handle = vmm->handle;
+    } else {
+        free(vmm);
+    }
+    client_update(client);
+    return true;
+}
+
+/* Frees the allocation if it has neither a handle nor a mapping left. */
+static void vmm_drop(struct vmm_allocation *vmm)
+{
+    if (vmm->references > 0 || vmm->aliases != NULL)
+        return;
+    struct vmm_allocation **link = bucket_of(vmm->handle);
+    while (*link != vmm)
+        link = &(*link)->next;
+    *link = vmm->next;
+    if (vmm->memory != NULL)
+        large_release(vmm->memory);
+    else if (REAL(cuMemRelease)(vmm->real) == CUDA_SUCCESS)
+        vmm->client->memory.pinned -= vmm->size;
+    client_update(vmm->client);
+    free(vmm);
+}
+
+bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    struct vmm_allocation *vmm = vmm_find(handle);
+    if (vmm != NULL) {
+        vmm->references--;
+        vmm_drop(vmm);
+    }
+    *result = CUDA_SUCCESS;
+    return vmm != NULL;
+}
+
+bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        alias->vmm->references++;
+        *handle = alias->vmm->handle;
+    }
+    return alias != NULL;
+}
+
+bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    struct vmm_allocation *vmm = vmm_find(handle);
+    if (vmm != NULL)
+        *properties = vmm->properties;
+    return vmm != NULL;
+}
+
+bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
+                   unsigned long long *flags)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        for (size_t i = 0; i < alias->access_count; i++)
+            if (alias->access[i].location.type == location->type
+                && alias->access[i].location.id == location->id)
+                *flags = alias->access[i].flags;
+    }
+    return alias != NULL;
+}
+
+bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    const struct alias *alias = alias_at(address);
+    if (alias != NULL) {
+        *base = alias->reservation.address;
+        *size = alias->reservation.size;
+    }
+    return alias != NULL;
+}
+
+/* Pins the allocation, which a release by another thread must not free meanwhile. */
+static CUresult pin(struct vmm_allocation *vmm, CUmemGenericAllocationHandle *handle)
+{
+    vmm->references++;
+    CUresult result = pin_in_place(vmm);
+    if (result == CUDA_SUCCESS)
+        *handle = vmm->real;
+    vmm->references--;
+    vmm_drop(vmm);
+    return result;
+}
+
+CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
+{
+    if (client_none())
+        return CUDA_SUCCESS;
+    LOCKED(memory_lock);
+    struct vmm_allocation *vmm = vmm_find(*handle);
+    CUresult result = vmm != NULL ? pin(vmm, handle) : CUDA_SUCCESS;
+    return result;
+}
+
+CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
+{
+    if (client_none())
+        return CUDA_SUCCESS;
+    CUmemGenericAllocationHandle unused;
+    CUdeviceptr end = address + size;
+    CUresult result = CUDA_SUCCESS;
+    LOCKED(memory_lock);
+    struct alias *alias;
+    while (result == CUDA_SUCCESS && (alias = alias_between(address, end)) != NULL) {
+        address = alias->range.address + alias->range.size;
+        result = pin(alias->vmm, &unused);
+    }
+    return result;
+}
+
+/*
+ * Maps the program's VMM allocations, unmaps them and sets access to them. None of these calls
+ * waits for a turn: a program without a turn can release memory at once and prepare memory that it
+ * will use.
+ *
+ * Resident blocks are mapped or changed by the driver at once. Swapped blocks are mapped when they
+ * are loaded, with the access that the program has set; no work of the program runs
+ * before that. One call unmaps both, as the driver accepts ranges with holes.
+ *
+ * The driver validates a request for resident memory. For swapped memory the library itself must be
+ * certain that the request is valid: that the addresses lie in a reservation of the program in
+ * which the driver maps nothing but the library's blocks and that the access is
+ * the one that every device has to its own memory. Otherwise the call waits at the gate until the
+ * memory is resident.
+ */
+
+static bool any_remapping(void)
+{
+    unsigned i = 0;
+    while (i < CLIENTS_MAX && (clients[i] == NULL || !clients[i]->remapping))
+        i++;
+    return i < CLIENTS_MAX;
+}
+
+/* While pin_in_place() replaces memory, no mapping may change. */
+static void begin(void)
+{
+    pthread_mutex_lock(&memory_lock);
+    while (any_remapping())
+        pthread_cond_wait(&memory_changed, &memory_lock);
+}
+
+/* All memory of the client is resident from here to end(). */
+static void begin_inside(void)
+{
+    pthread_mutex_unlock(&memory_lock);
+    gate_enter(GATE_NO_STREAM);
+    pthread_mutex_lock(&memory_lock);
+}
+
+static void end(bool inside)
+{
+    pthread_mutex_unlock(&memory_lock);
+    if (inside)
+        gate_leave();
+}
+
+bool vmm_mapped_in(CUdeviceptr address, size_t size)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    bool any;
+    alias_whole(address, size, &any);
+    return any;
+}
+
+bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
+             CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result)
+{
+    if (client_none())
+        return false;
+    UNCANCELLED;
+    begin();
+    struct vmm_allocation *vmm = vmm_find(handle);
+    bool ours = vmm != NULL;
+    bool inside = ours && !vmm_is_resident(vmm) && !reservation_is_ours(address, size);
+    if (inside) {
+        begin_inside();
+        vmm = vmm_find(handle);      /* may have been released meanwhile */
+    }
+    if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
+        *result = CUDA_ERROR_INVALID_VALUE;
+    else if (offset != 0 || size != vmm->size)
+        *result = CUDA_ERROR_NOT_SUPPORTED;        /* the driver, too, maps only whole handles */
+    else
+        *result = alias_add(vmm, address);
+    end(inside);
+    return ours;
+}
+
+bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
+{
+    bool any;
+    if (client_none())
+        return false;
+    UNCANCELLED;
+    begin();
+    bool whole = alias_whole(address, size, &any);
+    if (any)
+        *result = whole ? REAL(cuMemUnmap)(address, size) : CUDA_ERROR_INVALID_VALUE;
+    struct alias *alias;
+    while (any && *result == CUDA_SUCCESS
+           && (alias = alias_between(address, address + size)) != NULL) {
+        struct vmm_allocation *vmm = alias->vmm;
+        alias_remove(alias);
+        vmm_drop(vmm);
+    }
+    end(false);
+    return any;
+}
+
+/* The whole range is aliases, some of them not resident, and the access is certain to be valid. */
+static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                           size_t count)
+{
+    bool away = false;
+    CUdeviceptr behind = address + size;
+    if (count != 1 || access == NULL || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return false;
+    while (address < behind) {
+        const struct alias *alias = alias_at(address);
+        if (alias == NULL || access->location.id != alias->vmm->client->device)
+            return false;
+        away = away || !vmm_is_resident(alias->vmm);
+        address = alias->range.address + alias->range.size;
+    }
+    return away;
+}
+
+static bool range_is_resident(CUdeviceptr address, size_t size)
+{
+    CUdeviceptr behind = address + size;
+    const struct alias *alias;
+    for (; (alias = alias_between(address, behind)) != NULL;
+         address = alias->range.address + alias->range.size)
+        if (!vmm_is_resident(alias->vmm))
+            return false;
+    return true;
+}
+
+bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
+                    size_t count, CUresult *result)
+{
+    bool any;
+    if (client_none())
+        return false;
+    UNCANCELLED;
+    begin();
+    bool whole = alias_whole(address, size, &any);
+    bool later = any && whole && may_apply_later(address, size, access, count);
+    bool inside = any && !later && !range_is_resident(address, size);
+    if (inside) {
+        begin_inside();
+        whole = alias_whole(address, size, &any);
+    }
+    if (any)
+        *result = !whole ? CUDA_ERROR_INVALID_VALUE
+                : later ? CUDA_SUCCESS : REAL(cuMemSetAccess)(address, size, access, count);
+    CUdeviceptr behind = address + size;
+    struct alias *alias = any && *result == CUDA_SUCCESS ? alias_between(address, behind) : NULL;
+    while (alias != NULL && *result == CUDA_SUCCESS) {
+        if (later)
+            *result = alias_open(alias, access, count);
+        if (*result == CUDA_SUCCESS && !alias_set_access(alias, access, count))
+            *result = CUDA_ERROR_OUT_OF_MEMORY;
+        alias = alias_between(alias->range.address + alias->range.size, behind);
+    }
+    end(inside);
+    return any;
+}
