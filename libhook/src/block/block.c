@@ -10,7 +10,7 @@
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
-#include "tier/host_slabs.h"
+#include "tier/host.h"
 
 static bool usable(enum block_state state)
 {

@@ -13,7 +13,7 @@
 #include "gate/client.h"
 #include "gate/connection.h"
 #include "gate/contexts.h"
-#include "tier/host_slabs.h"
+#include "tier/host.h"
 #include "tier/peer.h"
 
 #define HELD_MOST_US 2000

@@ -37,7 +37,7 @@
 #include "memory/spare.h"
 #include "pool/pending_frees.h"
 #include "pool/pool.h"
-#include "tier/host_memory.h"
+#include "tier/host.h"
 
 /* us for which a program waits for a daemon that is being started */
 #define CONNECT_PATIENCE_US 1000000
@@ -263,7 +263,7 @@ static struct client *new_client(CUdevice device)
     if (client == NULL)
         return NULL;
     client->device = device;
-    client->node = host_memory_nearest(device);
+    client->node = host_nearest_node(device);
     client->index = (unsigned)device;
     client->drained = true;
     client->turns = 1;

@@ -35,7 +35,7 @@
 #include "gate/connection.h"
 #include "gate/gate.h"
 #include "nvshare/protocol.h"
-#include "tier/host_memory.h"
+#include "tier/host.h"
 
 #define REST_PATIENCE_US 1000000
 #define POLL_NS 1000000
@@ -257,7 +257,7 @@ void park(struct client *client, const struct nvshare_order *order)
     LOCKED(memory_lock);
     memcpy(client->uuid, end.gpu, sizeof client->uuid);
     if (report.park == NVSHARE_PARK_DONE) {
-        client->node = host_memory_nearest(client->device);
+        client->node = host_nearest_node(client->device);
         client_changed(client);
     } else {
         client_send(client, report);

@@ -39,8 +39,7 @@
 #include "memory/spare.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
-#include "tier/host_slabs.h"
-#include "tier/host_threads.h"
+#include "tier/host.h"
 #include "tier/peer.h"
 
 #define REPORT_INTERVAL_US 5000

@@ -84,7 +84,7 @@ struct client {
     CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach or use it */
     int node;                        /* NUMA node near this device; -1: any */
     unsigned allocators;             /* threads that are making host slabs now, */
-    unsigned preallocators;          /* and while the program runs; see host_threads.c */
+    unsigned preallocators;          /* and while the program runs; see tier/host.c */
     uint64_t host_most;              /* `host` of the last order: preallocators keep no more, */
     bool preallocates;               /* and begin slabs up to it */
 

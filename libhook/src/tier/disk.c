@@ -38,7 +38,7 @@
 #include "driver/own_file.h"
 #include "driver/own_thread.h"
 #include "gate/client.h"
-#include "tier/host_slabs.h"
+#include "tier/host.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436          /* Linux 5.9; the headers may be older than the kernel */

@@ -1,21 +1,604 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tier of page-locked host memory, in slabs. It keeps the bytes of a block that has been loaded
- * again: if the block is unchanged at its next eviction, it is not copied again.
+ * The tier of page-locked host memory. It keeps the bytes of a block that has been loaded again: if
+ * the block is unchanged at its next eviction, it is not copied again.
+ *
+ * The memory is in slabs of about a hundred MiB. A slab has huge pages of the NUMA node nearest to
+ * the GPU; it is populated, registered with the driver once, and kept.
+ *
+ * A thread that maps, advises or unmaps takes the process's mmap lock exclusively; threads that
+ * populate or register pages share it. When each of eight threads mapped and advised its slab
+ * before it populated it, they were no faster than one: a program's first eviction on an H200 ran
+ * at 4 to 6 GB/s. Everything is therefore mapped at once beforehand, and the populating threads
+ * only share the lock: 13 to 16 GB/s, with a slab for each thread (out_making_host_memory_gbps of
+ * bench/handover). Memory that a virtual machine has never used before is slow all the same.
+ *
+ * On a host with several sockets a copy to a far node's memory crosses the link between them. That
+ * link is slower than the bus, and all processors share it. If the near node is full, memory comes
+ * from another node.
+ *
+ * The memory is private to the process, children do not inherit it, and core dumps leave it out.
+ *
+ * A registration ends with the context in which it was made, but the memory does not: it may hold
+ * bytes that outlive that context. Before a context ends its slabs are therefore unregistered, and
+ * each is registered again before its next copy. A slab that is not registered can be released
+ * without the driver, even when no context is left.
+ *
+ * Allocating host memory takes two to ten times as long as copying into it. Several threads
+ * therefore make slabs, in two cases.
+ *
+ * During an eviction (begin_to_allocate()). While blocks are copied into existing slabs, the
+ * threads make the next slabs and register them with the driver; piece by piece, so that all of
+ * them work on the slab that is needed first. First they register preallocated slabs, as far as
+ * these are needed.
+ *
+ * While the program runs (host_preallocate()). The daemon knows in advance that programs will not
+ * fit together (nvshared/scheduler/ahead.py). The program must not be disturbed: these threads are
+ * few and have a low priority. They call no driver function, in order not to interfere with its
+ * locks, contexts and captures; a slab is registered at the next eviction, which takes a fraction
+ * of the time. They take the process's mmap lock for one page at a time. No thread waits for these
+ * low-priority threads: a slab that they have begun is counted, and is used or released once it is
+ * complete, however late; find() waits for it last.
  */
+#define _GNU_SOURCE
+#include "tier/host.h"
 
+#include <errno.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "driver/log.h"
 #include "driver/ops.h"
-#include "gate/client.h"
-#include "tier/host_slabs.h"
-#include "tier/host_threads.h"
-#include "tier/tier.h"
+#include "driver/own_thread.h"
+#include "flight/capture.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
+#endif
+
+#define NODES_MAX 1024               /* the largest number of nodes that kernels are built for */
+#define BITS (8 * (int)sizeof(unsigned long))
+#define DEFAULT_SLAB ((uint64_t)128 << 20)
+#define LARGEST_SLAB ((uint64_t)1 << 30)
+#define PIECE ((uint64_t)16 << 20)   /* populated by one thread at a time */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the next order */
+#define REGISTRARS 4                 /* the driver may admit one at a time */
+#define ALLOCATORS_MOST 8
+#define PREALLOCATORS_MOST 4
+#define PREALLOCATORS_PART 4         /* of the processors that the process may use */
+#define NICER 10
+
+struct host_slab {
+    char *memory;
+    uint64_t size;
+    uint64_t used;
+    uint64_t pages;
+    uint64_t run;                    /* upper bound of its longest run of free pages */
+    uint64_t number;                 /* a sequence number within the client */
+    struct host_slab *next;
+    uint64_t begun, filled;          /* bytes begun and populated, while several threads make it */
+    enum {
+        UNREGISTERED,
+        REGISTERING,                 /* a thread is registering it */
+        REGISTERED,                  /* in client->copy_context */
+        REFUSED,                     /* by the driver; not tried again, so copies are slower */
+    } state;
+    bool taken[];                    /* one for each page of 2 MiB */
+};
+
+/* Huge pages need an address that is a multiple of their size. */
+static char *map_aligned(size_t size)
+{
+    char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    size_t before = (PAGE - (uintptr_t)memory % PAGE) % PAGE;
+    if (before > 0)
+        munmap(memory, before);
+    if (before < PAGE)
+        munmap(memory + before + size, PAGE - before);
+    return memory + before;
+}
+
+int host_nearest_node(CUdevice device)
+{
+    int node;
+    return REAL(cuDeviceGetAttribute)(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device)
+               == CUDA_SUCCESS ? node : -1;
+}
+
+/* Sets the preferred node of memory that was not touched yet. */
+static void prefer(void *memory, size_t size, int node)
+{
+    unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = { 0 };
+    if (node < 0 || node >= NODES_MAX)
+        return;
+    nodes[node / BITS] = 1UL << node % BITS;
+    /* The kernel reads one bit less than the given number. Containers may forbid the call. */
+    if (syscall(SYS_mbind, memory, size, MPOL_PREFERRED, nodes, NODES_MAX + 1UL, 0) != 0)
+        debug("host memory may come from any node: %s", error_text(errno));
+}
+
+/* Maps addresses without memory behind them; the memory will come from this node if possible.
+ * `size`: a multiple of PAGE. NULL: the kernel refuses. */
+static char *map_memory(size_t size, int node)
+{
+    char *memory = map_aligned(size);
+    if (memory == NULL)
+        return NULL;
+    madvise(memory, size, MADV_HUGEPAGE);
+    madvise(memory, size, MADV_DONTFORK);
+    madvise(memory, size, MADV_DONTDUMP);
+    prefer(memory, size, node);
+    return memory;
+}
+
+/* Populates a part of a mapping. */
+static void populate(char *memory, size_t size)
+{
+    if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
+        return;
+    /* Older kernels: touch each page. No other thread uses the memory yet. */
+    for (size_t offset = 0; offset < size; offset += 4096)
+        ((volatile char *)memory)[offset] = 0;
+}
+
+static CUresult register_memory(char *memory, size_t size)
+{
+    CUresult result = REAL(cuMemHostRegister_v2)(memory, size, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result != CUDA_SUCCESS)
+        debug("registering %zu bytes of host memory failed: error %d", size, (int)result);
+    return result;
+}
+
+/* False: the driver may still have the piece registered. It must then stay mapped, because the
+ * driver would mistake later memory at this address for it. */
+static bool unregister_memory(char *memory)
+{
+    CUresult result = REAL(cuMemHostUnregister)(memory);
+    if (result != CUDA_SUCCESS)
+        debug("unregistering host memory failed: error %d", (int)result);
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+/* A new slab without populated memory. `memory`: addresses mapped for it, or NULL. Returns NULL if
+ * memory is exhausted. May be called without the lock. */
+static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
+{
+    struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
+    if (memory == NULL)
+        memory = map_memory(size, client->node);
+    if (slab == NULL || memory == NULL) {
+        if (memory != NULL)
+            munmap(memory, size);
+        free(slab);
+        return NULL;
+    }
+    slab->memory = memory;
+    slab->size = size;
+    slab->pages = slab->run = size / PAGE;
+    return slab;
+}
+
+static bool place_in(struct host_slab *slab, struct client *client, size_t size,
+                     struct place *place)
+{
+    uint64_t wanted = size / PAGE, run = 0, longest = 0;
+    if (slab->run < wanted)
+        return false;
+    for (uint64_t page = 0; page < slab->pages; page++) {
+        run = slab->taken[page] ? 0 : run + 1;
+        longest = run > longest ? run : longest;
+        if (run < wanted)
+            continue;
+        memset(&slab->taken[page + 1 - wanted], true, wanted);
+        client->host_empty -= slab->used == 0;
+        slab->used += size;
+        place->host.slab = slab;
+        place->host.address = slab->memory + (page + 1 - wanted) * PAGE;
+        return true;
+    }
+    slab->run = longest;
+    return false;
+}
+
+/* Full slabs at the head are skipped once and for all: host_room then begins after them. */
+bool host_place(struct client *client, size_t size, struct place *place)
+{
+    struct host_slab **first = &client->host_room;
+    while (*first != NULL && (*first)->used == (*first)->size)
+        *first = (*first)->next;
+    for (struct host_slab *slab = *first; slab != NULL; slab = slab->next)
+        if (place_in(slab, client, size, place))
+            return true;
+    return false;
+}
+
+static void note_room(struct client *client, struct host_slab *slab)
+{
+    client->host_empty += slab->used == 0;
+    if (client->host_room == NULL || client->host_room->number < slab->number)
+        client->host_room = slab;
+}
+
+void host_unplace(struct client *client, size_t size, struct place *place)
+{
+    struct host_slab *slab = place->host.slab;
+    memset(&slab->taken[(place->host.address - slab->memory) / (ptrdiff_t)PAGE], false,
+           size / PAGE);
+    slab->used -= size;
+    slab->run = (slab->size - slab->used) / PAGE;
+    note_room(client, slab);
+}
+
+/* The size of the next slab for blocks of this size; 0: no more is allowed. The daemon may choose a
+ * larger slab (limits.host_slab), never one smaller than a block. */
+static uint64_t slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
+{
+    uint64_t size = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
+    if (size > LARGEST_SLAB)
+        size = LARGEST_SLAB;
+    uint64_t left = allowance > client->memory.host ? allowance - client->memory.host : 0;
+    if (size > left)
+        size = left;
+    size = size / PAGE * PAGE;
+    uint64_t least = block_size > BLOCK_SIZE ? block_size : BLOCK_SIZE;
+    if (size < least && block_size <= left)
+        size = least <= left ? least : block_size;
+    return size >= block_size ? size : 0;
+}
+
+/* Adds a populated slab without registration. */
+static void add_slab(struct client *client, struct host_slab *slab)
+{
+    slab->number = ++client->host_slabs_made;
+    slab->next = client->host_slabs;
+    client->host_slabs = slab;
+    note_room(client, slab);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+/* Registers a populated slab and adds it to the client. memory.host contains the slab already; if
+ * the driver refuses, it is subtracted again. Releases and retakes the lock. */
+static bool enlist(struct client *client, struct host_slab *slab)
+{
+    pthread_mutex_unlock(&memory_lock);
+    bool usable = register_memory(slab->memory, slab->size) == CUDA_SUCCESS;
+    if (!usable)
+        munmap(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    if (!usable) {
+        client->memory.host -= slab->size;
+        free(slab);
+        return false;
+    }
+    slab->state = REGISTERED;
+    add_slab(client, slab);
+    return true;
+}
+
+bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
+{
+    uint64_t size = slab_size(client, block_size, allowance);
+    if (size == 0)
+        return false;
+    client->memory.host += size;
+    pthread_mutex_unlock(&memory_lock);
+    struct host_slab *slab = new_slab(client, NULL, size);
+    if (slab != NULL)
+        populate(slab->memory, size);
+    pthread_mutex_lock(&memory_lock);
+    if (slab == NULL) {
+        client->memory.host -= size;
+        return false;
+    }
+    return enlist(client, slab);
+}
+
+static void enregister(struct host_slab *slab)
+{
+    slab->state = REGISTERING;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = register_memory(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    /* It may have been registered before, and has stayed mapped. */
+    slab->state = result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+        ? REGISTERED : REFUSED;
+    pthread_cond_broadcast(&memory_changed);
+}
+
+bool host_slab_registered(struct host_slab *slab)
+{
+    while (slab->state == REGISTERING)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    if (slab->state == UNREGISTERED)
+        enregister(slab);
+    return slab->state == REGISTERED;
+}
+
+/* Bytes of slabs in which no block has a place. */
+static uint64_t free_bytes(const struct client *client)
+{
+    uint64_t free = 0;
+    for (const struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next)
+        free += slab->size - slab->used;
+    return free;
+}
+
+/* The next slab to register so that registered slabs have places for `wanted` bytes. NULL: no slab
+ * is left, or they have already. */
+static struct host_slab *registrable(const struct client *client, uint64_t wanted)
+{
+    struct host_slab *first = NULL;
+    uint64_t known = 0;
+    for (struct host_slab *slab = client->host_slabs; slab != NULL; slab = slab->next) {
+        if (slab->state != UNREGISTERED)
+            known += slab->size - slab->used;
+        else if (first == NULL && slab->used < slab->size)
+            first = slab;
+    }
+    return known < wanted ? first : NULL;
+}
+
+uint64_t host_useful(const struct client *client)
+{
+    return client->slab_use - client->stored + client->managed_away + client->borrowed;
+}
+
+void host_leave_context(struct client *client, bool drained)
+{
+    struct host_slab *first = client->host_slabs;   /* slabs made from now on are not registered */
+    if (first == NULL)
+        return;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext same;
+    /* The driver may wait for work in flight, which may wait for a thread at the gate, and the gate
+     * opens under service_lock. In that case, or if the driver refuses, the context's end
+     * unregisters them. */
+    pthread_mutex_unlock(&memory_lock);
+    bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
+    if (entered)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    for (struct host_slab *slab = first; slab != NULL; slab = slab->next) {
+        if (entered && slab->state == REGISTERED)
+            unregister_memory(slab->memory);
+        slab->state = UNREGISTERED;
+    }
+    if (entered) {
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+        REAL(cuCtxPopCurrent_v2)(&same);
+    }
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* Releases the memory of an empty slab. False: the driver keeps it, so it stays counted.
+ * memory_lock is held, and released meanwhile; no other thread removes slabs then. */
+static bool let_go(struct client *client, struct host_slab *slab)
+{
+    struct host_slab **link = &client->host_slabs;
+    pthread_mutex_unlock(&memory_lock);
+    bool free_of_driver = slab->state != REGISTERED || unregister_memory(slab->memory);
+    if (free_of_driver)
+        munmap(slab->memory, slab->size);
+    pthread_mutex_lock(&memory_lock);
+    if (!free_of_driver)
+        return false;
+    while (*link != slab)
+        link = &(*link)->next;
+    *link = slab->next;
+    if (client->host_room == slab)
+        client->host_room = slab->next;
+    client->host_empty--;
+    client->memory.host -= slab->size;
+    free(slab);
+    return true;
+}
+
+void host_trim(struct client *client, uint64_t allowance)
+{
+    struct host_slab *slab = client->host_slabs;
+    while (slab != NULL && client->host_empty > 0 && client->memory.host > allowance)
+        slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
+}
+
+/* Protected by memory_lock; `threads` belongs to the service thread. */
+static struct work {
+    struct client *client;
+    bool early;                      /* while the program runs */
+    struct host_slab *slab;          /* with pieces still to be populated; NULL: none is begun */
+    uint64_t target;                 /* bytes of host memory in all; if early, host_most counts */
+    uint64_t wanted;                 /* bytes to be evicted that have no place yet */
+    bool expects, begun;
+    CUcontext context;
+    char *memory;                    /* mapped for slabs; `mapped` bytes of it are unused */
+    uint64_t mapped;
+    unsigned count;
+    pthread_t threads[ALLOCATORS_MOST];
+} allocating[CLIENTS_MAX], preallocating[CLIENTS_MAX];
+
+static unsigned *running(const struct work *work)
+{
+    return work->early ? &work->client->preallocators : &work->client->allocators;
+}
+
+/* Creates the slab on which the threads work next, in the common mapping while it has unused bytes.
+ * NULL: there are enough slabs, or the machine has no more memory. memory_lock is held. If early,
+ * it is released while the kernel maps the slab: the program may need it. */
+static struct host_slab *begin(struct work *work)
+{
+    struct client *client = work->client;
+    uint64_t target = work->target;
+    if (work->early)
+        target = !client->preallocates ? 0
+            : host_useful(client) < client->host_most ? host_useful(client) : client->host_most;
+    uint64_t size = slab_size(client, PAGE, target);
+    if (size == 0)
+        return NULL;
+    char *memory = NULL;
+    if (work->mapped >= size) {
+        work->mapped -= size;
+        memory = work->memory + work->mapped;
+    }
+    client->memory.host += size;
+    if (work->early)
+        pthread_mutex_unlock(&memory_lock);
+    struct host_slab *slab = new_slab(client, memory, size);
+    if (work->early)
+        pthread_mutex_lock(&memory_lock);
+    if (slab == NULL)
+        client->memory.host -= size;
+    return slab;
+}
+
+/* Adds a populated slab to the client. False: no more slabs can be made. memory_lock is held, and
+ * may be released meanwhile. */
+static bool finish(const struct work *work, struct host_slab *slab)
+{
+    struct client *client = work->client;
+    if (!work->early)
+        return enlist(client, slab);
+    if (client->memory.host <= client->host_most) {
+        add_slab(client, slab);
+    } else {
+        client->memory.host -= slab->size;
+        munmap(slab->memory, slab->size);
+        free(slab);
+    }
+    client_changed(client);
+    return true;
+}
+
+static bool prepare(const struct work *work)
+{
+    client_thread_is_ours();
+    if (!work->early) {
+        capture_relax();
+        return REAL(cuCtxSetCurrent)(work->context) == CUDA_SUCCESS;
+    }
+    errno = 0;
+    if (nice(NICER) == -1 && errno != 0)
+        debug("host memory is made as if it were urgent: %s", error_text(errno));
+    return true;
+}
+
+static void *make(void *argument)
+{
+    struct work *work = argument;
+    own_thread_begins(work->early ? "nvshare-early" : "nvshare-host");
+    bool more = prepare(work);
+    LOCKED(memory_lock);
+    struct host_slab *slab;
+    while (more && !work->early
+           && (slab = registrable(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
+        enregister(slab);
+    while ((slab = work->slab != NULL ? work->slab : more ? begin(work) : NULL) != NULL) {
+        char *piece = slab->memory + slab->begun;
+        uint64_t left = slab->size - slab->begun;
+        uint64_t size = left < PIECE || work->early ? left : PIECE;
+        uint64_t step = work->early ? PAGE : size;
+        slab->begun += size;
+        work->slab = size < left ? slab : NULL;
+        pthread_mutex_unlock(&memory_lock);
+        for (uint64_t filled = 0; filled < size; filled += step)
+            populate(piece + filled, step);
+        pthread_mutex_lock(&memory_lock);
+        slab->filled += size;
+        if (slab->filled == slab->size)
+            more &= finish(work, slab);
+    }
+    --*running(work);
+    pthread_cond_broadcast(&memory_changed);
+    return NULL;
+}
+
+static unsigned threads_most(bool early)
+{
+    cpu_set_t usable;
+    long online = sysconf(_SC_NPROCESSORS_ONLN), most = ALLOCATORS_MOST;
+    if (early) {
+        online = sched_getaffinity(0, sizeof usable, &usable) == 0
+            ? CPU_COUNT(&usable) / PREALLOCATORS_PART : 1;
+        most = PREALLOCATORS_MOST;
+    }
+    return (unsigned)(online < 1 ? 1 : online > most ? most : online);
+}
+
+/* Called when the first of the blocks to be evicted needs a place. Unless host memory suffices,
+ * starts threads that make memory for all of them, until the client holds `allowance`. Does not
+ * wait for them. */
+static void begin_to_allocate(struct client *client, struct work *work, uint64_t allowance)
+{
+    uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
+    if (free_bytes(client) >= work->wanted)
+        target = client->memory.host;
+    uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
+    uint64_t jobs = (lacking + PIECE - 1) / PIECE;
+    if (registrable(client, work->wanted + REGISTERED_AHEAD) != NULL)
+        jobs += REGISTRARS;
+    work->begun = true;
+    work->context = client->copy_context;
+    work->target = target;
+    lacking = lacking / PAGE * PAGE;
+    if (lacking > 0)
+        work->memory = map_memory(lacking, client->node);
+    if (work->memory != NULL)
+        work->mapped = lacking;
+    unsigned most = threads_most(false);
+    while (work->count < jobs && work->count < most
+           && own_thread_start(&work->threads[work->count], make, work) == 0) {
+        work->count++;
+        client->allocators++;
+    }
+}
+
+void host_placed(struct client *client, uint64_t size)
+{
+    struct work *work = &allocating[client->index];
+    work->wanted -= size < work->wanted ? size : work->wanted;
+}
+
+void host_preallocate(struct client *client, uint64_t most)
+{
+    struct work *work = &preallocating[client->index];
+    if (client->preallocators == 0)          /* threads read it before they take the lock */
+        *work = (struct work){ .client = client, .early = true };
+    client->preallocates = true;
+    client->host_most = most;
+    pthread_t thread;
+    while (client->preallocators < threads_most(true)
+           && own_thread_start(&thread, make, work) == 0) {
+        pthread_detach(thread);
+        client->preallocators++;
+    }
+}
+
+void host_preallocated(struct client *client, uint64_t most)
+{
+    client->preallocates = false;
+    client->host_most = most;
+}
+
+/* At the end of the eviction, waits for the threads that make memory for it. */
 static void room(struct client *client, uint64_t bytes)
 {
-    if (bytes > 0)
-        host_expect(client, bytes);
-    else
-        host_allocated(client);
+    struct work *work = &allocating[client->index];
+    if (bytes > 0) {
+        *work = (struct work){ .client = client, .expects = true, .wanted = bytes };
+        return;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    for (unsigned i = 0; i < work->count; i++)
+        pthread_join(work->threads[i], NULL);
+    if (work->mapped > 0)
+        munmap(work->memory, work->mapped);
+    pthread_mutex_lock(&memory_lock);
+    *work = (struct work){ .client = client };
 }
 
 static bool find(struct client *client, size_t size, uint64_t allowance, bool patient,
@@ -34,7 +617,9 @@ static bool find(struct client *client, size_t size, uint64_t allowance, bool pa
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
-    host_allocate(client, allowance);
+    struct work *work = &allocating[client->index];
+    if (work->expects && !work->begun)
+        begin_to_allocate(client, work, allowance);
     bool found = find(client, size, allowance, patient, place);
     if (found)
         host_placed(client, size);

@@ -10,7 +10,7 @@
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "gate/client.h"
-#include "tier/host_slabs.h"
+#include "tier/host.h"
 #include "tier/tier.h"
 
 /* Only counts the bytes in memory.host, after releasing empty slabs to respect `allowance`. */

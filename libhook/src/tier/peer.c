@@ -15,8 +15,7 @@
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "gate/client.h"
-#include "tier/host_slabs.h"
-#include "tier/host_threads.h"
+#include "tier/host.h"
 
 static CUdevice find_lender(const struct client *client, const uint8_t uuid[16])
 {

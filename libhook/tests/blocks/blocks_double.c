@@ -3,8 +3,10 @@
  * What block/, tier/ and memory/ stand on, where tens of thousands of blocks take no memory: a
  * driver that says yes to everything, and host memory that is only addresses.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "block/search.c"            /* for what it looks for */
@@ -25,9 +27,7 @@
 #include "driver/real.h"
 #include "memory/large.h"
 #include "memory/spare.h"
-#include "tier/host_memory.h"
-#include "tier/host_slabs.h"
-#include "tier/host_threads.h"
+#include "tier/host.h"
 
 #define SEEN __attribute__((visibility("default")))
 #define SIZE PAGE
@@ -109,6 +109,24 @@ static CUresult synchronize(void)
     return CUDA_SUCCESS;
 }
 
+static CUresult enregister(void)
+{
+    if (registers > 0) {
+        registers--;
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&memory_lock);
+    for (struct block *block = one.blocks; block != NULL && freed_by_refusal >= 0;
+         block = block->younger)
+        if (block->address == allocations[freed_by_refusal] && block->place.tier == NULL) {
+            free_one((unsigned)freed_by_refusal);
+            freed_by_refusal = -1;
+            overwrite_freed();
+            break;
+        }
+    pthread_mutex_unlock(&memory_lock);
+    return CUDA_ERROR_UNKNOWN;
+}
 static CUresult nothing(void)
 {
     return CUDA_SUCCESS;
@@ -120,6 +138,7 @@ void *real_find(enum real_index index)
     case REAL_cuMemAddressReserve: return (void *)reserve;
     case REAL_cuMemcpyDtoHAsync_v2: return (void *)copy;
     case REAL_cuMemcpyHtoDAsync_v2: return (void *)copy;
+    case REAL_cuMemHostRegister_v2: return (void *)enregister;
     case REAL_cuEventSynchronize: return (void *)wait_for;
     case REAL_cuStreamSynchronize: return (void *)synchronize;
     default: return (void *)nothing;
@@ -168,14 +187,6 @@ uint64_t client_free_room(const struct client *client)
         ? client->memory.room - client->memory.resident : 0;
 }
 
-char *host_memory_map(size_t size, int node)
-{
-    static uintptr_t next = (uintptr_t)1 << 45;
-    (void)node;
-    next += size;
-    return (char *)(next - size);
-}
-
 /* What there is nothing to say of here. */
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
 bool connection_next(int socket, unsigned type, struct nvshare_order *order)
@@ -184,11 +195,24 @@ bool connection_next(int socket, unsigned type, struct nvshare_order *order)
     return false;
 }
 void client_update(struct client *client) { (void)client; }
-void host_expect(struct client *client, uint64_t bytes) { (void)client, (void)bytes; }
-void host_allocate(struct client *client, uint64_t allowance) { (void)client, (void)allowance; }
-void host_memory_fill(char *memory, size_t size)
+void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds)
+{
+    (void)way, (void)bytes, (void)microseconds;
+}
+int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
+{
+    (void)thread, (void)does, (void)argument;
+    return EAGAIN;
+}
+void spare_leave(struct large *large) { (void)large; }
+CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
+
+/* Host memory is only addresses here. */
+int madvise(void *memory, size_t size, int advice)
 {
     (void)memory, (void)size;
+    if (advice != MADV_POPULATE_WRITE)
+        return 0;
     pthread_mutex_lock(&memory_lock);
     for (unsigned i = MOST; i-- > 0 && freed_by_growth > 0;)
         if (allocations[i] != 0) {
@@ -196,37 +220,8 @@ void host_memory_fill(char *memory, size_t size)
             freed_by_growth--;
         }
     pthread_mutex_unlock(&memory_lock);
+    return 0;
 }
-bool host_memory_register(char *memory, size_t size)
-{
-    (void)memory, (void)size;
-    if (registers > 0) {
-        registers--;
-        return true;
-    }
-    pthread_mutex_lock(&memory_lock);
-    for (struct block *block = one.blocks; block != NULL && freed_by_refusal >= 0;
-         block = block->younger)
-        if (block->address == allocations[freed_by_refusal] && block->place.tier == NULL) {
-            free_one((unsigned)freed_by_refusal);
-            freed_by_refusal = -1;
-            overwrite_freed();
-            break;
-        }
-    pthread_mutex_unlock(&memory_lock);
-    return false;
-}
-void host_placed(struct client *client, uint64_t size) { (void)client, (void)size; }
-void bus_sharing_measured(enum bus_direction way, uint64_t bytes, uint64_t microseconds)
-{
-    (void)way, (void)bytes, (void)microseconds;
-}
-void host_allocated(struct client *client) { (void)client; }
-bool host_memory_unregister(char *memory) { (void)memory; return true; }
-void host_memory_unmap(char *memory, size_t size) { (void)memory, (void)size; }
-void spare_leave(struct large *large) { (void)large; }
-CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
-
 /* Time passes fast here. */
 uint64_t now_microseconds(void)
 {

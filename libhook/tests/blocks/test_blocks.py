@@ -17,7 +17,7 @@ STEP = 512                              # that one order moves
 MORE = 1.2                              # times as many steps for each block, at most
 COUNTED = ["block/block.c", "block/in.c", "block/mapped.c", "block/out.c", "block/pipeline.c",
            "block/region.c", "memory/allocation.c", "memory/large.c", "tier/host.c",
-           "tier/host_slabs.c", "tier/managed.c", "tier/peer.c"]
+           "tier/managed.c", "tier/peer.c"]
 
 
 class Program:

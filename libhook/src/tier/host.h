@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A client's host memory for swapped blocks. With memory_lock, unless stated otherwise. */
+#pragma once
+
+#include "gate/client.h"
+#include "tier/tier.h"
+
+/* The NUMA node nearest to a GPU; -1: unknown. Without memory_lock. */
+int host_nearest_node(CUdevice device);
+
+/* Finds a place in some slab. False: no slab has that many bytes in one piece. */
+bool host_place(struct client *client, size_t size, struct place *place);
+void host_unplace(struct client *client, size_t size, struct place *place);
+/* Makes one slab, counted in memory.host from the start. False: not allowed, or the machine has no
+ * more memory. Releases and retakes the lock. */
+bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
+/* Whether copies to and from this slab run directly over the bus; registers it again if necessary.
+ * If not, the calls that start copies may take as long as the copies. May release and retake the
+ * lock. */
+bool host_slab_registered(struct host_slab *slab);
+/* One of the blocks announced to tier_host.room() has got a place, in whatever tier. */
+void host_placed(struct client *client, uint64_t size);
+
+/* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no
+ * more than its blocks could use. */
+void host_preallocate(struct client *client, uint64_t most);
+/* Ends the preallocation. A slab in progress is kept if at most `most` bytes are held then. */
+void host_preallocated(struct client *client, uint64_t most);
+
+/* The upper bound of host memory that blocks of the client could use. */
+uint64_t host_useful(const struct client *client);
+/* Releases empty slabs while the client holds more than `allowance`. Service thread only, in
+ * client->copy_context if there is one; releases and retakes memory_lock. */
+void host_trim(struct client *client, uint64_t allowance);
+/* Drops all registrations, as client->copy_context is about to end. `drained`: no work is in flight
+ * in that context. With service_lock, too; releases and retakes memory_lock. */
+void host_leave_context(struct client *client, bool drained);
