@@ -8,7 +8,7 @@
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "pool/driver_pools.h"
-#include "pool/ordered.h"
+#include "pool/pool.h"
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools. Allocations that the library can serve come from it (ordered.c); memory in the driver's
+ * Pools. Allocations that the library can serve come from it (pool.c); memory in the driver's
  * own pools is counted (driver_pools.c).
  *
  * During a capture nothing is allocated: the call becomes a node of the graph, and graph memory is
@@ -11,7 +11,6 @@
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "pool/driver_pools.h"
-#include "pool/ordered.h"
 #include "pool/pool.h"
 
 static bool capturing(CUstream stream)

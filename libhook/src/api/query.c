@@ -14,7 +14,6 @@
 #include "memory/allocation.h"
 #include "memory/memory.h"
 #include "memory/vmm.h"
-#include "pool/ordered.h"
 #include "pool/pool.h"
 
 /* Marks ids of the library, distinct from the driver's. */

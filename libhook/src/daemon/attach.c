@@ -35,7 +35,6 @@
 #include "memory/memory.h"
 #include "memory/pinned.h"
 #include "memory/spare.h"
-#include "pool/pending_frees.h"
 #include "pool/pool.h"
 #include "tier/host.h"
 

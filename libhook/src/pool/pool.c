@@ -1,22 +1,134 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's pools: their creation and end, their figures, and the attributes that the program
- * reads and sets. Figures are the sum of the library's and the driver's. A new attribute value goes
- * to the driver first, which validates it. See ordered.c.
+ * Stream-ordered allocation and freeing, from evictable memory of the library. Neither call waits
+ * for the GPU.
+ *
+ * A pool whose memory no other process can hold gets its allocations from the library, in addition
+ * to those that the driver has in it (usually none). They are made like those of cuMemAlloc, but
+ * belong to no context. An address is valid at once, which is earlier than the stream needs it.
+ *
+ * A free makes the address invalid at once. The memory becomes free when the stream reaches that
+ * point, signalled by an event. Until then the allocation is in the stream's
+ * pending list; then it is idle in its pool. An allocation uses
+ *
+ *   1. a free allocation that fits: one freed in the same stream, pending or not, because the
+ *      stream's own order separates the two uses; or an idle one, unless the program forbids
+ *      reuse for its pool;
+ *   2. else new memory. First the pool releases idle allocations beyond its release threshold,
+ *      the oldest first.
+ *
+ * An allocation fits if it needs the same slot size of a slab, or wastes at most an eighth of the
+ * pages.
+ *
+ * The driver releases memory beyond the threshold when the program synchronises. The library does
+ * so when the pool must grow, when the program queries the pool, and whenever the client is
+ * stopped. Idle memory has no content. Before a client is evicted, its pools therefore release all
+ * idle memory, whatever the threshold: that costs less than to copy it once. Before an allocation
+ * is refused, idle memory is released. Memory that work in another stream still touches then serves
+ * an allocation of its own pool that fits, whose stream first waits for that work (unless the
+ * program forbids it).
+ *
+ * Pools that other processes may hold (exportable or imported), and pools of other than device
+ * memory, stay with the driver: driver_pools.c. A figure
+ * that the program reads is the sum of the library's and the driver's. A new attribute value goes
+ * to the driver first, which validates it.
  */
 #include "pool/pool.h"
 
 #include <stdlib.h>
 
+#include "block/block.h"
+#include "block/region.h"
 #include "driver/ops.h"
+#include "driver/ring.h"
+#include "flight/capture.h"
+#include "flight/drain.h"
 #include "gate/client.h"
+#include "gate/contexts.h"
+#include "memory/allocation.h"
+#include "memory/large.h"
+#include "memory/memory.h"
 #include "memory/peers.h"
-#include "pool/async_allocation.h"
-#include "pool/pending_frees.h"
+#include "memory/slab.h"
+#include "pool/stream.h"
 
-static struct pool *pools;           /* this and the following are protected by memory_lock */
+#define ASYNC_CLASSES (SLAB_CLASSES + 32)
+#define BUCKETS 16384
+#define MOST ((size_t)1 << 46)       /* upper limit, bytes of one allocation */
+#define SEARCHED 256                 /* free allocations of a class that one search looks at */
 
-struct pool *pool_named(CUmemoryPool handle)
+struct pool {
+    CUmemoryPool handle;
+    CUdevice device;
+    size_t most;                     /* maximum bytes; 0: no maximum */
+    uint32_t readers;                /* a bit for each other device with access */
+    uint32_t opened;                 /* bits of `readers` already granted */
+    bool destroyed;                  /* freed when its last user leaves */
+    unsigned users;                  /* allocations, and calls in progress */
+    uint64_t threshold;              /* free bytes that it keeps (release threshold) */
+    bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
+    bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
+    uint64_t used, used_high;        /* bytes as requested */
+    uint64_t lost;                   /* freed by cuMemFree: reported as used, as by the driver */
+    uint64_t reserved, reserved_high;
+    uint64_t peak;                   /* maximum of `used`; the program cannot reset it */
+    struct ring idle; /* free allocations that no work touches, oldest first */
+    struct ring freed[ASYNC_CLASSES];/* all free allocations, by size class */
+    struct pool *next;
+};
+
+/* An allocation by cuMemAllocAsync. */
+struct async_allocation {
+    CUdeviceptr address;
+    size_t size;                     /* bytes as requested */
+    size_t room;                     /* bytes that it occupies */
+    unsigned class;
+    struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
+    bool freed;
+    uint64_t stream;                 /* stream of the free, named by stream.c; 0: unknown */
+    CUcontext context;               /* in which `stream` is unique */
+    struct pending_frees *pending;   /* its pending list; NULL: no work touches it */
+    struct marker *marker;           /* recorded after the work that touches it */
+    struct ring order;               /* in the pending list, or in the pool's idle list */
+    struct ring alike;               /* in the list of free allocations of its class */
+    struct async_allocation *next;   /* in the hash table by address */
+};
+
+/* An event, reused as long as its context lives. */
+struct marker {
+    CUevent event;
+    struct marker *next;             /* in the list of unused markers */
+};
+
+struct stock {
+    CUcontext context;
+    struct marker *markers;          /* unused ones */
+    struct stock *next;
+};
+
+struct pending_frees {
+    struct stock *stock;
+    uint64_t stream;
+    unsigned marks;                  /* marks being recorded for this stream */
+    struct ring allocations;         /* in the order of their events */
+    struct pending_frees *next;
+};
+
+/* A position in a stream, after all work that it holds now. */
+struct mark {
+    struct pending_frees *pending;
+    struct marker *marker;
+};
+
+/* These are protected by memory_lock, with which all functions but those in pool.h are called,
+ * unless stated otherwise. */
+static struct pool *pools;
+static struct async_allocation *buckets[BUCKETS];
+static struct stock *stocks;
+static struct pending_frees *pending_lists;
+
+/* The library's pool of that handle. NULL: a pool of the driver. */
+static struct pool *pool_named(CUmemoryPool handle)
 {
     struct pool *pool = pools;
     while (pool != NULL && (pool->handle != handle || pool->destroyed))
@@ -39,9 +151,10 @@ static struct pool *add(CUmemoryPool handle, CUdevice device, size_t most)
     return pools = pool;
 }
 
-static void drop_unused(struct pool *pool)
+/* Drops one user. */
+static void pool_leave(struct pool *pool)
 {
-    if (!pool->destroyed || pool->users > 0)
+    if (--pool->users > 0 || !pool->destroyed)
         return;
     struct pool **link = &pools;
     while (*link != pool)
@@ -50,10 +163,440 @@ static void drop_unused(struct pool *pool)
     free(pool);
 }
 
-void pool_leave(struct pool *pool)
+static struct async_allocation **bucket_of(CUdeviceptr address)
 {
-    pool->users--;
-    drop_unused(pool);
+    return &buckets[address * 0x9E3779B97F4A7C15u >> 50];
+}
+
+/* The allocation that begins there, freed or not; NULL: none. */
+static struct async_allocation *async_at(CUdeviceptr address)
+{
+    struct async_allocation *async = *bucket_of(address);
+    while (async != NULL && async->address != address)
+        async = async->next;
+    return async;
+}
+
+/* Bytes that an allocation occupies, and its size class. */
+static size_t room_of(size_t bytes, unsigned *class)
+{
+    if (bytes <= SMALL_MAX)
+        return slab_slot_size(bytes, class);
+    size_t room = WHOLE_PAGES(bytes);
+    *class = SLAB_CLASSES + 63 - (unsigned)__builtin_clzl(room / PAGE);
+    return room;
+}
+
+static struct async_allocation *new_async(CUdeviceptr address, struct pool *pool)
+{
+    struct async_allocation *async = calloc(1, sizeof *async);
+    if (async == NULL)
+        return NULL;
+    async->address = address;
+    async->pool = pool;
+    ring_clear(&async->order);
+    ring_clear(&async->alike);
+    async->next = *bucket_of(address);
+    *bucket_of(address) = async;
+    return async;
+}
+
+static void forget(struct async_allocation *async)
+{
+    struct async_allocation **link = bucket_of(async->address);
+    while (*link != async)
+        link = &(*link)->next;
+    *link = async->next;
+    free(async);
+}
+
+/* Frees the memory and forgets the allocation. */
+static void release(struct async_allocation *async)
+{
+    struct pool *pool = async->pool;
+    ring_leave(&async->order);
+    ring_leave(&async->alike);
+    allocation_release(async->address);
+    if (pool != NULL) {
+        pool->reserved -= async->room;
+        pool_leave(pool);
+    }
+    forget(async);
+}
+
+/* Releases idle allocations until the pool holds at most `keep` bytes. True if it released any. */
+static bool pool_shrink(struct pool *pool, uint64_t keep)
+{
+    if (ring_empty(&pool->idle) || pool->reserved <= keep)
+        return false;
+    RELAXED;
+    pool->users++;
+    while (!ring_empty(&pool->idle) && pool->reserved > keep)
+        release(RING_MEMBER(pool->idle.next, struct async_allocation, order));
+    pool_leave(pool);
+    return true;
+}
+
+/* No work touches the allocation any more: makes it idle in its pool, or frees it. */
+static void async_idle(struct async_allocation *async)
+{
+    if (async->pool == NULL || async->pool->destroyed)
+        release(async);
+    else
+        ring_append(&async->pool->idle, &async->order);
+}
+
+/* Makes the program's address invalid; the caller owns the allocation then. NULL: there is no
+ * allocation, or no host memory to record it. */
+static struct async_allocation *async_retire(CUdeviceptr address)
+{
+    struct async_allocation *async = async_at(address);
+    if (async == NULL) {
+        async = new_async(address, NULL);
+        if (async != NULL && !allocation_retire(address)) {
+            forget(async);
+            return NULL;
+        }
+    } else if (async->freed || !allocation_retire(address)) {
+        return NULL;
+    }
+    if (async == NULL)
+        return NULL;
+    async->freed = true;
+    if (async->pool != NULL) {
+        async->pool->used -= async->size;
+        ring_append(&async->pool->freed[async->class], &async->alike);
+    }
+    return async;
+}
+
+
+/*
+ * Keeps memory that was freed in a stream until no work of that stream touches it. The free records
+ * an event after the work that the stream holds.
+ *
+ * Events of a stream complete in order, so an allocation queries only the oldest event. No thread
+ * waits for an event, because the work may wait for that very thread. If an allocation finds no
+ * other memory, its stream waits instead. All this matches the driver (measured on an H100, driver
+ * 580). Recording and querying events disturbs no capture while the thread's capture mode is
+ * relaxed. A failed query says nothing about the work: the memory then stays pending.
+ */
+
+static struct stock *stock_of(CUcontext context)
+{
+    struct stock *stock = stocks;
+    while (stock != NULL && stock->context != context)
+        stock = stock->next;
+    if (stock == NULL && (stock = malloc(sizeof *stock)) != NULL) {
+        *stock = (struct stock){ .context = context, .next = stocks };
+        stocks = stock;
+    }
+    return stock;
+}
+
+static struct pending_frees *pending_frees_of(CUcontext context, uint64_t stream)
+{
+    struct pending_frees *pending = pending_lists;
+    while (pending != NULL && (pending->stream != stream || pending->stock->context != context))
+        pending = pending->next;
+    if (pending != NULL)
+        return pending;
+    struct stock *stock = stock_of(context);
+    pending = stock == NULL ? NULL : malloc(sizeof *pending);
+    if (pending == NULL)
+        return NULL;
+    *pending = (struct pending_frees){ .stock = stock, .stream = stream, .next = pending_lists };
+    ring_clear(&pending->allocations);
+    return pending_lists = pending;
+}
+
+static void give(struct stock *stock, struct marker *marker)
+{
+    marker->next = stock->markers;
+    stock->markers = marker;
+}
+
+/* Discards an unused mark. */
+static void pending_frees_unmark(const struct mark *mark)
+{
+    mark->pending->marks--;
+    if (mark->marker->event != NULL)
+        give(mark->pending->stock, mark->marker);
+    else
+        free(mark->marker);
+}
+
+/* The context is current. */
+static CUresult record(CUstream stream, struct marker *marker)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (marker->event == NULL)
+        result = REAL(cuEventCreate)(&marker->event,
+                                     CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
+}
+
+/* Called without the lock. Returns the driver's error if the event cannot be recorded; there is no
+ * mark then. */
+static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
+{
+    CUcontext context, current = NULL;
+    CUdevice device;
+    CUresult result = stream_place(stream, &context, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t name = stream_name(stream);
+    pthread_mutex_lock(&memory_lock);
+    mark->pending = pending_frees_of(context, name);
+    mark->marker = mark->pending == NULL ? NULL : mark->pending->stock->markers;
+    if (mark->marker != NULL)
+        mark->pending->stock->markers = mark->marker->next;
+    else if (mark->pending != NULL)
+        mark->marker = calloc(1, sizeof *mark->marker);
+    if (mark->marker != NULL)
+        mark->pending->marks++;
+    pthread_mutex_unlock(&memory_lock);
+    if (mark->marker == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    contexts_current(&current);
+    RELAXED;
+    if (context != current)
+        result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result == CUDA_SUCCESS) {
+        result = record(stream, mark->marker);
+        if (context != current)
+            REAL(cuCtxPopCurrent_v2)(&current);
+    }
+    if (result != CUDA_SUCCESS) {
+        LOCKED(memory_lock);
+        pending_frees_unmark(mark);
+    }
+    return result;
+}
+
+static void pending_frees_put(struct async_allocation *async, const struct mark *mark)
+{
+    mark->pending->marks--;
+    async->pending = mark->pending;
+    async->marker = mark->marker;
+    async->stream = mark->pending->stream;
+    async->context = mark->pending->stock->context;
+    ring_append(&mark->pending->allocations, &async->order);
+}
+
+/* The same stream reuses it, or no work touches it. */
+static void pending_frees_leave(struct async_allocation *async)
+{
+    ring_leave(&async->order);
+    if (async->pending == NULL)
+        return;
+    give(async->pending->stock, async->marker);
+    async->pending = NULL;
+    async->marker = NULL;
+}
+
+static void is_done(struct async_allocation *async)
+{
+    pending_frees_leave(async);
+    async_idle(async);
+}
+
+static struct async_allocation *first(const struct pending_frees *pending)
+{
+    return RING_MEMBER(pending->allocations.next, struct async_allocation, order);
+}
+
+/* A context that has failed for good runs no work any more. */
+static bool reached(const struct async_allocation *async)
+{
+    CUresult result = REAL(cuEventQuery)(async->marker->event);
+    return result == CUDA_SUCCESS
+        || (result != CUDA_ERROR_NOT_READY && context_error(async->context) != CUDA_SUCCESS);
+}
+
+static bool look(struct pending_frees *pending)
+{
+    bool any = false;
+    while (!ring_empty(&pending->allocations) && reached(first(pending))) {
+        is_done(first(pending));
+        any = true;
+    }
+    return any;
+}
+
+/* Makes allocations idle whose work is done. True if there were any. */
+static bool pending_frees_look(void)
+{
+    bool any = false;
+    if (pending_lists == NULL)
+        return false;
+    RELAXED;
+    for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
+        any |= look(pending);
+        if (!ring_empty(&pending->allocations) || pending->marks > 0) {
+            link = &pending->next;
+            continue;
+        }
+        *link = pending->next;
+        free(pending);
+    }
+    return any;
+}
+
+/* The end of a context frees its memory, in whichever stream the memory was freed. */
+static void drop_memory_of(CUcontext context, struct pending_frees *pending)
+{
+    for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations;
+         link = next) {
+        struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
+        next = link->next;
+        if (async->pool == NULL
+            && region_owner(async->address)->context == context)
+            is_done(async);
+    }
+}
+
+/* The context's events are destroyed with it, and its work is done. */
+void pending_frees_context_ends(CUcontext context)
+{
+    for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
+        bool ends = pending->stock->context == context;
+        while (ends && !ring_empty(&pending->allocations))
+            is_done(first(pending));
+        drop_memory_of(context, pending);
+        if (!ends || pending->marks > 0) {
+            link = &pending->next;
+            continue;
+        }
+        *link = pending->next;
+        free(pending);
+    }
+    for (struct stock *stock = stocks; stock != NULL; stock = stock->next)
+        while (stock->context == context && stock->markers != NULL) {
+            struct marker *marker = stock->markers;
+            stock->markers = marker->next;
+            free(marker);
+        }
+}
+
+/* Whether work in the context's `stream` may use the free allocation now. */
+static bool usable(const struct async_allocation *async, CUcontext context, uint64_t stream)
+{
+    if (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
+        return true;
+    return async->stream == stream && stream != 0 && async->context == context;
+}
+
+/* The smallest free allocation that is large enough and wastes little; the latest freed of equals.
+ * `early`: work in another stream may still touch it. */
+static struct async_allocation *fitting(const struct pool *pool, size_t room, unsigned class,
+                                        CUcontext context, uint64_t stream, bool early)
+{
+    size_t most = room + (class < SLAB_CLASSES ? 0 : room / 8);
+    struct async_allocation *best = NULL;
+    unsigned last = class < SLAB_CLASSES ? class : class + 1, searched = 0;
+    for (; class <= last && class < ASYNC_CLASSES; class++) {
+        const struct ring *head = &pool->freed[class];
+        for (struct ring *link = head->previous; link != head && searched++ < SEARCHED;
+             link = link->previous) {
+            struct async_allocation *async = RING_MEMBER(link, struct async_allocation, alike);
+            if (async->room < room || async->room > most
+                || !(usable(async, context, stream) || (early && async->pending != NULL))
+                || (best != NULL && best->room <= async->room))
+                continue;
+            best = async;
+            if (async->room == room)
+                return async;
+        }
+    }
+    return best;
+}
+
+static void reuse(struct async_allocation *async, size_t bytes)
+{
+    pending_frees_leave(async);
+    ring_leave(&async->alike);
+    async->freed = false;
+    async->size = bytes;
+    allocation_renew(async->address, bytes);
+}
+
+/* Frees memory before the pool grows by `room` bytes. Beyond its release threshold the pool keeps
+ * nothing; below, little more than its largest use so far, because memory that does not fit the
+ * program's next allocation is of no use to the program. */
+static bool make_way(struct pool *pool, size_t room)
+{
+    uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;
+    uint64_t keep = pool->threshold < plenty ? pool->threshold : plenty;
+    if (pool->most != 0 && (room > pool->most || pool->reserved + room > pool->most))
+        pool_shrink(pool, room > pool->most ? 0 : pool->most - room);
+    pool_shrink(pool, keep > room ? keep - room : 0);
+    return pool->most == 0 || pool->reserved + room <= pool->most;
+}
+
+static CUresult make(struct pool *pool, struct client *client, size_t bytes, size_t room,
+                     unsigned class, struct async_allocation **async)
+{
+    CUdeviceptr address;
+    if (!make_way(pool, room))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    /* Without a context: pools outlive contexts. */
+    CUresult result = bytes <= SMALL_MAX ? slab_allocate(client, NULL, bytes, &address)
+                                         : large_allocate(client, NULL, bytes, &address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *async = new_async(address, pool);
+    if (*async == NULL) {
+        allocation_retire(address);
+        allocation_release(address);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pool->users++;
+    (*async)->size = bytes;
+    (*async)->room = room;
+    (*async)->class = class;
+    pool->reserved += room;
+    if (pool->reserved > pool->reserved_high)
+        pool->reserved_high = pool->reserved;
+    return CUDA_SUCCESS;
+}
+
+/* Allocates from a pool, for work in the context's `stream`, whose name is `name`. May release the
+ * lock meanwhile. */
+static CUresult async_take(struct pool *pool, struct client *client, size_t bytes,
+                           CUcontext context, CUstream stream, uint64_t name, CUdeviceptr *address)
+{
+    unsigned class;
+    if (bytes > MOST)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t room = room_of(bytes, &class);
+    struct async_allocation *async = fitting(pool, room, class, context, name, false);
+    if (async == NULL && pending_frees_look())
+        async = fitting(pool, room, class, context, name, false);
+    bool made = async == NULL;
+    CUresult result = made ? make(pool, client, bytes, room, class, &async) : CUDA_SUCCESS;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->dependencies
+        && (async = fitting(pool, room, class, context, name, true)) != NULL) {
+        made = false;
+        /* The stream first waits for the work that still touches it. */
+        RELAXED;
+        if (async->pending != NULL)
+            result = REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
+        else
+            result = CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!made)
+        reuse(async, bytes);
+    *address = async->address;
+    pool->used += bytes;
+    if (pool->used + pool->lost > pool->used_high)
+        pool->used_high = pool->used + pool->lost;
+    if (pool->used > pool->peak)
+        pool->peak = pool->used;
+    client_update(client);
+    return CUDA_SUCCESS;
 }
 
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
@@ -92,7 +635,9 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-struct pool *pool_adopted(CUmemoryPool handle)
+/* As pool_named(), but makes a device's known default pool the library's. To be called before the
+ * program allocates from the pool. */
+static struct pool *pool_adopted(CUmemoryPool handle)
 {
     struct pool *pool = pool_named(handle);
     for (unsigned i = 0; i < CLIENTS_MAX && pool == NULL; i++)
@@ -138,6 +683,13 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     return ours || first;
 }
 
+/* Whether pool_open() must still grant some devices access, without the lock. */
+static bool pool_is_opening(const struct pool *pool)
+{
+    return pool->readers != pool->opened && pool->device >= 0 && pool->device < CLIENTS_MAX
+        && clients[pool->device] != NULL;
+}
+
 /* Takes one device whose access is still to be granted or revoked; -1: there is none. The device
  * then counts as done. */
 static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
@@ -154,13 +706,8 @@ static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
     return reader;
 }
 
-bool pool_is_opening(const struct pool *pool)
-{
-    return pool->readers != pool->opened && pool->device >= 0 && pool->device < CLIENTS_MAX
-        && clients[pool->device] != NULL;
-}
-
-CUresult pool_open(CUmemoryPool handle)
+/* Called without the lock. */
+static CUresult pool_open(CUmemoryPool handle)
 {
     CUdevice device = 0;
     bool open = false;
@@ -205,6 +752,7 @@ void pool_trim(CUmemoryPool handle, size_t keep)
         pool_shrink(pool, keep);
 }
 
+/* Releases memory of pools beyond their thresholds. */
 static void settle(void)
 {
     pending_frees_look();
@@ -276,10 +824,10 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
     }
 }
 
-/* Releases idle allocations of the client's pools. */
-static bool give_back(const struct client *client)
+bool pools_yield(const struct client *client)
 {
     bool any = false;
+    pending_frees_look();
     for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
         next = pool->next;
         if (pool->device == client->device)
@@ -288,14 +836,93 @@ static bool give_back(const struct client *client)
     return any;
 }
 
-bool pools_yield(const struct client *client)
-{
-    pending_frees_look();
-    return give_back(client);
-}
-
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until)
 {
     (void)bytes;
     return until != 0 && pools_yield(client);
+}
+
+bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
+                   CUresult *result)
+{
+    CUcontext context;
+    CUdevice device;
+    bool ours = false;
+    if (capture_refuses(result))
+        return true;
+    RELAXED;
+    if (stream_place(stream, &context, &device) == CUDA_SUCCESS
+        && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
+        uint64_t name = stream_name(stream);
+        pthread_mutex_lock(&memory_lock);
+        struct pool *pool = pool_adopted(handle);
+        struct client *client = pool == NULL || pool->device < 0 || pool->device >= CLIENTS_MAX
+            ? NULL : clients[pool->device];
+        bool opening = client != NULL && pool_is_opening(pool);
+        ours = client != NULL;
+        if (ours) {
+            pool->users++;
+            *result = async_take(pool, client, bytes, context, stream, name, address);
+            pool_leave(pool);
+        }
+        pthread_mutex_unlock(&memory_lock);
+        if (opening && *result == CUDA_SUCCESS)
+            *result = pool_open(handle);
+    }
+    return ours;
+}
+
+bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
+{
+    struct mark mark;
+    if (!memory_is_ours(address))
+        return false;
+    if (capture_refuses(result))
+        return true;
+    *result = pending_frees_mark(stream, &mark);
+    if (*result != CUDA_SUCCESS)
+        return true;
+    LOCKED(memory_lock);
+    struct async_allocation *async = async_retire(address);
+    if (async != NULL) {
+        pending_frees_put(async, &mark);
+        /* No pool will reuse this memory, so no other code waits for it. */
+        if (async->pool == NULL || async->pool->destroyed)
+            pending_frees_look();
+    } else {
+        pending_frees_unmark(&mark);
+        *result = CUDA_ERROR_INVALID_VALUE;
+    }
+    return true;
+}
+
+bool pool_free(CUdeviceptr address, CUresult *result)
+{
+    if (client_none())
+        return false;
+    if (capture_refuses(result))
+        return true;
+    LOCKED(memory_lock);
+    struct async_allocation *async = async_at(address);
+    bool ours = async != NULL;
+    if (ours)
+        *result = async_retire(address) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (ours && *result == CUDA_SUCCESS) {
+        struct pool *pool = async->pool;
+        pool->users++;
+        pool->lost += async->size;
+        async->stream = 0;
+        async_idle(async);
+        pool_shrink(pool, pool->threshold);
+        pool_leave(pool);
+    }
+    return ours;
+}
+
+CUmemoryPool pool_of(CUdeviceptr address)
+{
+    LOCKED(memory_lock);
+    const struct async_allocation *async = async_at(address);
+    CUmemoryPool handle = async == NULL || async->pool == NULL ? NULL : async->pool->handle;
+    return handle;
 }
