@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-#include "block/mapped.h"
 #include "block/region.h"
 #include "block/search.h"
 #include "driver/log.h"
+#include "driver/ops.h"
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
@@ -215,9 +215,68 @@ void blocks_give_places(struct client *client, uint64_t allowance)
     host_trim(client, allowance);
 }
 
+size_t block_readers(const struct client *client, CUmemAccessDesc *access)
+{
+    size_t count = 0;
+    for (int device = 0; device < CLIENTS_MAX; device++)
+        if (device == client->device || client->readers[device] > 0)
+            access[count++] = (CUmemAccessDesc){
+                .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
+                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+    return count;
+}
+
+/* Creates the block's physical memory and maps it at all its addresses. */
+static CUresult map(struct block *block)
+{
+    const CUmemAllocationProp property = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->client->device },
+    };
+    struct page_owner *owner = region_owner(block->address);
+    CUmemAccessDesc access[CLIENTS_MAX];
+    size_t readers = block_readers(block->client, access);
+    bool special = owner != NULL && owner->properties != NULL;
+    CUresult result = REAL(cuMemCreate)(&block->handle, block->size,
+                                        special ? owner->properties : &property, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemMap)(block->address, block->size, 0, block->handle, 0);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuMemSetAccess)(block->address, block->size, access, readers);
+        if (result == CUDA_SUCCESS && owner != NULL && owner->mappings != NULL)
+            result = owner->mappings->map(owner, block);
+        if (result != CUDA_SUCCESS)
+            REAL(cuMemUnmap)(block->address, block->size);
+    }
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemRelease)(block->handle);
+    return result;
+}
+
+static CUresult unmap(struct block *block)
+{
+    struct page_owner *owner = region_owner(block->address);
+    CUresult result = owner == NULL || owner->mappings == NULL
+        ? CUDA_SUCCESS : owner->mappings->unmap(owner, block);
+    /* In this order, so that the memory is freed with its last mapping: on an H200 that takes 48 us
+     * for 64 MiB, in the other order 79. */
+    if (result == CUDA_SUCCESS && block->handle != 0)
+        result = REAL(cuMemRelease)(block->handle);
+    if (result == CUDA_SUCCESS) {
+        block->handle = 0;
+        result = REAL(cuMemUnmap)(block->address, block->size);
+    }
+    if (result != CUDA_SUCCESS)
+        debug("unmapping %zu bytes at %#llx failed: error %d", block->size,
+              (unsigned long long)block->address, (int)result);
+    return result;
+}
+
 CUresult block_map(struct block *block)
 {
-    CUresult result = block->managed ? CUDA_SUCCESS : mapped_map(block);
+    CUresult result = block->managed ? CUDA_SUCCESS : map(block);
     if (result == CUDA_SUCCESS)
         block->client->memory.resident += block->size;
     return result;
@@ -225,7 +284,7 @@ CUresult block_map(struct block *block)
 
 CUresult block_unmap(struct block *block)
 {
-    CUresult result = block->managed ? CUDA_SUCCESS : mapped_unmap(block);
+    CUresult result = block->managed ? CUDA_SUCCESS : unmap(block);
     if (result != CUDA_SUCCESS)
         return result;
     if (block->state == BLOCK_SHARED)

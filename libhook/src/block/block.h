@@ -99,6 +99,9 @@ void block_return_place(struct block *block);
 /* Makes resident blocks give up places until the client holds at most `allowance` bytes of host
  * memory or no place is left to give up. Service thread; may release and retake the lock. */
 void blocks_give_places(struct client *client, uint64_t allowance);
+/* The access rights to a client's memory: fills at most CLIENTS_MAX entries and returns their
+ * number. */
+size_t block_readers(const struct client *client, CUmemAccessDesc *access);
 /* Maps physical memory behind an EMPTY or SWAPPED block and counts it as resident; the caller sets
  * the state. Changes nothing if the driver refuses. */
 CUresult block_map(struct block *block);

@@ -32,8 +32,8 @@
  * A result is valid until the program's next turn: a block that was read but not evicted is not
  * read twice. A switch to another program's context and back costs the holder more than reading
  * such parts, so one launch reads as many blocks as it can, including those of later orders
- * (out.c). It reads fewer whole blocks: a GiB takes a third of a millisecond, during which no other
- * work has the card.
+ * (swap.c). It reads fewer whole blocks: a GiB takes a third of a millisecond, during which no
+ * other work has the card.
  *
  * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; the holder loses 1.6 ms by it.
  *

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "block/pipeline.h"
+#include "block/swap.h"
 #include "driver/ops.h"
 #include "flight/capture.h"
 #include "flight/drain.h"

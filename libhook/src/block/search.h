@@ -7,7 +7,7 @@
 
 #include "block/block.h"
 
-/* Classes of blocks by the cost of their eviction; see out.c. */
+/* Classes of blocks by the cost of their eviction; see swap.c. */
 enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 
 enum search {

@@ -8,7 +8,7 @@
  * If a block is freed or moved elsewhere during its write, it passes its place in host memory to
  * the write, which reads from the place until the disk has finished.
  *
- * The blocks that were evicted first, the youngest (out.c), are written first. They fill whole
+ * The blocks that were evicted first, the youngest (swap.c), are written first. They fill whole
  * slabs of host memory, which the service thread releases (service.c).
  */
 #include "block/store.h"

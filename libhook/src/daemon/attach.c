@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "block/pipeline.h"
+#include "block/swap.h"
 #include "daemon/service.h"
 #include "daemon/waiting.h"
 #include "driver/glibc.h"

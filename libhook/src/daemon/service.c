@@ -14,10 +14,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#include "block/in.h"
-#include "block/out.h"
-#include "block/pipeline.h"
 #include "block/store.h"
+#include "block/swap.h"
 #include "daemon/caches.h"
 #include "daemon/park.h"
 #include "daemon/waiting.h"

@@ -18,7 +18,6 @@
 
 #include "block/block.h"
 #include "block/exclusive.h"
-#include "block/mapped.h"
 #include "block/region.h"
 #include "driver/forked.h"
 #include "driver/ops.h"
@@ -74,7 +73,7 @@ static CUresult share_block(struct block *block)
         .allocFlags.gpuDirectRDMACapable = by_network != 0,
     };
     CUmemAccessDesc access[CLIENTS_MAX];
-    size_t readers = mapped_access(client, access);
+    size_t readers = block_readers(client, access);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr beside;
     CUresult result = region_take(block->size, &beside);

@@ -19,7 +19,7 @@
 #include "memory/peers.h"
 
 #include "block/block.h"
-#include "block/mapped.h"
+#include "driver/ops.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
@@ -35,7 +35,7 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
          block = block->younger)
         if (block->state != BLOCK_EMPTY && block->state != BLOCK_SWAPPED
             && block->state != BLOCK_COPYING && block->state != BLOCK_LOST && !block->managed)
-            result = mapped_open(block, &access);
+            result = REAL(cuMemSetAccess)(block->address, block->size, &access, 1);
     return result;
 }
 

@@ -19,7 +19,7 @@
  * nothing.
  *
  * A checksum of each chunk is kept in memory. If a chunk cannot be read, or its checksum differs,
- * its block is lost: it is never mapped again (pipeline.c), and the driver reports any use of it.
+ * its block is lost: it is never mapped again (swap.c), and the driver reports any use of it.
  */
 #define _GNU_SOURCE
 #include "tier/disk.h"

@@ -5,7 +5,7 @@
  * process needs no context on the other GPU: memory that cuMemCreate makes there is mapped for
  * access by this GPU, whose copy engines do the rest.
  *
- * When the daemon ends a loan, the borrowed bytes are copied to host memory (block/out.c). They
+ * When the daemon ends a loan, the borrowed bytes are copied to host memory (block/swap.c). They
  * therefore count in memory.host from the beginning, so that host memory is available for them.
  */
 #include "tier/peer.h"

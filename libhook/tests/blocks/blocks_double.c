@@ -13,9 +13,7 @@
 
 #include "block/block.h"
 #include "block/contents.h"
-#include "block/in.h"
-#include "block/out.h"
-#include "block/pipeline.h"
+#include "block/swap.h"
 #include "block/region.h"
 #include "gate/client.h"
 #include "gate/commit.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out an EVICT: moves blocks from the card to a tier. in.c loads them, pipeline.c has the
- * copies.
+ * Carries out EVICT and LOAD: moves blocks between the card and the tiers.
  *
  * Copies run on a stream of the library, a few blocks in flight, so that the bus never waits for a
  * map or an unmap: while one block is copied, the previous one is unmapped and released. A block
@@ -11,7 +10,7 @@
  *   evicting   the block stays mapped until its copy to the place has completed;
  *   loading    the block keeps its place until the copy to the card has completed.
  *
- * The first section selects the blocks. Some need no copy: a block that was never loaded holds
+ * Some blocks need no copy when they are evicted: a block that was never loaded holds
  * nothing. The others are read first (contents.c). A block of zeros is only released, and cleared
  * when it is loaded again. A block that is unchanged since it was loaded is only released, too,
  * because its place still has the bytes. A block that was written back or loaded since the program
@@ -19,7 +18,8 @@
  *
  * A speculative move must free the bus when a program begins to copy (bus_sharing.c). The daemon
  * then sends YIELD. A speculative order checks for YIELD before each block and each piece of a
- * block (pipeline.h), and ends there: the other blocks stay resident.
+ * block, and ends there: the other blocks stay resident. It copies in pieces and has at most two in
+ * flight, which end in less than a millisecond.
  *
  * Writeback: copies blocks of an idle program to their places and leaves them on the card. If
  * another client needs the room, these blocks are evicted as fast as memory can be unmapped; if the
@@ -35,15 +35,302 @@
  * again waits for less than a millisecond, or, the first time, until one slab of host memory is
  * made. For that reason host memory is made slab by slab here and not by several threads.
  */
-#include "block/out.h"
+#include "block/swap.h"
+
+#include <time.h>
 
 #include "block/block.h"
 #include "block/contents.h"
-#include "block/pipeline.h"
 #include "block/search.h"
+#include "driver/log.h"
 #include "driver/ops.h"
+#include "flight/bus_sharing.h"
 #include "gate/client.h"
+#include "gate/connection.h"
+#include "gate/contexts.h"
+#include "tier/host.h"
 #include "tier/peer.h"
+
+#define COPIES_IN_FLIGHT 4
+#define COPIES_AHEAD 2               /* in flight, for a speculative order */
+#define PIECE_AHEAD ((size_t)16 << 20)
+#define HELD_MOST_US 2000
+
+/* The progress of one order. */
+struct progress {
+    uint64_t bytes;
+    unsigned copies;                 /* in flight */
+    bool failed;
+};
+
+/* Copies in flight between card and tiers, in the order of their completion. */
+struct pipeline {
+    struct move {
+        struct block *block;
+        struct progress *progress;
+        unsigned event;
+        size_t bytes;
+        bool last;                   /* the last copy of its block */
+    } moves[COPIES_IN_FLIGHT];       /* a ring; each entry has one event */
+    unsigned first, count;
+    uint64_t since, bytes;           /* us: when it was last empty; bytes copied since */
+};
+
+/* How many copies an order may have in flight. */
+static unsigned pipeline_depth(const struct nvshare_order *order)
+{
+    return (order->flags & NVSHARE_AHEAD) != 0 ? COPIES_AHEAD : COPIES_IN_FLIGHT;
+}
+
+enum start {
+    STARTED,
+    NOT_STARTED,                     /* the driver refuses */
+    YIELDED,                         /* interrupted: the block has not moved */
+};
+
+/* Indexed by client, in copy_context: one for each copy in flight. Protected by service_lock. */
+static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
+
+/* Whether the daemon has sent a YIELD for the order being carried out. An EVICT may be followed by
+ * another one before its YIELD; that one is kept for later. */
+static bool order_yields(struct client *client, const struct nvshare_order *order)
+{
+    struct nvshare_order yield, next;
+    if ((order->flags & NVSHARE_AHEAD) == 0)
+        return false;
+    if (client->postponed_count == 0 && connection_next(client->socket, NVSHARE_EVICT, &next))
+        client_postpone(client, &next);
+    return connection_next(client->socket, NVSHARE_YIELD, &yield);
+}
+
+/* For long loops with memory_lock held: regularly releases and retakes the lock. `held_since`: the
+ * caller sets it to 0 before the loop and keeps it between calls.
+ *
+ * A mutex is not handed to a waiting thread: the first to lock it gets it, usually the thread that
+ * has just released it. It therefore stays unlocked for the time that a thread takes to wake up,
+ * some 50 us. */
+static void memory_lock_yields(uint64_t *held_since)
+{
+    uint64_t now = now_microseconds();
+    if (*held_since == 0)
+        *held_since = now;
+    if (now - *held_since < HELD_MOST_US)
+        return;
+    pthread_mutex_unlock(&memory_lock);
+    nanosleep(&(struct timespec){ .tv_nsec = 1 }, NULL);
+    pthread_mutex_lock(&memory_lock);
+    *held_since = now_microseconds();
+}
+
+/* A context of the library. Physical memory outlives the program's contexts, and may have to be
+ * copied while there is none; the primary context belongs to the program, which may query and reset
+ * it. */
+static CUcontext own_context(struct client *client)
+{
+    CUcontext same;
+    if (client->own_context != NULL)
+        return client->own_context;
+    CUresult result = REAL(cuCtxCreate_v2)(&client->own_context, 0, client->device);
+    if (result == CUDA_SUCCESS)
+        REAL(cuCtxPopCurrent_v2)(&same);
+    else
+        debug("no context to swap in: error %d", (int)result);
+    return client->own_context;
+}
+
+/* The program has a context again. */
+static void end_own_context(struct client *client)
+{
+    pthread_mutex_lock(&memory_lock);
+    swap_leave_context(client, client->own_context, true);
+    pthread_mutex_unlock(&memory_lock);
+    REAL(cuCtxDestroy_v2)(client->own_context);
+    client->own_context = NULL;
+}
+
+bool swap_enter_context(struct client *client)
+{
+    CUcontext context = contexts_of(client->device, 0);
+    pthread_mutex_lock(&memory_lock);
+    bool alone = context == NULL && client->memory.allocated > 0;
+    pthread_mutex_unlock(&memory_lock);
+    if (alone)
+        context = own_context(client);
+    else if (context != NULL && client->own_context != NULL)
+        end_own_context(client);
+    if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
+        return false;
+    if (client->copy_context == context)
+        return true;
+    CUresult result = REAL(cuStreamCreate)(&client->copy_stream, CU_STREAM_NON_BLOCKING);
+    unsigned made = 0;
+    while (result == CUDA_SUCCESS && made < COPIES_IN_FLIGHT)
+        result = REAL(cuEventCreate)(&copy_events[client->index][made++],
+                                     CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    if (result != CUDA_SUCCESS) {
+        debug("no stream to swap on: error %d", (int)result);
+        return false;
+    }
+    client->copy_context = context;
+    return true;
+}
+
+/* The driver destroys a context's objects with it. */
+void swap_leave_context(struct client *client, CUcontext context, bool drained)
+{
+    if (client->copy_context != context)
+        return;
+    host_leave_context(client, drained);
+    client->copy_context = NULL;
+    content_leave_context(client);
+}
+
+/* All copies of the block have ended. Without memory_lock. */
+static enum settled settle(struct block *block)
+{
+    return block->zero || block->place.tier->settle == NULL
+        ? SETTLED : block->place.tier->settle(&block->place, block->address);
+}
+
+/* A copy between the block and another GPU has failed: gives up its place there, if the bytes are
+ * elsewhere, too. Releases and retakes memory_lock. */
+static void avoid(struct client *client, struct block *block)
+{
+    if (block->zero || block->place.tier != &tier_peer)
+        return;
+    if (block->state == BLOCK_EVICTING)
+        peer_failed(client);
+    /* If only the wait has failed, the copy may still use the place. */
+    pthread_mutex_unlock(&memory_lock);
+    bool ended = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    if (ended && block->state == BLOCK_EVICTING)
+        block_give_place(block);
+    else if (ended && block->copy.tier != NULL)
+        block_return_place(block);
+}
+
+/* Waits for the oldest copy, with the lock released, and completes its block's move if it was the
+ * last copy of that block. */
+static void pipeline_complete(struct client *client, struct pipeline *line)
+{
+    struct move move = line->moves[line->first];
+    line->first = (line->first + 1) % COPIES_IN_FLIGHT;
+    line->count--;
+    move.progress->copies--;
+    pthread_mutex_unlock(&memory_lock);
+    CUresult result = REAL(cuEventSynchronize)(copy_events[client->index][move.event]);
+    struct block *block = move.block;
+    enum settled settled = move.last ? settle(block) : SETTLED;
+    pthread_mutex_lock(&memory_lock);
+    if (settled == UNSETTLED)
+        result = CUDA_ERROR_UNKNOWN;
+
+    bool left = block->state == BLOCK_EVICTING, stays = block->writing_back;
+    if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
+        line->bytes += move.bytes;
+        bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
+                         now_microseconds() - line->since);
+    }
+    if (!move.last)
+        return;                      /* after a failure all later copies fail, too */
+    block->writing_back = false;
+    if (settled == LOST)
+        result = block_unmap(block);
+    if (left && !stays && result == CUDA_SUCCESS)
+        result = block_unmap(block);
+    if (settled == LOST && result == CUDA_SUCCESS) {
+        block_set_state(block, BLOCK_SWAPPED);
+        block_lose(block);
+    } else if (result == CUDA_SUCCESS) {
+        if (left)
+            block->known = block->looked;
+        if (block->place.tier != NULL && !block->zero)
+            block_note_clean(block);
+        if (!block->zero)
+            move.progress->bytes += block->size;
+        block->zero = false;
+        block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
+        if (!left && block->place.tier != NULL && !block->place.tier->keeps)
+            block_give_place(block);
+    } else {
+        /* In either direction, the bytes are still at the source. */
+        move.progress->failed = true;
+        avoid(client, block);
+        if (!left)
+            block_unmap(block);
+        block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
+    }
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+/* Starts to copy `size` bytes of the block from `offset` on. */
+static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
+{
+    CUstream stream = client->copy_stream;
+    if (block->zero)
+        return REAL(cuMemsetD8Async)(block->address + offset, 0, size, stream);
+    const struct tier *tier = block->place.tier;
+    return (block->state == BLOCK_EVICTING ? tier->out : tier->in)(&block->place, block->address,
+                                                                  offset, size, stream);
+}
+
+static bool start_piece(struct client *client, struct pipeline *line, struct block *block,
+                        size_t offset, size_t size, struct progress *progress)
+{
+    unsigned slot = (line->first + line->count) % COPIES_IN_FLIGHT;
+    if (line->count == 0) {
+        line->since = now_microseconds();
+        line->bytes = 0;
+    }
+    CUresult result = copy(client, block, offset, size);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuEventRecord)(copy_events[client->index][slot], client->copy_stream);
+    if (result != CUDA_SUCCESS) {
+        debug("a copy of %zu bytes failed: error %d", size, (int)result);
+        return false;
+    }
+    line->moves[slot] = (struct move){ block, progress, slot, size, offset + size == block->size };
+    line->count++;
+    progress->copies++;
+    return true;
+}
+
+/* Pieces of the block may be in flight. In either direction, its bytes are still at the source. */
+static void cut_short(struct client *client, struct pipeline *line, struct block *block)
+{
+    while (line->count > 0)
+        pipeline_complete(client, line);
+    pthread_mutex_unlock(&memory_lock);
+    settle(block);
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* Starts to copy a block that is EVICTING or LOADING. May release the lock meanwhile, and wait for
+ * earlier copies. */
+static enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
+                                 struct progress *progress, const struct nvshare_order *order)
+{
+    bool ahead = (order->flags & NVSHARE_AHEAD) != 0;
+    size_t piece = ahead && !block->zero && block->place.tier->pieces ? PIECE_AHEAD : block->size;
+    enum start started = STARTED;
+    for (size_t offset = 0, size; started == STARTED && offset < block->size; offset += size) {
+        size = block->size - offset < piece ? block->size - offset : piece;
+        while (line->count >= pipeline_depth(order))
+            pipeline_complete(client, line);
+        if (offset > 0 && order_yields(client, order))
+            started = YIELDED;
+        else if (!start_piece(client, line, block, offset, size, progress))
+            started = NOT_STARTED;
+    }
+    if (started != STARTED)
+        cut_short(client, line, block);
+    if (started == NOT_STARTED)
+        avoid(client, block);
+    return started;
+}
 
 /*
  * Chooses the blocks to evict when not all must be evicted. The cheapest go first:
@@ -71,7 +358,8 @@ static struct block *victim_next(const struct client *client, unsigned *rank, bo
 {
     struct block *block = NULL;
     while (*rank < RANKS
-           && (block = search_youngest(client, (unready ? SEARCH_UNREADY : SEARCH_VICTIM) + *rank)) == NULL)
+           && (block = search_youngest(client, (unready ? SEARCH_UNREADY : SEARCH_VICTIM) + *rank))
+              == NULL)
         ++*rank;
     return block;
 }
@@ -539,4 +827,130 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
     ready = search_bytes(client, SEARCH_READY);
     *flags = departing.flags;
     return ready;
+}
+
+/*
+ * A large program is loaded by a sequence of LOADs, as room for it becomes free, and the bus should
+ * not pause between them. If the next LOAD has arrived when all copies of one have been started,
+ * its copies are started after them. The first LOAD is answered when its own copies are done.
+ */
+
+/* One LOAD in progress. */
+struct load {
+    struct nvshare_order order;
+    unsigned flags;                  /* of its answer */
+    struct progress progress;
+};
+
+/* Cancels the load of a block: unmaps it and returns it to SWAPPED. */
+static void back_out(struct block *block)
+{
+    block_unmap(block);
+    block_set_state(block, BLOCK_SWAPPED);
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
+/* Starts to load one block. False: no more can be loaded now. */
+static bool fetch(struct client *client, struct pipeline *line, struct load *load,
+                  struct block *block)
+{
+    CUresult result = block_map(block);
+    if (result != CUDA_SUCCESS) {
+        load->flags |= result == CUDA_ERROR_OUT_OF_MEMORY ? NVSHARE_NO_MEMORY
+                                                          : NVSHARE_DRIVER_ERROR;
+        return false;
+    }
+    if (block->state == BLOCK_EMPTY) {
+        block_set_state(block, BLOCK_RESIDENT);
+        load->progress.bytes += block->size;
+        return true;
+    }
+    block_set_state(block, BLOCK_LOADING);
+    enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
+    if (started == STARTED)
+        return true;
+    back_out(block);
+    if (started == YIELDED)
+        load->flags |= NVSHARE_YIELDED;
+    else
+        load->progress.failed = true;
+    return false;
+}
+
+/* Starts to load blocks until the client's room is filled. */
+static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
+{
+    struct block *block;
+    uint64_t held_since = 0;
+    client->memory.room = load->order.room;
+    while (!load->progress.failed && (block = search_oldest(client, SEARCH_ABSENT)) != NULL) {
+        if (client_free_room(client) < block->size)
+            return;
+        if (order_yields(client, &load->order)) {
+            load->flags |= NVSHARE_YIELDED;
+            return;
+        }
+        if (!fetch(client, line, load, block))
+            return;
+        while (line->count >= pipeline_depth(&load->order)) {
+            pipeline_complete(client, line);
+            blocks_give_places(client, load->order.host);
+        }
+        memory_lock_yields(&held_since);
+    }
+}
+
+/* Answers a LOAD when its copies, and those of all earlier LOADs, have completed. */
+static void answer(struct client *client, struct load *load, uint64_t *since)
+{
+    uint64_t now = now_microseconds();
+    blocks_give_places(client, load->order.host);
+    if (load->progress.failed && client->absent > 0)
+        load->flags |= NVSHARE_DRIVER_ERROR;
+    if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
+        release_if_context_failed(client);
+    client->lack_reported = false;
+    client_send(client, (struct nvshare_report){
+        .type = NVSHARE_MOVED, .flags = load->flags, .number = load->order.number,
+        .moved = load->progress.bytes, .took = now - *since,
+    });
+    client_update(client);
+    *since = now;
+}
+
+/* Receives the next LOAD if it is the next order. Orders that order_yields() has postponed come
+ * first (service.c). */
+static bool next_load(struct client *client, struct nvshare_order *order)
+{
+    return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
+}
+
+void swap_in(struct client *client, const struct nvshare_order *order)
+{
+    struct nvshare_order next = *order;
+    struct pipeline line = { .count = 0 };
+    struct load loads[2] = { { .flags = 0 } }, *load = NULL, *before = NULL;
+    uint64_t since = now_microseconds();
+    bool ready = swap_enter_context(client), another = true;
+    LOCKED(memory_lock);
+    while (another) {
+        load = load == &loads[0] ? &loads[1] : &loads[0];
+        *load = (struct load){ next, 0, { .failed = !ready } };
+        if (ready)
+            fetch_all(client, &line, load);
+        else
+            client->memory.room = load->order.room;
+        bool well = load->flags == 0 && !load->progress.failed;
+        while (before != NULL && before->progress.copies > 0)
+            pipeline_complete(client, &line);
+        if (before != NULL)
+            answer(client, before, &since);
+        while (!(another = well && next_load(client, &next)) && line.count > 0)
+            pipeline_complete(client, &line);
+        before = load;
+    }
+    disk_end_reads(client);
+    answer(client, load, &since);
 }
