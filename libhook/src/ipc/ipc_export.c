@@ -6,31 +6,41 @@
  *
  * Exported memory must stay where it is. A block becomes shared by a copy into exportable memory,
  * which replaces it at the same address and is never evicted. One block is copied at a time, so
- * that the card needs room for one additional block only. ipc_server.c sends the descriptors.
+ * that the card needs room for one additional block only.
  *
  * No work may run meanwhile, and work in flight may wait for the thread that requests the handle.
  * That thread therefore waits only briefly; blocks that are not shared by then are shared when
  * another process first requests them.
  */
+#define _GNU_SOURCE
 #include "ipc/ipc_export.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "block/block.h"
 #include "block/exclusive.h"
 #include "block/region.h"
 #include "driver/forked.h"
+#include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
+#include "driver/own_thread.h"
 #include "driver/stubs.h"
 #include "flight/drain.h"
 #include "gate/client.h"
-#include "ipc/ipc.h"
-#include "ipc/ipc_server.h"
+#include "ipc/ipc_socket.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
 
+#define PEERS_MAX 32
+#define PATIENCE_MS 2000
+#define PAUSE_MS 100                 /* ms to wait when the program has no free descriptor */
 #define HANDLE_PATIENCE_US 250000    /* most work ends soon, and a later attempt may be too late */
 
 /* The requested allocation, or NULL. memory_lock is held. */
@@ -154,7 +164,9 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
     return result;
 }
 
-int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
+/* One block's descriptor as a handle of own_file.h, and the answer to send with it, without the
+ * secret; -1 if the allocation no longer exists. */
+static int export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
     int file = -1;
@@ -175,6 +187,238 @@ int ipc_export_part(const struct ipc_request *request, size_t index, struct ipc_
             file = export(block);
     }
     return file;
+}
+
+/*
+ * Sends descriptors of shared memory to other processes: a thread of this process for each of two
+ * sockets (ipc_socket.c) whose name is in the handle. The memory ends with this process, only the
+ * two processes know about it, and the daemon may be restarted meanwhile.
+ *
+ * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A
+ * message to a peer waits in the socket only as long as the peer has time to read it; a silent peer
+ * is dropped when its time is over or another peer needs its place. memory_lock is held for one
+ * driver call per block. A peer must be a process of the same user and know the secret of the
+ * handle; the socket's name is not secret.
+ */
+
+struct peer {
+    int socket;
+    bool asked;
+    struct ipc_request request;
+    size_t index;                    /* of the block to send next */
+    uint64_t heard;                  /* us: time of the peer's last progress */
+};
+
+/* Protects the following variables; no other lock is taken while it is held. */
+static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    unsigned open;                   /* number of sockets served */
+    int listener[IPC_PLACES];        /* handles of own_file.h, as are the peers' sockets */
+    struct { uint64_t name[2], asker, owner; } random;
+} server;
+
+static bool send_part(int to, const struct ipc_part *part, int file)
+{
+    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
+    struct iovec bytes = { (void *)part, sizeof *part };
+    struct msghdr message = { .msg_iov = &bytes, .msg_iovlen = 1 };
+    if (file >= 0) {
+        int descriptor = own_file_descriptor(file);
+        if (descriptor < 0)
+            return false;
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control.space;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        *header = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof descriptor), .cmsg_level = SOL_SOCKET,
+            .cmsg_type = SCM_RIGHTS,
+        };
+        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    }
+    return sendmsg(own_file_descriptor(to), &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        == (ssize_t)sizeof *part;
+}
+
+/* Reads the peer's request. False: drop the peer. */
+static bool hear(struct peer *peer)
+{
+    char packet[sizeof peer->request + 1]; /* so that a longer packet is seen to be longer */
+    ssize_t size = recv(own_file_descriptor(peer->socket), packet, sizeof packet, MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (size != (ssize_t)sizeof peer->request)
+        return false;
+    memcpy(&peer->request, packet, sizeof peer->request);
+    peer->asked = true;
+    if (peer->request.secret == server.random.asker)
+        return true;
+    const struct ipc_part nothing = { .left = 0 };
+    send_part(peer->socket, &nothing, -1); /* the peer is dropped in any case */
+    return false;
+}
+
+/* Sends the next part; the socket has space for it. False: it was the last part, or sending
+ * failed. */
+static bool give(struct peer *peer)
+{
+    struct ipc_part part;
+    int file = export_part(&peer->request, peer->index++, &part);
+    part.secret = server.random.owner;
+    bool sent = send_part(peer->socket, &part, file) && file >= 0;
+    own_file_close(file);
+    return sent && part.left > part.size;
+}
+
+static void dismiss(struct peer *peer)
+{
+    /* A child forked by a raw system call holds the socket, too. */
+    shutdown(own_file_descriptor(peer->socket), SHUT_RDWR);
+    own_file_close(peer->socket);
+    peer->socket = -1;
+}
+
+static struct peer *place(struct peer *peers)
+{
+    struct peer *best = peers;
+    for (struct peer *each = peers; each < peers + PEERS_MAX; each++) {
+        if (each->socket < 0)
+            return each;
+        if (each->asked != best->asked ? best->asked : each->heard < best->heard)
+            best = each;
+    }
+    dismiss(best);
+    return best;
+}
+
+static int accept_peer(int listener)
+{
+    UNFORKED;
+    return own_file_add(accept4(own_file_descriptor(listener), NULL, NULL, SOCK_CLOEXEC));
+}
+
+/* Accepts one peer. False: none is waiting, or no descriptor is free. */
+static bool let_in(int listener, struct peer *peers, bool *short_of_files)
+{
+    struct ucred credentials;
+    socklen_t length = sizeof credentials;
+    const int little = 1;            /* the kernel's minimum: one or two parts in the socket */
+    int to = accept_peer(listener);
+    if (to < 0) {
+        *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+        return false;
+    }
+    struct peer peer = { .socket = to, .heard = now_microseconds() };
+    int descriptor = own_file_descriptor(to);
+    setsockopt(descriptor, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0
+        || (credentials.uid != geteuid() && credentials.uid != 0) || !hear(&peer))
+        dismiss(&peer);
+    else
+        *place(peers) = peer;
+    return true;
+}
+
+static void look_after(struct peer *peer, bool ready)
+{
+    uint64_t now = now_microseconds();
+    bool stays = now - peer->heard < PATIENCE_MS * 1000;
+    if (ready) {
+        peer->heard = now;
+        stays = peer->asked ? give(peer) : hear(peer);
+    }
+    if (!stays)
+        dismiss(peer);
+}
+
+static void *give_out(void *argument)
+{
+    enum ipc_place place = (enum ipc_place)(intptr_t)argument;
+    int listener = server.listener[place];
+    struct peer peers[PEERS_MAX];
+    struct pollfd ready[PEERS_MAX + 1]; /* the last entry is the listener */
+    bool short_of_files = false;
+    for (unsigned i = 0; i < PEERS_MAX; i++)
+        peers[i] = (struct peer){ .socket = -1 };
+    own_thread_begins("nvshare-ipc");
+    while (own_file_descriptor(listener) >= 0) {
+        int timeout = short_of_files ? PAUSE_MS : -1;
+        for (unsigned i = 0; i < PEERS_MAX; i++) {
+            ready[i] = (struct pollfd){
+                .fd = own_file_descriptor(peers[i].socket),
+                .events = peers[i].asked ? POLLOUT : POLLIN,
+            };
+            if (peers[i].socket >= 0 && timeout < 0)
+                timeout = PATIENCE_MS;
+        }
+        ready[PEERS_MAX] = (struct pollfd){
+            .fd = short_of_files ? -1 : own_file_descriptor(listener), .events = POLLIN,
+        };
+        if (poll(ready, PEERS_MAX + 1, timeout) < 0)
+            continue;
+        for (unsigned i = 0; i < PEERS_MAX; i++)
+            if (peers[i].socket >= 0)
+                look_after(&peers[i], ready[i].revents != 0);
+        short_of_files = false;
+        for (unsigned i = 0; i < PEERS_MAX && ready[PEERS_MAX].revents != 0; i++)
+            if (!let_in(listener, peers, &short_of_files))
+                break;
+    }
+    debug("memory is no longer given to other processes: the program has closed the socket");
+    for (unsigned i = 0; i < PEERS_MAX; i++)
+        if (peers[i].socket >= 0)
+            dismiss(&peers[i]);
+    own_file_close(listener);
+    LOCKED(server_lock);
+    server.open--;
+    return NULL;
+}
+
+bool ipc_export_own(const struct ipc_ticket *ticket)
+{
+    LOCKED(server_lock);
+    return server.open > 0
+        && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
+}
+
+/* Opens one of the two sockets. server_lock is held. */
+static void serve_at(enum ipc_place place)
+{
+    pthread_t thread;
+    int listener = ipc_socket_listen(place, server.random.name);
+    server.listener[place] = listener;
+    if (listener < 0)
+        return;
+    int error = own_thread_start(&thread, give_out, (void *)(intptr_t)place);
+    if (error != 0) {
+        debug("no thread to share memory with other processes: %s", error_text(error));
+        own_file_close(listener);
+        return;
+    }
+    pthread_detach(thread);
+    server.open++;
+}
+
+/* Opens both sockets. server_lock is held. */
+static void begin(void)
+{
+    if (syscall(SYS_getrandom, &server.random, sizeof server.random, 0) != sizeof server.random)
+        return;
+    for (enum ipc_place place = 0; place < IPC_PLACES; place++)
+        serve_at(place);
+}
+
+/* Opens the sockets, once for the process, and writes their name and secrets to the ticket. False:
+ * not possible in this process. */
+static bool open_server(struct ipc_ticket *ticket)
+{
+    UNCANCELLED;
+    LOCKED(server_lock);
+    if (server.open == 0)
+        begin();
+    memcpy(ticket->name, server.random.name, sizeof ticket->name);
+    ticket->secret = server.random.owner;
+    ticket->request.secret = server.random.asker;
+    return server.open > 0;
 }
 
 CUresult ipc_export_pin(CUdeviceptr address)
@@ -204,7 +448,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
         .magic = IPC_MAGIC,
         .request = { .address = description.base, .id = description.id },
     };
-    if (!ipc_server_open(&ticket)) {
+    if (!open_server(&ticket)) {
         *result = CUDA_ERROR_OPERATING_SYSTEM;
         return true;
     }

@@ -12,8 +12,6 @@
 #include "fuzz.h"
 #include "driver/driver.h"
 #include "driver/real.h"
-#include "ipc/ipc.h"
-#include "ipc/ipc_server.h"
 #include "ipc/ipc_socket.h"
 
 #define PIECES_MAX 4

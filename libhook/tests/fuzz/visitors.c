@@ -8,9 +8,7 @@
 
 #include "driver/own_file.h"
 #include "fuzz.h"
-#include "ipc/ipc.h"
-#include "ipc/ipc_client.h"
-#include "ipc/ipc_server.h"
+#include "ipc/ipc_import.h"
 #include "ipc/ipc_socket.h"
 
 #define VISITORS 48                  /* more than are looked after at once */
