@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include "driver/ops.h"
-
+#include "driver/ring.h"
 
 #define REGION_SIZE ((size_t)1 << 40)
 #define BUCKETS 48
@@ -20,7 +20,7 @@
 struct run {
     size_t first, pages;
     struct region *region;
-    struct run *previous, *next;
+    struct ring alike;               /* in the bucket; the latest is used first */
 };
 
 /* One reserved range, with its page table: boundary of a free run, or owner. */
@@ -33,7 +33,7 @@ struct region {
 };
 
 static struct region *regions;
-static struct run *buckets[BUCKETS];
+static struct ring buckets[BUCKETS];
 
 static unsigned bucket_of(size_t pages)
 {
@@ -42,24 +42,14 @@ static unsigned bucket_of(size_t pages)
 
 static void insert(struct run *run)
 {
-    struct run **head = &buckets[bucket_of(run->pages)];
-    run->previous = NULL;
-    run->next = *head;
-    if (*head != NULL)
-        (*head)->previous = run;
-    *head = run;
+    ring_append(ring_ready(&buckets[bucket_of(run->pages)]), &run->alike);
     run->region->boundary[run->first] = run;
     run->region->boundary[run->first + run->pages - 1] = run;
 }
 
 static void withdraw(struct run *run)
 {
-    if (run->previous != NULL)
-        run->previous->next = run->next;
-    else
-        buckets[bucket_of(run->pages)] = run->next;
-    if (run->next != NULL)
-        run->next->previous = run->previous;
+    ring_leave(&run->alike);
     run->region->boundary[run->first] = NULL;
     run->region->boundary[run->first + run->pages - 1] = NULL;
 }
@@ -104,11 +94,12 @@ static struct run *find(size_t pages)
 {
     unsigned exact = bucket_of(pages);
     for (unsigned b = (pages & (pages - 1)) == 0 ? exact : exact + 1; b < BUCKETS; b++)
-        if (buckets[b] != NULL)
-            return buckets[b];
-    for (struct run *run = buckets[exact]; run != NULL; run = run->next)
-        if (run->pages >= pages)
-            return run;
+        if (!ring_empty(ring_ready(&buckets[b])))
+            return RING_MEMBER(buckets[b].previous, struct run, alike);
+    const struct ring *head = ring_ready(&buckets[exact]);
+    for (const struct ring *link = head->previous; link != head; link = link->previous)
+        if (RING_MEMBER(link, struct run, alike)->pages >= pages)
+            return RING_MEMBER(link, struct run, alike);
     return NULL;
 }
 

@@ -31,10 +31,10 @@
 #include "gate/gate.h"
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"
+#include "memory/large.h"
 #include "memory/managed.h"
 #include "memory/memory.h"
 #include "memory/pinned.h"
-#include "memory/spare.h"
 #include "pool/pool.h"
 #include "tier/host.h"
 

@@ -19,6 +19,14 @@ static inline void ring_clear(struct ring *head)
     head->previous = head->next = head;
 }
 
+/* For a head in static memory, before its first use. */
+static inline struct ring *ring_ready(struct ring *head)
+{
+    if (head->next == NULL)
+        ring_clear(head);
+    return head;
+}
+
 static inline bool ring_empty(const struct ring *head)
 {
     return head->next == head;

@@ -21,7 +21,6 @@
 #include "memory/large.h"
 #include "memory/managed.h"
 #include "memory/slab.h"
-#include "memory/spare.h"
 #include "memory/vmm.h"
 
 /*

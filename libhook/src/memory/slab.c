@@ -13,6 +13,7 @@
 
 #include "block/block.h"
 #include "block/region.h"
+#include "driver/ring.h"
 #include "gate/client.h"
 #include "gate/commit.h"
 #include "memory/allocation.h"
@@ -32,8 +33,7 @@ struct slab {
     unsigned class;
     uint32_t slot_size;              /* bytes */
     uint32_t count, used;
-    struct slab *previous, *next;    /* in the client's list of such slabs with a free slot */
-    bool listed;
+    struct ring alike;               /* in the client's list of such slabs with a free slot */
     uint64_t *free_bits;
     struct object *objects;
 };
@@ -53,28 +53,11 @@ static unsigned class_of(size_t bytes, uint32_t *slot_size)
     return 8 + (power - 3) * 4 + steps - 1;
 }
 
-static struct slab *slabs[CLIENTS_MAX][SLAB_CLASSES]; /* slabs with a free slot */
+static struct ring slabs[CLIENTS_MAX][SLAB_CLASSES]; /* slabs with a free slot */
 
-static void list(struct slab *slab)
+static struct ring *list_of(const struct client *client, unsigned class)
 {
-    struct slab **head = &slabs[slab->owner.client->index][slab->class];
-    slab->previous = NULL;
-    slab->next = *head;
-    if (*head != NULL)
-        (*head)->previous = slab;
-    *head = slab;
-    slab->listed = true;
-}
-
-static void unlist(struct slab *slab)
-{
-    if (slab->previous != NULL)
-        slab->previous->next = slab->next;
-    else
-        slabs[slab->owner.client->index][slab->class] = slab->next;
-    if (slab->next != NULL)
-        slab->next->previous = slab->previous;
-    slab->listed = false;
+    return ring_ready(&slabs[client->index][class]);
 }
 
 static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
@@ -130,8 +113,7 @@ static bool retire(struct page_owner *owner, CUdeviceptr address)
 static void destroy(struct page_owner *owner)
 {
     struct slab *slab = (struct slab *)owner;
-    if (slab->listed)
-        unlist(slab);
+    ring_leave(&slab->alike);
     region_set_owner(slab->block->address, PAGE, NULL);
     block_free(slab->block);
     free(slab);
@@ -144,11 +126,12 @@ static void release(struct page_owner *owner, CUdeviceptr address)
     slab->objects[index].size = 0;
     slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
     slab->used--;
-    if (!slab->listed)
-        list(slab);
+    struct ring *list = list_of(owner->client, slab->class);
+    if (ring_empty(&slab->alike))
+        ring_append(list, &slab->alike);
     /* The last slab with a free slot is kept even when empty, so that a program that allocates and
      * frees in turn does not map and unmap each time. */
-    if (slab->used == 0 && (slab->previous != NULL || slab->next != NULL))
+    if (slab->used == 0 && list->next != list->previous)
         destroy(owner);
 }
 
@@ -205,7 +188,7 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
     }
     region_set_owner(address, PAGE, &slab->owner);
     allocation_fill(&slab->block, 1);
-    list(slab);
+    ring_append(list_of(client, class), &slab->alike);
     return slab;
 }
 
@@ -214,10 +197,13 @@ CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
 {
     uint32_t slot_size;
     unsigned class = class_of(bytes, &slot_size);
-    struct slab *slab = slabs[client->index][class];
+    const struct ring *list = list_of(client, class);
+    struct slab *slab = NULL;
     /* Contexts do not share slabs, because the end of a context frees its memory. */
-    while (slab != NULL && slab->owner.context != context)
-        slab = slab->next;
+    for (const struct ring *link = list->previous; link != list && slab == NULL;
+         link = link->previous)
+        if (RING_MEMBER(link, struct slab, alike)->owner.context == context)
+            slab = RING_MEMBER(link, struct slab, alike);
     CUresult result = CUDA_SUCCESS;
     if (slab == NULL)
         slab = new_slab(client, context, class, slot_size, &result);
@@ -230,7 +216,7 @@ CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
     slab->free_bits[word] &= slab->free_bits[word] - 1;
     slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
     if (++slab->used == slab->count)
-        unlist(slab);
+        ring_leave(&slab->alike);
     *address = slab->block->address + (size_t)index * slab->slot_size;
     return CUDA_SUCCESS;
 }

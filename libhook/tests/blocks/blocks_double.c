@@ -24,7 +24,6 @@
 #include "flight/drain.h"
 #include "driver/real.h"
 #include "memory/large.h"
-#include "memory/spare.h"
 #include "tier/host.h"
 
 #define SEEN __attribute__((visibility("default")))
@@ -202,7 +201,6 @@ int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
     (void)thread, (void)does, (void)argument;
     return EAGAIN;
 }
-void spare_leave(struct large *large) { (void)large; }
 CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
 
 /* Host memory is only addresses here. */
