@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plain allocations. If the process has a client on the current context's GPU they come from
- * memory.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA 2
+ * allocation.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA 2
  * always come from the driver, and are counted. Managed memory (unified.c) is freed here, too.
  */
 #include "api/wrapper.h"
+#include "memory/allocation.h"
 #include "memory/managed.h"
-#include "memory/memory.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
 

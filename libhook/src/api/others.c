@@ -11,7 +11,7 @@
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "ipc/ipc_export.h"
-#include "memory/memory.h"
+#include "memory/allocation.h"
 #include "memory/vmm.h"
 
 #define WORDS uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f

@@ -8,7 +8,7 @@
  * handle right after mapping, so both are tracked. Memory that another process created and this one
  * imported counts in that process.
  *
- * Addresses in ranges that memory.h has reserved are the library's. For the program they are plain
+ * Addresses in ranges that region.h has reserved are the library's. For the program they are plain
  * memory, so the wrappers refuse what the driver refuses for plain memory: to map, unmap or change
  * it, and to return a handle for it.
  */
@@ -17,7 +17,7 @@
 #include "api/wrapper.h"
 #include "block/region.h"
 #include "gate/client.h"
-#include "memory/memory.h"
+#include "memory/allocation.h"
 #include "memory/vmm.h"
 
 struct physical {

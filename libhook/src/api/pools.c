@@ -8,8 +8,8 @@
  */
 #include "api/wrapper.h"
 #include "gate/client.h"
+#include "memory/allocation.h"
 #include "memory/managed.h"
-#include "memory/memory.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
 

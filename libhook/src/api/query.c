@@ -12,7 +12,6 @@
 #include "ipc/ipc_export.h"
 #include "ipc/ipc_import.h"
 #include "memory/allocation.h"
-#include "memory/memory.h"
 #include "memory/vmm.h"
 #include "pool/pool.h"
 

@@ -20,7 +20,7 @@
  *
  * The library never asks during a stream capture, because the memory may be in the graph. A capture
  * that begins meanwhile is not disturbed: the thread is relaxed, and the library's cuMemFree()
- * respects captures (memory.c).
+ * respects captures (allocation.c).
  */
 #include "daemon/caches.h"
 

@@ -34,7 +34,7 @@
 #include "gate/connection.h"
 #include "gate/gate.h"
 #include "gate/inflight.h"
-#include "memory/large.h"
+#include "memory/allocation.h"
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
 #include "tier/host.h"

@@ -36,7 +36,6 @@
 #include "ipc/ipc_socket.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"
-#include "memory/memory.h"
 
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000

@@ -1,21 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocates and frees device memory for the wrappers.
+ *
+ * Allocation does not wait for the GPU. It reserves addresses; if the client has room, the memory
+ * is mapped at once, otherwise the gate closes until there is room (client_update). Freeing waits
+ * for work in flight, as the driver does, unless nothing can be in flight. During a stream capture
+ * a thread must not wait, so the memory is freed later (last section).
+ *
+ * Allocations above 1 MiB own their blocks (`struct large`); smaller ones share a slab, one block
+ * of 2 MiB divided into slots of one size.
+ */
 #include "memory/allocation.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "block/block.h"
-#include "block/region.h"
+#include "block/search.h"
+#include "driver/log.h"
+#include "driver/setting.h"
+#include "flight/capture.h"
+#include "flight/drain.h"
 #include "gate/client.h"
+#include "gate/commit.h"
+#include "gate/contexts.h"
+#include "gate/gate.h"
+#include "memory/managed.h"
+#include "memory/vmm.h"
 
 bool allocation_describe(CUdeviceptr address, struct memory_description *description)
 {
     struct page_owner *owner = region_owner(address);
     return owner != NULL && owner->operations->describe(owner, address, description);
-}
-
-void allocation_set_sync_memops(CUdeviceptr address, bool on)
-{
-    struct page_owner *owner = region_owner(address);
-    if (owner != NULL && owner->operations->set_sync_memops != NULL)
-        owner->operations->set_sync_memops(owner, address, on);
 }
 
 bool allocation_retire(CUdeviceptr address)
@@ -84,4 +100,861 @@ void allocation_fill(struct block *const *blocks, size_t count)
 {
     for (size_t i = 0; i < count && fill(blocks[i]); i++)
         continue;
+}
+
+/*
+ * Makes small allocations. A slab is one block of 2 MiB, divided into slots of one size; a bitmap
+ * says which slots are free.
+ *
+ * Sizes are multiples of 512 bytes (the driver's alignment), four classes to each power of two, so
+ * at most a quarter of a slot is lost. Allocation, release and lookup take constant time.
+ */
+
+#define GRAIN 512
+#define RETIRED UINT32_MAX
+
+struct object {
+    unsigned long long id;
+    uint32_t size;                   /* bytes as requested; 0: free; RETIRED: not free yet */
+    bool sync_memops;
+};
+
+struct slab {
+    struct page_owner owner;
+    struct block *block;
+    unsigned class;
+    uint32_t slot_size;              /* bytes */
+    uint32_t count, used;
+    struct ring alike;               /* in the client's list of such slabs with a free slot */
+    uint64_t *free_bits;
+    struct object *objects;
+};
+
+/* Slots of 1 to 8 grains, then four sizes to each power of two. */
+static unsigned class_of(size_t bytes, uint32_t *slot_size)
+{
+    uint32_t grains = (uint32_t)((bytes + GRAIN - 1) / GRAIN);
+    if (grains <= 8) {
+        *slot_size = grains * GRAIN;
+        return grains - 1;
+    }
+    unsigned power = 31 - (unsigned)__builtin_clz(grains - 1);
+    uint32_t step = (uint32_t)1 << (power - 2);
+    uint32_t steps = (grains - ((uint32_t)1 << power) + step - 1) / step;
+    *slot_size = (((uint32_t)1 << power) + steps * step) * GRAIN;
+    return 8 + (power - 3) * 4 + steps - 1;
+}
+
+static struct ring slabs[CLIENTS_MAX][SLAB_CLASSES]; /* slabs with a free slot */
+
+static struct ring *list_of(const struct client *client, unsigned class)
+{
+    return ring_ready(&slabs[client->index][class]);
+}
+
+static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
+{
+    size_t index = (address - slab->block->address) / slab->slot_size;
+    if (index >= slab->count)
+        return NULL;                 /* the remainder at the end is smaller than a slot */
+    struct object *object = &slab->objects[index];
+    *base = slab->block->address + index * slab->slot_size;
+    if (object->size == 0 || object->size == RETIRED || address - *base >= object->size)
+        return NULL;
+    return object;
+}
+
+static bool slab_describe(struct page_owner *owner, CUdeviceptr address,
+                     struct memory_description *description)
+{
+    struct slab *slab = (struct slab *)owner;
+    CUdeviceptr base;
+    const struct object *object = object_at(slab, address, &base);
+    if (object == NULL)
+        return false;
+    *description = (struct memory_description){
+        .base = base,
+        .size = object->size,
+        .context = slab->owner.context,
+        .device = slab->owner.client->device,
+        .id = object->id,
+        .sync_memops = object->sync_memops,
+        .ipc = slab->owner.context != NULL,
+    };
+    return true;
+}
+
+static void slab_set_sync_memops(struct page_owner *owner, CUdeviceptr address, bool on)
+{
+    CUdeviceptr base;
+    struct object *object = object_at((struct slab *)owner, address, &base);
+    if (object != NULL)
+        object->sync_memops = on;
+}
+
+static bool slab_retire(struct page_owner *owner, CUdeviceptr address)
+{
+    CUdeviceptr base;
+    struct object *object = object_at((struct slab *)owner, address, &base);
+    if (object == NULL || base != address)
+        return false;
+    object->size = RETIRED;
+    return true;
+}
+
+static void slab_destroy(struct page_owner *owner)
+{
+    struct slab *slab = (struct slab *)owner;
+    ring_leave(&slab->alike);
+    region_set_owner(slab->block->address, PAGE, NULL);
+    block_free(slab->block);
+    free(slab);
+}
+
+static void slab_release(struct page_owner *owner, CUdeviceptr address)
+{
+    struct slab *slab = (struct slab *)owner;
+    size_t index = (address - slab->block->address) / slab->slot_size;
+    slab->objects[index].size = 0;
+    slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
+    slab->used--;
+    struct ring *list = list_of(owner->client, slab->class);
+    if (ring_empty(&slab->alike))
+        ring_append(list, &slab->alike);
+    /* The last slab with a free slot is kept even when empty, so that a program that allocates and
+     * frees in turn does not map and unmap each time. */
+    if (slab->used == 0 && list->next != list->previous)
+        slab_destroy(owner);
+}
+
+static void slab_renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
+{
+    struct slab *slab = (struct slab *)owner;
+    size_t index = (address - slab->block->address) / slab->slot_size;
+    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
+}
+
+static struct block *const *slab_blocks(struct page_owner *owner, size_t *count)
+{
+    *count = 1;
+    return &((struct slab *)owner)->block;
+}
+
+static const struct owner_operations SLAB_OPERATIONS = {
+    slab_describe, slab_set_sync_memops, slab_retire, slab_release, slab_renew, slab_destroy,
+    slab_blocks,
+};
+
+static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
+                             uint32_t slot_size, CUresult *result)
+{
+    *result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!client_commit(client, PAGE))
+        return NULL;
+    uint32_t count = (uint32_t)(PAGE / slot_size), words = (count + 63) / 64;
+    struct slab *slab = calloc(1, sizeof *slab + words * sizeof(uint64_t)
+                                  + count * sizeof(struct object));
+    if (slab == NULL)
+        return NULL;
+    slab->owner = (struct page_owner){
+        .operations = &SLAB_OPERATIONS, .client = client, .context = context,
+    };
+    slab->class = class;
+    slab->slot_size = slot_size;
+    slab->count = count;
+    slab->objects = (struct object *)(slab + 1);
+    slab->free_bits = (uint64_t *)(slab->objects + count);
+    for (uint32_t i = 0; i < count; i++)
+        slab->free_bits[i / 64] |= (uint64_t)1 << (i % 64);
+    CUdeviceptr address;
+    *result = region_take(PAGE, &address);
+    if (*result != CUDA_SUCCESS) {
+        free(slab);
+        return NULL;
+    }
+    slab->block = block_new(client, false, address, PAGE);
+    if (slab->block == NULL) {
+        region_give(address, PAGE);
+        free(slab);
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
+    }
+    region_set_owner(address, PAGE, &slab->owner);
+    allocation_fill(&slab->block, 1);
+    ring_append(list_of(client, class), &slab->alike);
+    return slab;
+}
+
+static CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
+                              CUdeviceptr *address)
+{
+    uint32_t slot_size;
+    unsigned class = class_of(bytes, &slot_size);
+    const struct ring *list = list_of(client, class);
+    struct slab *slab = NULL;
+    /* Contexts do not share slabs, because the end of a context frees its memory. */
+    for (const struct ring *link = list->previous; link != list && slab == NULL;
+         link = link->previous)
+        if (RING_MEMBER(link, struct slab, alike)->owner.context == context)
+            slab = RING_MEMBER(link, struct slab, alike);
+    CUresult result = CUDA_SUCCESS;
+    if (slab == NULL)
+        slab = new_slab(client, context, class, slot_size, &result);
+    if (slab == NULL)
+        return result;
+    uint32_t word = 0;
+    while (slab->free_bits[word] == 0)
+        word++;
+    uint32_t index = word * 64 + (uint32_t)__builtin_ctzl(slab->free_bits[word]);
+    slab->free_bits[word] &= slab->free_bits[word] - 1;
+    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
+    if (++slab->used == slab->count)
+        ring_leave(&slab->alike);
+    *address = slab->block->address + (size_t)index * slab->slot_size;
+    return CUDA_SUCCESS;
+}
+
+size_t slab_slot_size(size_t bytes, unsigned *class)
+{
+    uint32_t slot_size;
+    *class = class_of(bytes, &slot_size);
+    return slot_size;
+}
+
+/*
+ * While one client is evicted, each mapping that another client makes takes about half a
+ * millisecond, whatever its size: as long as 16 to 32 MiB take on the bus. With blocks of 32 MiB,
+ * loading waits for mappings a quarter of the time; with 64 MiB it does not, and is limited by the
+ * bus, which the driver also uses to clear memory that the other client frees
+ * (bench/handover/bus.py). Larger blocks load no faster, but new memory needs fewer mappings: 8 GiB
+ * took 7 ms in blocks of 64 MiB and 3 ms in blocks of 128 MiB (all measured on an H200). Small
+ * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon
+ * assumes the same sizes (scheduler/settings.py).
+ */
+#define LARGE_FROM ((size_t)256 << 20)
+#define LARGE_CARD ((uint64_t)8 << 30)
+#define HUGE_CARD ((uint64_t)64 << 30)
+#define WHOLE_MOST ((size_t)256 << 20) /* a larger block would need too much host memory at once */
+
+static size_t block_most(const struct client *client, size_t size)
+{
+    size_t most = client->limits.total >= HUGE_CARD ? 4 * BLOCK_SIZE
+                : client->limits.total >= LARGE_CARD ? 2 * BLOCK_SIZE : BLOCK_SIZE;
+    return size >= LARGE_FROM || most == BLOCK_SIZE ? most : most / 2;
+}
+
+/* Frees the blocks created so far, after one of them could not be created. */
+static void undo(struct large *large, size_t size)
+{
+    size_t made = 0;
+    for (size_t i = 0; i < large->block_count && large->blocks[i] != NULL; i++) {
+        made += large->blocks[i]->size;
+        block_free(large->blocks[i]);
+    }
+    if (made < size)
+        region_give(large->base + made, size - made);
+    free(large);
+}
+
+static bool large_describe(struct page_owner *owner, CUdeviceptr address,
+                     struct memory_description *description)
+{
+    const struct large *large = (const struct large *)owner;
+    if (large->freeing || address - large->base >= large->size)
+        return false;
+    *description = (struct memory_description){
+        .base = large->base,
+        .size = large->size,
+        .context = owner->context,
+        .device = owner->client->device,
+        .id = large->id,
+        .sync_memops = large->sync_memops,
+        .ipc = owner->context != NULL,
+    };
+    return true;
+}
+
+static void large_set_sync_memops(struct page_owner *owner, CUdeviceptr address, bool on)
+{
+    (void)address;
+    ((struct large *)owner)->sync_memops = on;
+}
+
+static bool large_retire(struct page_owner *owner, CUdeviceptr address)
+{
+    struct large *large = (struct large *)owner;
+    if (large->base != address || large->freeing)
+        return false;
+    return large->freeing = true;
+}
+
+static void large_free(struct page_owner *owner, CUdeviceptr address)
+{
+    (void)address;
+    large_release((struct large *)owner);
+}
+
+static void large_renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
+{
+    (void)address;
+    struct large *large = (struct large *)owner;
+    large->size = bytes;
+    large->id = allocation_id();
+    large->sync_memops = false;
+    large->freeing = false;
+}
+
+static void large_destroy(struct page_owner *owner)
+{
+    large_release((struct large *)owner);
+}
+
+static struct block *const *large_blocks(struct page_owner *owner, size_t *count)
+{
+    struct large *large = (struct large *)owner;
+    *count = large->block_count;
+    return large->blocks;
+}
+
+static const struct owner_operations LARGE_OPERATIONS = {
+    large_describe, large_set_sync_memops, large_retire, large_free, large_renew, large_destroy,
+    large_blocks,
+};
+
+/* NULL: the owner is not a large allocation. */
+static struct large *large_of(struct page_owner *owner)
+{
+    return owner->operations == &LARGE_OPERATIONS ? (struct large *)owner : NULL;
+}
+
+static CUresult new_large(struct client *client, CUcontext context, size_t bytes,
+                          const CUmemAllocationProp *properties, CUdeviceptr *address)
+{
+    if (bytes > (size_t)1 << 46)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t size = WHOLE_PAGES(bytes), most = block_most(client, size);
+    if (properties != NULL && properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE
+        && size <= WHOLE_MOST)
+        most = size;
+    size_t count = (size + most - 1) / most;
+    if (!client_commit(client, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct large *large = calloc(1, sizeof *large + count * sizeof large->blocks[0]);
+    if (large == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    large->owner = (struct page_owner){
+        .operations = &LARGE_OPERATIONS, .client = client, .context = context,
+        .properties = properties,
+    };
+    large->size = bytes;
+    large->block_count = count;
+    CUresult result = region_take(size, &large->base);
+    if (result != CUDA_SUCCESS) {
+        free(large);
+        return result;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t offset = i * most;
+        size_t length = size - offset < most ? size - offset : most;
+        large->blocks[i] = block_new(client, false, large->base + offset, length);
+        if (large->blocks[i] == NULL) {
+            undo(large, size);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    large->id = allocation_id();
+    region_set_owner(large->base, size, &large->owner);
+    allocation_fill(large->blocks, count);
+    *address = large->base;
+    return CUDA_SUCCESS;
+}
+
+static CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
+                               CUdeviceptr *address)
+{
+    return new_large(client, context, bytes, NULL, address);
+}
+
+CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
+                      CUdeviceptr *address)
+{
+    return new_large(client, NULL, bytes, properties, address);
+}
+
+/*
+ * Spares: keeps memory that the program has freed for a short time and reuses it, so that the
+ * program does not pay for unmapping and mapping it again.
+ *
+ * Each block costs three driver calls to map and two to unmap. On an H200 these take 52 and 76 us
+ * for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67. While another client
+ * is evicted, each mapping also waits about a millisecond for the page tables. The library cannot
+ * make these calls cheaper, but many programs allocate and free the same sizes again and again: the
+ * temporary storage of Thrust and CUB, loops that allocate in each iteration.
+ *
+ * Freed memory therefore becomes a spare. It keeps its address and its physical memory, and the
+ * next allocation of the same number of pages in the same context gets both. Spares serve only
+ * plain allocations of more than 1 MiB. Small allocations use slabs (above), stream-ordered ones
+ * use pools (pool.c).
+ *
+ * For the program a spare is freed: its address is invalid (`freeing` stays set), and cuMemGetInfo
+ * reports it as free. No call fails or waits because of spares: when the commit, the room or the
+ * card would not suffice, spares are released first (client_commit(), allocation_fill(),
+ * client_update()).
+ *
+ * For the daemon a spare is memory that the program has not freed yet, and it is resident. The
+ * daemon's figures stay true, and the daemon need not know about spares. Spares exist only while
+ * the client runs, is connected, has all its memory resident, is within its limit including them,
+ * and no other client waits for the card. When one of these conditions ends, all spares are
+ * released before the library evicts, copies or reports anything. All blocks of a spare are
+ * therefore resident, and none is ever evicted.
+ *
+ * Limits on spares:
+ *
+ *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that),
+ *     because programs that fit together never wait for each other.
+ *   - Amount: an eighth of the card, and at most MOST spares: the thread that releases them
+ *     releases all of them.
+ *   - Full cards: a client that fills more than fifteen sixteenths of the card keeps no spares,
+ *     because the driver allocates memory unseen by the library, for modules and kernel stacks.
+ *   - Commit: the daemon counts spares as committed and may refuse growth to others for them.
+ *     No spare is kept that exceeds half of the commit that is still free.
+ *
+ * When an allocation becomes a spare, its blocks give up their places in the tiers and the record
+ * of their content, as for freed memory.
+ *
+ * The service thread checks the age of spares. The first spare after a time without any wakes that
+ * thread. A program that frees and allocates in turn wakes it at most once a second.
+ *
+ * A kernel or copy that uses a freed address succeeds while the spare exists, as with the driver's
+ * pools and with slabs. NVSHARE_KEEP_FREED_MS=0 turns spares off, to test a program for such
+ * errors.
+ */
+
+#define DEFAULT_STAY_MS 1000
+#define STAY_MOST_MS 3600000
+#define PART_OF_CARD 8
+#define PART_LEFT 16
+#define MOST 1024
+#define SPARE_BUCKETS 64
+#define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
+
+/* One for each client. Protected by memory_lock. */
+static struct spares {
+    uint64_t stay;                   /* us for which a spare is kept; 0: spares are off */
+    struct ring order;               /* oldest first */
+    struct ring alike[SPARE_BUCKETS];/* by size */
+    unsigned count;
+    uint64_t bytes;                  /* counted in the client's allocated and resident bytes */
+    uint64_t look;                   /* us: next age check by the service thread; 0: none is due */
+} all[CLIENTS_MAX];
+
+static struct spares *spares_of(const struct client *client)
+{
+    return &all[client->index];
+}
+
+/* In whole pages. Unlike large->size, which a reused spare may have smaller than its blocks. */
+static size_t size_of(const struct large *large)
+{
+    const struct block *last = large->blocks[large->block_count - 1];
+    return last->address + last->size - large->base;
+}
+
+/* Removes an allocation that is being released from the spares; no-op for all other memory. */
+static void leave_spares(struct large *large)
+{
+    if (!large->spare)
+        return;
+    struct spares *spares = spares_of(large->owner.client);
+    large->spare = false;
+    ring_leave(&large->order);
+    ring_leave(&large->alike);
+    spares->bytes -= size_of(large);
+    spares->count--;
+}
+
+void large_release(struct large *large)
+{
+    leave_spares(large);
+    region_set_owner(large->base, size_of(large), NULL);
+    for (size_t i = 0; i < large->block_count; i++)
+        block_free(large->blocks[i]);
+    free(large);
+}
+
+void spares_prepare(const struct client *client)
+{
+    struct spares *spares = spares_of(client);
+    const char *text = setting("NVSHARE_KEEP_FREED_MS");
+    char *end = NULL;
+    unsigned long milliseconds = text == NULL ? DEFAULT_STAY_MS : strtoul(text, &end, 10);
+    if (text != NULL && (end == text || *end != '\0' || milliseconds > STAY_MOST_MS)) {
+        complain("NVSHARE_KEEP_FREED_MS=%s is not a number of milliseconds up to %d; it is %d",
+                 text, STAY_MOST_MS, DEFAULT_STAY_MS);
+        milliseconds = DEFAULT_STAY_MS;
+    }
+    spares->stay = milliseconds * 1000;
+    ring_clear(&spares->order);
+    for (size_t i = 0; i < SPARE_BUCKETS; i++)
+        ring_clear(&spares->alike[i]);
+}
+
+/* Bytes counted as allocated and resident. */
+static uint64_t spares_bytes(const struct client *client)
+{
+    return spares_of(client)->bytes;
+}
+
+static struct ring *alike(struct client *client, size_t size)
+{
+    return &spares_of(client)->alike[size / PAGE % SPARE_BUCKETS];
+}
+
+static bool crowded(const struct client *client)
+{
+    const struct nvshare_memory *memory = &client->memory;
+    uint64_t total = client->limits.total;
+    return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
+}
+
+/* The daemon counts spares as committed: they are kept only while ample commit is free. */
+static bool scarce(const struct client *client, size_t size)
+{
+    uint64_t need = client_need(client);
+    return client->limits.most < need
+        || client->limits.most - need < 2 * (spares_of(client)->bytes + size);
+}
+
+static bool still(const struct large *large)
+{
+    for (size_t i = 0; i < large->block_count; i++) {
+        const struct block *block = large->blocks[i];
+        if (block->state != BLOCK_RESIDENT || block->immovable || block->doomed)
+            return false;
+    }
+    return true;
+}
+
+/* Keeps an allocation that the program has freed and no work uses. False: it cannot be kept; the
+ * caller calls large_release(). */
+static bool spare_keep(struct large *large)
+{
+    struct client *client = large->owner.client;
+    struct spares *spares = spares_of(client);
+    uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
+    /* Memory without a context belongs to a pool or a VMM allocation. */
+    if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
+        || !client_may_keep_freed(client) || crowded(client) || !still(large))
+        return false;
+    if (spares->bytes + size > most)
+        spares_reclaim(client, spares->bytes + size - most, false);
+    if (scarce(client, size))
+        return false;
+    if (spares->count == MOST)
+        spares_reclaim(client, 1, false);
+    for (size_t i = 0; i < large->block_count; i++) {
+        struct block *block = large->blocks[i];
+        block_give_place(block);
+        block->seen = block->light = block->restless = block->parted = false;
+        search_note(block);
+    }
+    large->spare = true;
+    large->freed_at = now_microseconds();
+    ring_append(&spares->order, &large->order);
+    ring_append(alike(client, size), &large->alike);
+    spares->bytes += size;
+    spares->count++;
+    if (spares->look == 0) {
+        spares->look = large->freed_at + spares->stay;
+        client_wake(client);
+    }
+    return true;
+}
+
+/* Gives a spare of this size and context back to the program. False: there is none; allocate. */
+static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
+{
+    /* The daemon may have lowered the grant since: the allocation then asks for commit, as new
+     * memory does. */
+    if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
+        return false;
+    size_t size = WHOLE_PAGES(bytes);
+    const struct ring *head = alike(client, size);
+    /* The latest first: the program has used it most recently. */
+    for (struct ring *link = head->previous; link != head; link = link->previous) {
+        struct large *large = RING_MEMBER(link, struct large, alike);
+        if (size_of(large) != size || large->owner.context != context)
+            continue;
+        leave_spares(large);
+        large_renew(&large->owner, large->base, bytes);
+        *address = large->base;
+        return true;
+    }
+    return false;
+}
+
+static struct large *oldest(const struct client *client)
+{
+    return RING_MEMBER(spares_of(client)->order.next, struct large, order);
+}
+
+bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until)
+{
+    (void)until;                     /* releasing spares does not wait */
+    const struct spares *spares = spares_of(client);
+    if (spares->count == 0)
+        return false;
+    uint64_t before = spares->bytes;
+    /* Releasing memory must not invalidate a capture in progress. */
+    RELAXED;
+    while (spares->count > 0 && before - spares->bytes < bytes)
+        large_release(oldest(client));
+    client_changed(client);
+    return true;
+}
+
+int64_t spares_expire(struct client *client)
+{
+    struct spares *spares = spares_of(client);
+    uint64_t now = now_microseconds();
+    if (spares->look != 0 && now >= spares->look) {
+        for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
+                             && oldest(client)->freed_at + spares->stay <= now; i++)
+            spares_reclaim(client, 1, false);
+        spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
+    }
+    return spares->look == 0 ? NEVER : spares->look <= now ? 0 : (int64_t)(spares->look - now);
+}
+
+/*
+ * Memory that was freed during a stream capture.
+ *
+ * Freeing waits for work in flight, which is not allowed during a capture. The memory is therefore
+ * kept until a later wait in the same context has ended, at the latest until its bytes are needed.
+ */
+
+#define SLICE_US 1000                /* of a wait: a context's end must not wait for its work */
+
+/* A list, the latest free first. */
+struct deferred {
+    CUdeviceptr address;
+    CUcontext context;
+    uint64_t number;                 /* position in the sequence of all deferred frees */
+    struct deferred *next;
+};
+static struct deferred *deferred;    /* these three are protected by memory_lock */
+static uint64_t deferrals;
+static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
+
+/* Defers the release of a retired allocation until the work of its context has been waited for. */
+static void deferred_frees_add(CUdeviceptr address, CUcontext context)
+{
+    struct deferred *one = malloc(sizeof *one);
+    if (one == NULL)
+        return;                      /* the memory stays until its context ends */
+    *one = (struct deferred){ address, context, ++deferrals, deferred };
+    deferred = one;
+}
+
+/* To be called when a context has done all work that it had when the deferred frees up to `number`
+ * were made: releases these. Memory that was freed later may still be in use. */
+static void deferred_frees_waited(CUcontext context, uint64_t number)
+{
+    for (struct deferred **link = &deferred, *one; (one = *link) != NULL;) {
+        if (one->context != context || one->number > number) {
+            link = &one->next;
+            continue;
+        }
+        *link = one->next;
+        allocation_release(one->address);
+        free(one);
+    }
+}
+
+static const struct deferred *first_of(const struct client *client)
+{
+    const struct deferred *one = deferred;
+    while (one != NULL && region_owner(one->address)->client != client)
+        one = one->next;
+    return one;
+}
+
+/* memory_lock is held, and released meanwhile. */
+static bool wait_in(CUcontext context)
+{
+    CUresult ignored_as_work_that_failed_is_done;
+    uint64_t earlier = deferrals;
+    waited_in = context;
+    pthread_mutex_unlock(&memory_lock);
+    bool waited = drain_context(context, SLICE_US, &ignored_as_work_that_failed_is_done);
+    pthread_mutex_lock(&memory_lock);
+    if (waited)
+        deferred_frees_waited(context, earlier);
+    waited_in = NULL;
+    pthread_cond_broadcast(&memory_changed);
+    return waited;
+}
+
+bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until)
+{
+    (void)bytes;
+    BLOCKED;
+    const struct deferred *one;
+    while (now_microseconds() < until && (one = first_of(client)) != NULL) {
+        if (waited_in != NULL)
+            pthread_cond_wait(&memory_changed, &memory_lock);
+        else if (wait_in(one->context))
+            return true;
+        else if (capture_going_on())
+            return false;
+    }
+    return false;
+}
+
+void deferred_frees_context_end(CUcontext context)
+{
+    while (waited_in == context)
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    deferred_frees_waited(context, deferrals);
+}
+
+CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
+                         CUdeviceptr *address)
+{
+    return bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
+                              : large_allocate(client, context, bytes, address);
+}
+
+static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
+                         CUdeviceptr *address)
+{
+    CUresult result = CUDA_SUCCESS;
+    LOCKED(memory_lock);
+    /* Reusing a spare changes no figure. */
+    if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
+        result = allocation_make(client, context, bytes, address);
+        client_update(client);
+    }
+    return result;
+}
+
+bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
+{
+    struct client *client = client_current();
+    CUcontext context = NULL;
+    if (client == NULL || contexts_current(&context) != CUDA_SUCCESS)
+        return false;
+    if (capture_refuses(result))
+        return true;
+    if (bytes == 0 || address == NULL) {
+        *result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    *result = allocate(client, context, bytes, address);
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
+        *result = CUDA_SUCCESS;
+    return true;
+}
+
+bool memory_free(CUdeviceptr address, CUresult *result)
+{
+    if (client_none())
+        return false;
+    if (capture_refuses(result))
+        return true;
+    pthread_mutex_lock(&memory_lock);
+    if (!region_contains(address)) {
+        pthread_mutex_unlock(&memory_lock);
+        return false;
+    }
+    struct page_owner *owner = region_owner(address);
+    if (!allocation_retire(address)) {
+        pthread_mutex_unlock(&memory_lock);
+        *result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    CUcontext context = owner->context;
+    bool idle = owner->client->drained;
+    uint64_t earlier = deferrals;
+    pthread_mutex_unlock(&memory_lock);
+
+    *result = CUDA_SUCCESS;
+    bool waited = idle || drain_context(context, UINT64_MAX, result);
+    if (!waited)
+        *result = CUDA_SUCCESS;      /* deferred_frees_waited() frees it */
+
+    LOCKED(memory_lock);
+    bool gone = region_owner(address) != owner; /* freed with its context */
+    if (!gone && waited) {
+        struct large *large = *result == CUDA_SUCCESS ? large_of(owner) : NULL;
+        deferred_frees_waited(context, earlier);
+        /* No work uses the memory any more. The program may soon allocate the same size again. */
+        if (large == NULL || !spare_keep(large))
+            allocation_release(address);
+    } else if (!gone) {
+        deferred_frees_add(address, context);
+    }
+    return true;
+}
+
+bool memory_describe(CUdeviceptr address, struct memory_description *description)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    return allocation_describe(address, description) || vmm_describe(address, description)
+        || managed_describe(address, description);
+}
+
+bool memory_set_sync_memops(CUdeviceptr address, bool on)
+{
+    struct memory_description description;
+    if (!memory_describe(address, &description))
+        return false;
+    LOCKED(memory_lock);
+    struct page_owner *owner = region_owner(address);
+    if (owner != NULL && owner->operations->set_sync_memops != NULL)
+        owner->operations->set_sync_memops(owner, address, on);
+    return true;
+}
+
+bool memory_is_ours(CUdeviceptr address)
+{
+    if (client_none())
+        return false;
+    LOCKED(memory_lock);
+    return region_contains(address);
+}
+
+static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)
+{
+    uint64_t used = client->memory.allocated - spares_bytes(client) + client->memory.pinned;
+    *total_bytes = client->limits.total;
+    *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
+}
+
+bool memory_information(size_t *free_bytes, size_t *total_bytes)
+{
+    struct client *client = client_here();
+    if (client == NULL)
+        return false;
+    bool called_back = locked_here(&memory_lock);
+    if (!called_back)
+        pthread_mutex_lock(&memory_lock);
+    information(client, free_bytes, total_bytes);
+    if (!called_back)
+        pthread_mutex_unlock(&memory_lock);
+    return true;
+}
+
+bool memory_total(CUdevice device, size_t *total_bytes)
+{
+    if (client_none() || device < 0 || device >= CLIENTS_MAX)
+        return false;
+    LOCKED(memory_lock);
+    struct client *client = clients[device];
+    size_t free_bytes;
+    if (client != NULL)
+        information(client, &free_bytes, total_bytes);
+    return client != NULL;
 }

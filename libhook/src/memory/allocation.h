@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations: memory that the program got from cuMemAlloc. Those above 1 MiB own their blocks
- * (large.c); smaller ones share a slab, one block of 2 MiB divided into slots of one size (slab.c).
- *
- * All functions are called with memory_lock held.
+ * Allocations: memory that the program got from cuMemAlloc. Functions named memory_ are for the
+ * wrappers: they may be called from any thread, with the client running or not and with no lock
+ * held, and act on the client of the current context's device unless they take an address. If no
+ * client is attached, they return false and the wrapper calls the driver instead. All other
+ * functions are called with memory_lock held.
  */
 #pragma once
 
+#include "block/region.h"
 #include "driver/driver.h"
+#include "driver/ring.h"
 
+#define SLAB_CLASSES 48
 #define SMALL_MAX ((size_t)1 << 20)
 
 struct block;
-struct client;
-struct page_owner;
 
 struct memory_description {
     CUdeviceptr base;                /* as returned to the program */
@@ -47,9 +49,45 @@ struct owner_operations {
     struct block *const *(*blocks)(struct page_owner *owner, size_t *count);
 };
 
+struct large {
+    struct page_owner owner;
+    CUdeviceptr base;
+    size_t size;                     /* bytes as requested */
+    unsigned long long id;
+    bool sync_memops;
+    bool freeing;
+    bool spare;                      /* freed by the program and kept: a spare */
+    uint64_t freed_at;               /* us */
+    struct ring order, alike;        /* in the lists of its client's spares */
+    struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
+    size_t block_count;
+    struct block *blocks[];
+};
+
+/* cuMemAlloc. False: no client, call the driver. Else *result holds the value to return, and
+ * *address the new address if that is CUDA_SUCCESS. */
+bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
+
+/* cuMemFree: waits for work in flight as the driver does. False: the address is not the library's.
+ * An address inside an allocation is an invalid value. */
+bool memory_free(CUdeviceptr address, CUresult *result);
+
+/* False: the address lies in no allocation of the library. */
+bool memory_describe(CUdeviceptr address, struct memory_description *description);
+bool memory_set_sync_memops(CUdeviceptr address, bool on);
+
+/* Whether the address lies in a range that the library has reserved, allocated or not. */
+bool memory_is_ours(CUdeviceptr address);
+
+/* cuMemGetInfo and cuDeviceTotalMem as the client sees the card. False: no client. */
+bool memory_information(size_t *free_bytes, size_t *total_bytes);
+bool memory_total(CUdevice device, size_t *total_bytes);
+
+/* Allocates addresses, and memory as far as the client's room suffices. */
+CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
+                         CUdeviceptr *address);
 /* The operations above on the owner of `address`. False: the address has no owner. */
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
-void allocation_set_sync_memops(CUdeviceptr address, bool on);
 bool allocation_retire(CUdeviceptr address);
 void allocation_release(CUdeviceptr address);
 void allocation_renew(CUdeviceptr address, size_t bytes);
@@ -61,3 +99,25 @@ unsigned long long allocation_id(void);           /* a new unique id */
 /* Maps as many of the blocks as fit the client's room. The others stay EMPTY, and the client counts
  * as starved until it gets more room. */
 void allocation_fill(struct block *const *blocks, size_t count);
+
+/* Physical memory with `properties`, which must outlive the allocation. Memory that may be exported
+ * is a single block if it is not too large. */
+CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
+                      CUdeviceptr *address);
+void large_release(struct large *large);
+/* The size of the slot of a slab for `bytes` bytes, and its class. */
+size_t slab_slot_size(size_t bytes, unsigned *class);
+
+void spares_prepare(const struct client *client);   /* for a new client */
+/* A `reclaimer` (gate/client.h): releases the oldest spares until `bytes` bytes or all are
+ * released. */
+bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
+/* For the service thread: releases spares that are too old, at most EXPIRED_AT_ONCE. Returns the us
+ * until it must be called again. */
+int64_t spares_expire(struct client *client);
+
+void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
+
+/* A `reclaimer` (gate/client.h): with `until`, waits for the oldest deferred free and releases it.
+ * False: there is none, or a capture is still in progress. */
+bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);

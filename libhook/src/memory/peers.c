@@ -23,7 +23,6 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
-#include "memory/memory.h"
 
 static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAccess_flags flags)
 {

@@ -29,7 +29,6 @@
 #include "gate/commit.h"
 #include "gate/gate.h"
 #include "memory/allocation.h"
-#include "memory/large.h"
 #include "memory/ranges.h"
 
 /* Memory that the program created with cuMemCreate. */
@@ -364,7 +363,7 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
  * An allocation of a single block already has a driver handle with the properties that the program
  * asked for. Once the block is resident, the allocation is only counted as pinned: no wait for work
  * in flight, which may itself wait for the calling thread. A larger allocation (WHOLE_MOST in
- * large.c) consists of several blocks, but a handle must be one piece: the allocation is copied,
+ * allocation.c) consists of several blocks, but a handle must be one piece: the allocation is copied,
  * after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US, the call
  * fails.
  */

@@ -46,10 +46,7 @@
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
-#include "memory/large.h"
-#include "memory/memory.h"
 #include "memory/peers.h"
-#include "memory/slab.h"
 #include "pool/stream.h"
 
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
@@ -541,8 +538,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     if (!make_way(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* Without a context: pools outlive contexts. */
-    CUresult result = bytes <= SMALL_MAX ? slab_allocate(client, NULL, bytes, &address)
-                                         : large_allocate(client, NULL, bytes, &address);
+    CUresult result = allocation_make(client, NULL, bytes, &address);
     if (result != CUDA_SUCCESS)
         return result;
     *async = new_async(address, pool);

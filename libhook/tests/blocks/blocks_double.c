@@ -23,7 +23,7 @@
 #include "driver/log.h"
 #include "flight/drain.h"
 #include "driver/real.h"
-#include "memory/large.h"
+#include "memory/allocation.h"
 #include "tier/host.h"
 
 #define SEEN __attribute__((visibility("default")))
@@ -245,13 +245,13 @@ SEEN void allocate(unsigned first, unsigned count, unsigned room)
 {
     one.memory.room = room * SIZE;
     for (unsigned i = first; i < first + count; i++)
-        large_allocate(&one, (CUcontext)1, SIZE, &allocations[i]);
+        allocation_make(&one, (CUcontext)1, SIZE, &allocations[i]);
 }
 
 SEEN void allocate_double(unsigned index, unsigned room)
 {
     one.memory.room = room * SIZE;
-    large_allocate(&one, (CUcontext)1, 2 * SIZE, &allocations[index]);
+    allocation_make(&one, (CUcontext)1, 2 * SIZE, &allocations[index]);
 }
 
 SEEN void release(unsigned first, unsigned count)

@@ -15,8 +15,8 @@ from libhook.tests.doubles import FLAGS, HERE, LIBRARY, compile_double, load_fre
 FEW, MANY = 1_250, 5_000               # blocks
 STEP = 512                              # that one order moves
 MORE = 1.2                              # times as many steps for each block, at most
-COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation.c", "memory/large.c",
-           "tier/host.c", "tier/managed.c", "tier/peer.c"]
+COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation.c", "tier/host.c",
+           "tier/managed.c", "tier/peer.c"]
 
 
 class Program:
