@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plain allocations. If the process has a client on the current context's GPU they come from
- * allocation.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA 2
- * always come from the driver, and are counted. Managed memory (unified.c) is freed here, too.
+ * allocation.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA
+ * 2 always come from the driver, and are counted. Managed memory (unified.c) is freed here, too.
  */
 #include "api/wrapper.h"
 #include "memory/allocation.h"

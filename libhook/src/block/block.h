@@ -7,6 +7,8 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include "gate/client.h"
 #include "tier/disk.h"
 #include "tier/tier.h"
@@ -27,6 +29,11 @@ struct content {
     uint64_t sum[4];
     uint64_t any;                    /* bitwise OR of all words: 0 if the block is all zero */
 };
+
+static inline bool content_equal(const struct content *a, const struct content *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
 
 /* The result of reading a block while its program did not run. */
 struct look {

@@ -225,8 +225,7 @@ static CUresult look_again(struct client *client, struct block **blocks, size_t 
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++) {
         struct look *look = &blocks[i]->look;
-        bool doubtful = !look->whole && (content_is_zero(&look->part)
-                                         || content_equal(&look->part, &blocks[i]->part));
+        bool doubtful = !look->whole && (look->part.any == 0 || content_equal(&look->part, &blocks[i]->part));
         if (doubtful && wholes.count == WHOLES_MAX)
             continue;
         blocks[kept++] = blocks[i];
@@ -261,14 +260,4 @@ bool content_look(struct client *client, struct block *const *blocks, size_t cou
     for (size_t i = 0; i < found; i++)
         fresh[i]->look.turn = result == CUDA_SUCCESS ? client->turns : 0;
     return result == CUDA_SUCCESS;
-}
-
-bool content_is_zero(const struct content *content)
-{
-    return content->any == 0;
-}
-
-bool content_equal(const struct content *a, const struct content *b)
-{
-    return memcmp(a, b, sizeof *a) == 0;
 }

@@ -13,9 +13,5 @@
  * service_lock held and memory_lock not. False: no result is valid.
  */
 bool content_look(struct client *client, struct block *const *blocks, size_t count);
-/* Whether all bytes of the block are zero. */
-bool content_is_zero(const struct content *content);
-bool content_equal(const struct content *a, const struct content *b);
-
 /* Forgets the module, stream and table, which end with the copy context. */
 void content_leave_context(struct client *client);

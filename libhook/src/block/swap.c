@@ -377,7 +377,7 @@ static void keep_victim(struct block *block)
 static void victim_seen(struct block *block)
 {
     block->seen = true;
-    block->light = block->look.whole && content_is_zero(&block->look.all);
+    block->light = block->look.whole && block->look.all.any == 0;
 }
 
 /* Chooses blocks that were never read. They become EVICTING, which defers a free of the program. */
@@ -531,7 +531,7 @@ static enum verdict departure_judge(struct departure *departure, struct block *b
         return CHANGED;
     victim_seen(block);
     const struct look *look = &block->look;
-    if (look->whole && content_is_zero(&look->all))
+    if (look->whole && look->all.any == 0)
         return EMPTY;
     return look->whole && block->known && content_equal(&look->all, &block->content) ? UNCHANGED
                                                                                       : CHANGED;
@@ -607,8 +607,8 @@ static uint64_t surplus(const struct departure *departure)
     return filled > departure->order->room ? filled - departure->order->room : 0;
 }
 
-/* Evicts a block without a copy. */
-static bool vanish(struct block *block)
+/* Evicts a block without a copy. `read`: it was read, and found zero or unchanged. */
+static bool vanish(struct block *block, bool read, bool zero)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
         keep_victim(block);
@@ -616,20 +616,14 @@ static bool vanish(struct block *block)
     }
     block_set_state(block, BLOCK_SWAPPED);
     pthread_cond_broadcast(&memory_changed);
-    return true;
-}
-
-/* Evicts a block without a copy after it was read and found zero or unchanged. */
-static bool vanish_seen(struct block *block, bool zero)
-{
-    if (!vanish(block))
-        return false;
-    if (zero)
-        block_give_place(block);
-    block->zero = zero;
-    block->restless = false;
-    block->parted = true;
-    block->part = block->look.part;
+    if (read) {
+        if (zero)
+            block_give_place(block);
+        block->zero = zero;
+        block->restless = false;
+        block->parted = true;
+        block->part = block->look.part;
+    }
     return true;
 }
 
@@ -645,7 +639,7 @@ static bool leave(struct departure *departure, struct block *block)
     enum verdict verdict = departure_judge(departure, block);
     if (verdict == CHANGED)
         return departure_copy(departure, block);
-    gone = saved ? vanish(block) : vanish_seen(block, verdict == EMPTY);
+    gone = vanish(block, !saved, verdict == EMPTY);
     departure->progress.failed |= !gone;
     return gone;
 }

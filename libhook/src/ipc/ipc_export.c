@@ -52,11 +52,6 @@ static struct page_owner *find(const struct ipc_request *request,
     return owner != NULL && owner->client != NULL ? owner : NULL;
 }
 
-static struct block *const *blocks_of(struct page_owner *owner, size_t *count)
-{
-    return owner->operations->blocks(owner, count);
-}
-
 static int export(const struct block *block)
 {
     int file;
@@ -128,7 +123,7 @@ static CUresult share_all(void *argument)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
     size_t count;
-    struct block *const *blocks = blocks_of(owner, &count);
+    struct block *const *blocks = owner->operations->blocks(owner, &count);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         if (blocks[i]->state == BLOCK_RESIDENT)
             result = share_block(blocks[i]);
@@ -139,7 +134,7 @@ static uint64_t not_shared(struct page_owner *owner)
 {
     uint64_t bytes = 0;
     size_t count;
-    struct block *const *blocks = blocks_of(owner, &count);
+    struct block *const *blocks = owner->operations->blocks(owner, &count);
     for (size_t i = 0; i < count; i++)
         if (blocks[i]->state != BLOCK_SHARED)
             bytes += blocks[i]->size;
@@ -154,7 +149,8 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
     struct page_owner *owner = find(request, &description);
     if (owner != NULL) {
         size_t count;
-        size_t largest = blocks_of(owner, &count)[0]->size; /* the first block is the largest */
+        /* The first block is the largest. */
+        size_t largest = owner->operations->blocks(owner, &count)[0]->size;
         result = not_shared(owner) == 0
             ? CUDA_SUCCESS
             : exclusively(owner->client, largest, not_shared(owner), patience, share_all,
@@ -174,7 +170,7 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     size_t count = 0;
-    struct block *const *blocks = owner == NULL ? NULL : blocks_of(owner, &count);
+    struct block *const *blocks = owner == NULL ? NULL : owner->operations->blocks(owner, &count);
     *part = (struct ipc_part){ .left = 0 };
     if (index < count) {
         const struct block *block = blocks[index], *last = blocks[count - 1];

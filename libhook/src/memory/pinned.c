@@ -34,35 +34,19 @@ static __thread struct {
     CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
     size_t bytes;
     bool inside;                     /* inside the gate; false: already counted as pinned */
-} wish;
+} request;
 
-/* Withdraws the thread's request. memory_lock is held. */
-static void end_wish(void)
+/* Where the thread's request is counted. */
+static uint64_t *counter_of(struct client *client)
 {
-    struct nvshare_memory *memory = &wish.client->memory;
-    *(wish.inside ? &memory->pending : &memory->pinned) -= wish.bytes;
-    wish.client = NULL;
+    return request.inside ? &client->memory.pending : &client->memory.pinned;
 }
 
-static CUresult granted(struct client *client, size_t bytes, bool submits, uint64_t until)
+/* memory_lock is held. */
+static void withdraw_request(void)
 {
-    struct nvshare_memory *memory = &client->memory;
-    LOCKED(memory_lock);
-    if (wish.client != NULL) {
-        /* A signal handler has jumped out of the call that made this request. */
-        struct client *former = wish.client;
-        end_wish();
-        client_update(former);
-    }
-    if (!client_commit_pinned(client, bytes, bytes, until))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    wish.inside = submits || client_free_room(client) < bytes;
-    *(wish.inside ? &memory->pending : &memory->pinned) += bytes;
-    wish.client = client;
-    wish.bytes = bytes;
-    client_settle();
-    client_update(client);
-    return CUDA_SUCCESS;
+    *counter_of(request.client) -= request.bytes;
+    request.client = NULL;
 }
 
 /* `submits`: the call also submits work to a stream, so it waits at a closed gate in any case. */
@@ -71,11 +55,27 @@ static CUresult begin(struct client *client, CUcontext context, size_t bytes, bo
 {
     if (client == NULL)
         return CUDA_SUCCESS;
-    CUresult result = granted(client, bytes, submits, until);
-    if (result != CUDA_SUCCESS)
-        return result;
-    wish.context = context;
-    if (wish.inside)
+    pthread_mutex_lock(&memory_lock);
+    if (request.client != NULL) {
+        /* A signal handler has jumped out of the call that made this request. */
+        struct client *former = request.client;
+        withdraw_request();
+        client_update(former);
+    }
+    bool granted = client_commit_pinned(client, bytes, bytes, until);
+    if (granted) {
+        request.inside = submits || client_free_room(client) < bytes;
+        request.client = client;
+        request.context = context;
+        request.bytes = bytes;
+        *counter_of(client) += bytes;
+        client_settle();
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
+    if (!granted)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (request.inside)
         gate_enter(GATE_NO_STREAM);
     return CUDA_SUCCESS;
 }
@@ -137,15 +137,15 @@ bool pinned_counts_on(CUdevice device)
 
 void pinned_end(size_t bytes_taken)
 {
-    struct client *client = wish.client;
+    struct client *client = request.client;
     if (client == NULL)
         return;
     pthread_mutex_lock(&memory_lock);
-    end_wish();
+    withdraw_request();
     client->memory.pinned += bytes_taken;
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
-    if (wish.inside)
+    if (request.inside)
         gate_leave();
 }
 
@@ -182,13 +182,13 @@ static struct remembered **bucket_of(uint64_t key)
 
 void pinned_remember(uint64_t key, size_t bytes)
 {
-    struct client *client = wish.client;
+    struct client *client = request.client;
     struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
     if (entry == NULL)
         return;                      /* out of memory: counted until the process ends */
     LOCKED(memory_lock);
     struct remembered **bucket = bucket_of(key);
-    *entry = (struct remembered){ key, bytes, client, wish.context, *bucket };
+    *entry = (struct remembered){ key, bytes, client, request.context, *bucket };
     *bucket = entry;
 }
 

@@ -363,8 +363,8 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
  * An allocation of a single block already has a driver handle with the properties that the program
  * asked for. Once the block is resident, the allocation is only counted as pinned: no wait for work
  * in flight, which may itself wait for the calling thread. A larger allocation (WHOLE_MOST in
- * allocation.c) consists of several blocks, but a handle must be one piece: the allocation is copied,
- * after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US, the call
+ * allocation.c) consists of several blocks, but a handle must be one piece: the allocation is
+ * copied, after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US, the call
  * fails.
  */
 

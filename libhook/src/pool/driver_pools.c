@@ -211,7 +211,8 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
 static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)
 {
     cuuint64_t bytes;
-    return REAL(cuDeviceGetGraphMemAttribute)(device, attribute, &bytes) == CUDA_SUCCESS ? bytes : 0;
+    return REAL(cuDeviceGetGraphMemAttribute)(device, attribute, &bytes) == CUDA_SUCCESS
+        ? bytes : 0;
 }
 
 void graph_memory_trim(CUdevice device)

@@ -168,16 +168,6 @@ bool content_look(struct client *client, struct block *const *blocks, size_t cou
     return true;
 }
 
-bool content_is_zero(const struct content *content)
-{
-    return content->any == 0;
-}
-
-bool content_equal(const struct content *a, const struct content *b)
-{
-    return memcmp(a, b, sizeof *a) == 0;
-}
-
 uint64_t client_free_room(const struct client *client)
 {
     return client->memory.room > client->memory.resident
