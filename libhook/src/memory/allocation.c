@@ -28,31 +28,66 @@
 #include "memory/managed.h"
 #include "memory/vmm.h"
 
+/* The object that contains `address` and its base; NULL: the program has none there. */
+static struct object *object_at(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base)
+{
+    struct object *object = owner == NULL || owner->operations->object == NULL
+        ? NULL : owner->operations->object(owner, address, base);
+    return object != NULL && !object->retired && address - *base < object->size ? object : NULL;
+}
+
 bool allocation_describe(CUdeviceptr address, struct memory_description *description)
 {
     struct page_owner *owner = region_owner(address);
-    return owner != NULL && owner->operations->describe(owner, address, description);
+    CUdeviceptr base;
+    if (owner != NULL && owner->operations->describe != NULL)
+        return owner->operations->describe(owner, address, description);
+    const struct object *object = object_at(owner, address, &base);
+    if (object == NULL)
+        return false;
+    *description = (struct memory_description){
+        .base = base,
+        .size = object->size,
+        .context = owner->context,
+        .device = owner->client->device,
+        .id = object->id,
+        .sync_memops = object->sync_memops,
+        .ipc = owner->context != NULL,
+    };
+    return true;
 }
 
 bool allocation_retire(CUdeviceptr address)
 {
-    struct page_owner *owner = region_owner(address);
-    return owner != NULL && owner->operations->retire != NULL
-        && owner->operations->retire(owner, address);
+    CUdeviceptr base;
+    struct object *object = object_at(region_owner(address), address, &base);
+    if (object == NULL || base != address)
+        return false;
+    return object->retired = true;
 }
 
 void allocation_release(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);
     struct client *client = owner->client;
-    owner->operations->release(owner, address);
+    if (owner->operations->release != NULL)
+        owner->operations->release(owner, address);
+    else
+        owner->operations->destroy(owner);
     client_update(client);
+}
+
+static struct object new_object(size_t bytes)
+{
+    static unsigned long long last;
+    return (struct object){ .id = ++last, .size = bytes };
 }
 
 void allocation_renew(CUdeviceptr address, size_t bytes)
 {
     struct page_owner *owner = region_owner(address);
-    owner->operations->renew(owner, address, bytes);
+    CUdeviceptr base;
+    *owner->operations->object(owner, address, &base) = new_object(bytes);
 }
 
 void allocations_context_ends(const struct client *client, CUcontext context)
@@ -74,8 +109,7 @@ void allocations_context_ends(const struct client *client, CUcontext context)
 
 unsigned long long allocation_id(void)
 {
-    static unsigned long long last;
-    return ++last;
+    return new_object(0).id;
 }
 
 static bool fill(struct block *block)
@@ -111,13 +145,6 @@ void allocation_fill(struct block *const *blocks, size_t count)
  */
 
 #define GRAIN 512
-#define RETIRED UINT32_MAX
-
-struct object {
-    unsigned long long id;
-    uint32_t size;                   /* bytes as requested; 0: free; RETIRED: not free yet */
-    bool sync_memops;
-};
 
 struct slab {
     struct page_owner owner;
@@ -152,54 +179,14 @@ static struct ring *list_of(const struct client *client, unsigned class)
     return ring_ready(&slabs[client->index][class]);
 }
 
-static struct object *object_at(struct slab *slab, CUdeviceptr address, CUdeviceptr *base)
-{
-    size_t index = (address - slab->block->address) / slab->slot_size;
-    if (index >= slab->count)
-        return NULL;                 /* the remainder at the end is smaller than a slot */
-    struct object *object = &slab->objects[index];
-    *base = slab->block->address + index * slab->slot_size;
-    if (object->size == 0 || object->size == RETIRED || address - *base >= object->size)
-        return NULL;
-    return object;
-}
-
-static bool slab_describe(struct page_owner *owner, CUdeviceptr address,
-                     struct memory_description *description)
+static struct object *slab_object(struct page_owner *owner, CUdeviceptr address,
+                                  CUdeviceptr *base)
 {
     struct slab *slab = (struct slab *)owner;
-    CUdeviceptr base;
-    const struct object *object = object_at(slab, address, &base);
-    if (object == NULL)
-        return false;
-    *description = (struct memory_description){
-        .base = base,
-        .size = object->size,
-        .context = slab->owner.context,
-        .device = slab->owner.client->device,
-        .id = object->id,
-        .sync_memops = object->sync_memops,
-        .ipc = slab->owner.context != NULL,
-    };
-    return true;
-}
-
-static void slab_set_sync_memops(struct page_owner *owner, CUdeviceptr address, bool on)
-{
-    CUdeviceptr base;
-    struct object *object = object_at((struct slab *)owner, address, &base);
-    if (object != NULL)
-        object->sync_memops = on;
-}
-
-static bool slab_retire(struct page_owner *owner, CUdeviceptr address)
-{
-    CUdeviceptr base;
-    struct object *object = object_at((struct slab *)owner, address, &base);
-    if (object == NULL || base != address)
-        return false;
-    object->size = RETIRED;
-    return true;
+    size_t index = (address - slab->block->address) / slab->slot_size;
+    *base = slab->block->address + index * slab->slot_size;
+    /* The remainder at the end is smaller than a slot. */
+    return index < slab->count ? &slab->objects[index] : NULL;
 }
 
 static void slab_destroy(struct page_owner *owner)
@@ -215,7 +202,7 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
 {
     struct slab *slab = (struct slab *)owner;
     size_t index = (address - slab->block->address) / slab->slot_size;
-    slab->objects[index].size = 0;
+    slab->objects[index] = (struct object){ .size = 0 };
     slab->free_bits[index / 64] |= (uint64_t)1 << (index % 64);
     slab->used--;
     struct ring *list = list_of(owner->client, slab->class);
@@ -227,13 +214,6 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
         slab_destroy(owner);
 }
 
-static void slab_renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
-{
-    struct slab *slab = (struct slab *)owner;
-    size_t index = (address - slab->block->address) / slab->slot_size;
-    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
-}
-
 static struct block *const *slab_blocks(struct page_owner *owner, size_t *count)
 {
     *count = 1;
@@ -241,8 +221,8 @@ static struct block *const *slab_blocks(struct page_owner *owner, size_t *count)
 }
 
 static const struct owner_operations SLAB_OPERATIONS = {
-    slab_describe, slab_set_sync_memops, slab_retire, slab_release, slab_renew, slab_destroy,
-    slab_blocks,
+    .object = slab_object, .release = slab_release, .destroy = slab_destroy,
+    .blocks = slab_blocks,
 };
 
 static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
@@ -307,7 +287,7 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
         word++;
     uint32_t index = word * 64 + (uint32_t)__builtin_ctzl(slab->free_bits[word]);
     slab->free_bits[word] &= slab->free_bits[word] - 1;
-    slab->objects[index] = (struct object){ allocation_id(), (uint32_t)bytes, false };
+    slab->objects[index] = new_object(bytes);
     if (++slab->used == slab->count)
         ring_leave(&slab->alike);
     *address = slab->block->address + (size_t)index * slab->slot_size;
@@ -356,52 +336,13 @@ static void undo(struct large *large, size_t size)
     free(large);
 }
 
-static bool large_describe(struct page_owner *owner, CUdeviceptr address,
-                     struct memory_description *description)
-{
-    const struct large *large = (const struct large *)owner;
-    if (large->freeing || address - large->base >= large->size)
-        return false;
-    *description = (struct memory_description){
-        .base = large->base,
-        .size = large->size,
-        .context = owner->context,
-        .device = owner->client->device,
-        .id = large->id,
-        .sync_memops = large->sync_memops,
-        .ipc = owner->context != NULL,
-    };
-    return true;
-}
-
-static void large_set_sync_memops(struct page_owner *owner, CUdeviceptr address, bool on)
-{
-    (void)address;
-    ((struct large *)owner)->sync_memops = on;
-}
-
-static bool large_retire(struct page_owner *owner, CUdeviceptr address)
-{
-    struct large *large = (struct large *)owner;
-    if (large->base != address || large->freeing)
-        return false;
-    return large->freeing = true;
-}
-
-static void large_free(struct page_owner *owner, CUdeviceptr address)
-{
-    (void)address;
-    large_release((struct large *)owner);
-}
-
-static void large_renew(struct page_owner *owner, CUdeviceptr address, size_t bytes)
+static struct object *large_object(struct page_owner *owner, CUdeviceptr address,
+                                   CUdeviceptr *base)
 {
     (void)address;
     struct large *large = (struct large *)owner;
-    large->size = bytes;
-    large->id = allocation_id();
-    large->sync_memops = false;
-    large->freeing = false;
+    *base = large->base;
+    return &large->object;
 }
 
 static void large_destroy(struct page_owner *owner)
@@ -417,8 +358,7 @@ static struct block *const *large_blocks(struct page_owner *owner, size_t *count
 }
 
 static const struct owner_operations LARGE_OPERATIONS = {
-    large_describe, large_set_sync_memops, large_retire, large_free, large_renew, large_destroy,
-    large_blocks,
+    .object = large_object, .destroy = large_destroy, .blocks = large_blocks,
 };
 
 /* NULL: the owner is not a large allocation. */
@@ -446,7 +386,6 @@ static CUresult new_large(struct client *client, CUcontext context, size_t bytes
         .operations = &LARGE_OPERATIONS, .client = client, .context = context,
         .properties = properties,
     };
-    large->size = bytes;
     large->block_count = count;
     CUresult result = region_take(size, &large->base);
     if (result != CUDA_SUCCESS) {
@@ -462,7 +401,7 @@ static CUresult new_large(struct client *client, CUcontext context, size_t bytes
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    large->id = allocation_id();
+    large->object = new_object(bytes);
     region_set_owner(large->base, size, &large->owner);
     allocation_fill(large->blocks, count);
     *address = large->base;
@@ -496,7 +435,7 @@ CUresult large_create(struct client *client, size_t bytes, const CUmemAllocation
  * plain allocations of more than 1 MiB. Small allocations use slabs (above), stream-ordered ones
  * use pools (pool.c).
  *
- * For the program a spare is freed: its address is invalid (`freeing` stays set), and cuMemGetInfo
+ * For the program a spare is freed: its address is invalid (`object.retired` stays set), and cuMemGetInfo
  * reports it as free. No call fails or waits because of spares: when the commit, the room or the
  * card would not suffice, spares are released first (client_commit(), allocation_fill(),
  * client_update()).
@@ -553,7 +492,7 @@ static struct spares *spares_of(const struct client *client)
     return &all[client->index];
 }
 
-/* In whole pages. Unlike large->size, which a reused spare may have smaller than its blocks. */
+/* In whole pages. Unlike object.size, which a reused spare may have smaller than its blocks. */
 static size_t size_of(const struct large *large)
 {
     const struct block *last = large->blocks[large->block_count - 1];
@@ -686,7 +625,7 @@ static bool spare_take(struct client *client, CUcontext context, size_t bytes, C
         if (size_of(large) != size || large->owner.context != context)
             continue;
         leave_spares(large);
-        large_renew(&large->owner, large->base, bytes);
+        large->object = new_object(bytes);
         *address = large->base;
         return true;
     }
@@ -912,9 +851,10 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
     if (!memory_describe(address, &description))
         return false;
     LOCKED(memory_lock);
-    struct page_owner *owner = region_owner(address);
-    if (owner != NULL && owner->operations->set_sync_memops != NULL)
-        owner->operations->set_sync_memops(owner, address, on);
+    CUdeviceptr base;
+    struct object *object = object_at(region_owner(address), address, &base);
+    if (object != NULL)
+        object->sync_memops = on;
     return true;
 }
 

@@ -30,19 +30,25 @@ struct memory_description {
     CUdevice reader;
 };
 
-/* Operations on the memory of a page's owner, which contains `address`. NULL: not supported. */
+/* One allocation of the program. */
+struct object {
+    unsigned long long id;
+    size_t size : 62;                /* bytes as requested; 0: none */
+    bool sync_memops : 1;
+    bool retired : 1;                /* freed by the program, but not released yet */
+};
+
+/* Operations on the memory of a page's owner, which contains `address`. NULL: not supported.
+ * Memory is freed in two steps, because it must not be reused while work may touch it: retiring
+ * makes an allocation invalid for the program, releasing frees its memory. */
 struct owner_operations {
-    /* False: the program has no allocation there. */
+    /* The object whose memory contains `address`, valid or not, and where it begins. NULL: none. */
+    struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
+    /* For memory without objects. False: the program has no allocation there. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,
                      struct memory_description *description);
-    void (*set_sync_memops)(struct page_owner *owner, CUdeviceptr address, bool on);
-    /* A free in two steps, because memory must not be reused while work may touch it: retire makes
-     * the allocation invalid for the program (false: no allocation begins there, or it is retired
-     * already), release frees its memory. */
-    bool (*retire)(struct page_owner *owner, CUdeviceptr address);
+    /* Releases a retired object. NULL: the owner has only one, and is destroyed. */
     void (*release)(struct page_owner *owner, CUdeviceptr address);
-    /* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */
-    void (*renew)(struct page_owner *owner, CUdeviceptr address, size_t bytes);
     /* Frees the owner with all allocations in it. */
     void (*destroy)(struct page_owner *owner);
     /* All blocks of the owner, in the order of addresses. */
@@ -52,11 +58,8 @@ struct owner_operations {
 struct large {
     struct page_owner owner;
     CUdeviceptr base;
-    size_t size;                     /* bytes as requested */
-    unsigned long long id;
-    bool sync_memops;
-    bool freeing;
-    bool spare;                      /* freed by the program and kept: a spare */
+    struct object object;
+    bool spare;                      /* retired and kept */
     uint64_t freed_at;               /* us */
     struct ring order, alike;        /* in the lists of its client's spares */
     struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
@@ -86,10 +89,12 @@ bool memory_total(CUdevice device, size_t *total_bytes);
 /* Allocates addresses, and memory as far as the client's room suffices. */
 CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address);
-/* The operations above on the owner of `address`. False: the address has no owner. */
+/* False: the program has no allocation there. */
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
+/* False: no allocation begins there, or it is retired already. */
 bool allocation_retire(CUdeviceptr address);
 void allocation_release(CUdeviceptr address);
+/* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */
 void allocation_renew(CUdeviceptr address, size_t bytes);
 /* Frees all memory of a context that ends, in use or not. */
 void allocations_context_ends(const struct client *client, CUcontext context);

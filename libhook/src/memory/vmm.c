@@ -173,7 +173,7 @@ bool vmm_describe(CUdeviceptr address, struct memory_description *description)
         .base = alias->range.address,
         .size = alias->range.size,
         .device = alias->vmm->client->device,
-        .id = alias->vmm->memory->id,
+        .id = alias->vmm->memory->object.id,
         .handle_types = alias->vmm->properties.requestedHandleTypes,
     };
     return true;
