@@ -584,7 +584,7 @@ static void departure_end(struct departure *departure)
         keep_victim(departure->blocks[departure->taken++]);
     while (departure->line.count > 0)
         pipeline_complete(departure->client, &departure->line);
-    tier_host.room(departure->client, 0);
+    host_expect(departure->client, 0);
     if (departure->progress.failed)
         departure->flags |= NVSHARE_DRIVER_ERROR;
 }
@@ -658,7 +658,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     departing.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room) {
-        tier_host.room(client, occupied - room);
+        host_expect(client, occupied - room);
         victims_survey(client, occupied - room);
     }
     struct block *block;
@@ -757,11 +757,11 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
      * reports of other threads must count them, and the program may free them (peer.c). */
     client->memory.host -= surplus;
     client->returning = surplus;
-    tier_host.room(client, surplus);
+    host_expect(client, surplus);
     while (ready && client->borrowed > loan
            && copy_borrowed(client, client->borrowed - loan, order->host) > 0)
         swap_forget_borrowed(client, order);
-    tier_host.room(client, 0);
+    host_expect(client, 0);
     client->memory.host += client->returning;
     client->returning = 0;
     if (client->borrowed > loan) {

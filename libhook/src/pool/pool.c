@@ -618,15 +618,16 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
             return NULL;
     }
     struct pool *pool = add(handle, device, 0);
-    if (pool != NULL && REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                                                    &threshold) == CUDA_SUCCESS)
+    if (pool == NULL)
+        return NULL;
+    if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold)
+        == CUDA_SUCCESS)
         pool->threshold = threshold;
-    if (pool != NULL
-        && REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &option)
-               == CUDA_SUCCESS)
+    if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &option)
+        == CUDA_SUCCESS)
         pool->opportunistic = option != 0;
-    if (pool != NULL && REAL(cuMemPoolGetAttribute)(
-            handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &option) == CUDA_SUCCESS)
+    if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                                    &option) == CUDA_SUCCESS)
         pool->dependencies = option != 0;
     return pool;
 }

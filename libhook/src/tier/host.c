@@ -584,8 +584,7 @@ void host_preallocated(struct client *client, uint64_t most)
     client->host_most = most;
 }
 
-/* At the end of the eviction, waits for the threads that make memory for it. */
-static void room(struct client *client, uint64_t bytes)
+void host_expect(struct client *client, uint64_t bytes)
 {
     struct work *work = &allocating[client->index];
     if (bytes > 0) {
@@ -654,6 +653,6 @@ static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size
 }
 
 const struct tier tier_host = {
-    .room = room, .take = take, .give = host_unplace, .out = out, .in = in,
+    .take = take, .give = host_unplace, .out = out, .in = in,
     .pieces = true, .keeps = true, .over_bus = true,
 };

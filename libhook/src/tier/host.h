@@ -18,7 +18,11 @@ bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
  * If not, the calls that start copies may take as long as the copies. May release and retake the
  * lock. */
 bool host_slab_registered(struct host_slab *slab);
-/* One of the blocks announced to tier_host.room() has got a place, in whatever tier. */
+/* Announces that `bytes` are about to be evicted while a client waits, so that threads can make
+ * memory for them. 0: the eviction is over; waits for these threads. Service thread; may release and
+ * retake the lock. */
+void host_expect(struct client *client, uint64_t bytes);
+/* One of the blocks announced with host_expect() has got a place, in whatever tier. */
 void host_placed(struct client *client, uint64_t size);
 
 /* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no

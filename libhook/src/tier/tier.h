@@ -13,8 +13,8 @@
  * in another tier. To add a tier: implement the operations in tier/NAME.c, declare it below, and
  * name it in MAPPED_TIERS (block/block.c). Its data about a place goes into struct place.
  *
- * All functions except settle() are called with memory_lock held, and only room(), take(), out()
- * and in() may release it. These five run on the service thread, in client->copy_context.
+ * All functions except settle() are called with memory_lock held, and only take(), out() and
+ * in() may release it. These four run on the service thread, in client->copy_context.
  */
 #pragma once
 
@@ -60,10 +60,6 @@ enum settled {
 };
 
 struct tier {
-    /* Announces that `bytes` are about to be evicted while a client waits, so that the tier can
-     * prepare places. 0: the eviction is over, and the preparation ends. NULL: the tier prepares
-     * nothing. */
-    void (*room)(struct client *client, uint64_t bytes);
     /* Finds a place for `size` bytes. memory.host may grow to `allowance` for it, and counts the
      * bytes taken. May wait for host memory, not for the bus; `patient`: also for memory being made
      * by low-priority threads. False: there is no place now. The caller sets place->tier. */
