@@ -134,7 +134,7 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute att
 {
     CUresult result = REAL(cuMemPoolGetAttribute)(pool, attribute, value);
     if (result == CUDA_SUCCESS)
-        pool_tell(pool, attribute, value);
+        pool_add_figures(pool, attribute, value);
     return result;
 }
 

@@ -12,26 +12,26 @@
 #include "gate/contexts.h"
 #include "tier/host.h"
 
-static bool usable(enum block_state state)
+static bool is_resident(enum block_state state)
 {
     return state == BLOCK_RESIDENT || state == BLOCK_SHARED;
 }
 
-static bool moving(enum block_state state)
+static bool is_moving(enum block_state state)
 {
     return state == BLOCK_EVICTING || state == BLOCK_LOADING || state == BLOCK_COPYING;
 }
 
-static bool lacking(enum block_state state)
+static bool is_absent(enum block_state state)
 {
-    return !usable(state) && state != BLOCK_LOST;
+    return !is_resident(state) && state != BLOCK_LOST;
 }
 
 void block_set_state(struct block *block, enum block_state state)
 {
-    if (lacking(block->state))
+    if (is_absent(block->state))
         block->client->absent -= block->size;
-    if (lacking(state))
+    if (is_absent(state))
         block->client->absent += block->size;
     block->state = state;
     search_note(block);
@@ -42,14 +42,14 @@ bool block_is_clean(const struct block *block)
     return block->clean_as_of_turn == block->client->turns;
 }
 
-bool block_look_holds(const struct block *block)
+bool block_reading_is_valid(const struct block *block)
 {
-    return block->look.turn == block->client->turns;
+    return block->reading.turn == block->client->turns;
 }
 
 bool block_ready(const struct block *block)
 {
-    return block_is_clean(block) || (block_look_holds(block) && block->light);
+    return block_is_clean(block) || (block_reading_is_valid(block) && block->was_zero);
 }
 
 void block_note_clean(struct block *block)
@@ -122,7 +122,7 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
 /* Finds the oldest resident block whose place this block could use. The oldest blocks are evicted
  * last, so they need their places least. The result is invalid after take_place(), which may
  * release the lock. */
-static struct block *keeper(const struct block *block)
+static struct block *find_kept_place(const struct block *block)
 {
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
@@ -145,7 +145,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
             return true;
     }
     struct block *kept;
-    while ((kept = keeper(block)) != NULL) {
+    while ((kept = find_kept_place(block)) != NULL) {
         block_give_place(kept);
         if (take_place(block, allowance, false))
             return true;
@@ -154,7 +154,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
 }
 
 /* Passes the block's place to its write in flight, which frees it: the write still reads there. */
-static void leave_place(struct block *block)
+static void pass_place_to_write(struct block *block)
 {
     block->store->place = block->place;
     block->store->block = NULL;
@@ -181,7 +181,7 @@ void block_give_place(struct block *block)
     if (block->place.tier == NULL)
         return;
     if (block->store != NULL)
-        leave_place(block);
+        pass_place_to_write(block);
     give(block, &block->copy);
     block->known = false;
     block->clean_as_of_turn = 0;
@@ -297,7 +297,7 @@ CUresult block_unmap(struct block *block)
 void block_lose(struct block *block)
 {
     if (block->state == BLOCK_LOST || block->state == BLOCK_SHARED
-        || moving(block->state)
+        || is_moving(block->state)
         || (block->state == BLOCK_RESIDENT && block_unmap(block) != CUDA_SUCCESS))
         return;
     block_give_place(block);
@@ -316,16 +316,16 @@ void block_share(struct block *block)
 void block_free(struct block *block)
 {
     struct client *client = block->client;
-    if (moving(block->state)) {
+    if (is_moving(block->state)) {
         block->doomed = true;
         return;
     }
     /* If the driver cannot unmap the memory, the address stays taken and is not reused. */
-    bool gone = !usable(block->state) || block_unmap(block) == CUDA_SUCCESS;
+    bool gone = !is_resident(block->state) || block_unmap(block) == CUDA_SUCCESS;
     if (gone && region_contains(block->address))
         region_give(block->address, block->size);
     block_give_place(block);
-    if (lacking(block->state))
+    if (is_absent(block->state))
         client->absent -= block->size;
     if (block->state != BLOCK_SHARED && block->state != BLOCK_LOST)
         count_allocated(block, false);

@@ -36,7 +36,7 @@ static inline bool content_equal(const struct content *a, const struct content *
 }
 
 /* The result of reading a block while its program did not run. */
-struct look {
+struct reading {
     struct content part, all;        /* of one word in PART (contents.c), and of all words */
     bool whole;                      /* `all` is valid; if false, the block has changed */
     uint64_t turn;                   /* the result is valid while client->turns equals this;
@@ -65,13 +65,14 @@ struct block {
     CUmemGenericAllocationHandle handle;
     uint64_t clean_as_of_turn;       /* the place is current while the client's `turns` equals this;
                                         0: never */
-    struct look look;
-    struct content part;             /* digest at the last eviction, valid if `parted` */
-    struct content content;          /* digest of the place if `known`, of the block if `looked` */
-    bool parted, looked, known;
+    struct reading reading;
+    struct content part;             /* digest at the last eviction, valid if `part_valid` */
+    struct content content;          /* digest of the place if `known`, and of the block if
+                                        `content_valid` */
+    bool part_valid, content_valid, known;
     bool zero;                       /* swapped without a place: cleared when it is loaded */
-    bool seen, light;                /* was read at least once; was all zero when last read */
-    bool restless;                   /* had changed at its last eviction */
+    bool was_read, was_zero;         /* was read at least once; was all zero when last read */
+    bool changed_before;             /* had changed at its last eviction */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
     struct store *store;             /* its write to the file in flight; NULL: none */
     struct block *older, *younger;
@@ -82,8 +83,8 @@ void block_set_state(struct block *block, enum block_state state);
 /* Whether the block is resident and its place has the same bytes: the program has not run since the
  * writeback or load. */
 bool block_is_clean(const struct block *block);
-/* Whether `look` is valid: the program has not run since the block was read. */
-bool block_look_holds(const struct block *block);
+/* Whether `reading` is valid: the program has not run since the block was read. */
+bool block_reading_is_valid(const struct block *block);
 /* Whether a resident block can be evicted without a copy: it is clean, or was read as zero, and the
  * program has not run since. */
 bool block_ready(const struct block *block);

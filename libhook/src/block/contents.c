@@ -73,15 +73,15 @@ static struct examiner {
 } examiners[CLIENTS_MAX];
 
 /* The blocks that one launch reads. */
-struct looking {
+struct launch {
     size_t count;
-    struct target targets[LOOKS_MAX];
-    struct content *found[LOOKS_MAX];
+    struct target targets[READS_MAX];
+    struct content *found[READS_MAX];
 };
 
 /* The first half of the table lists blocks to read in part, the second those to read in full. */
 #define ENTRY (sizeof(struct target) + sizeof(struct content))
-#define HALF (LOOKS_MAX * ENTRY)
+#define HALF (READS_MAX * ENTRY)
 
 extern const char examine_ptx[];
 __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
@@ -107,23 +107,23 @@ static bool turned_off(void)
     return text != NULL && strcmp(text, "0") == 0;
 }
 
-static void add(struct looking *looking, const struct block *block, struct content *found)
+static void add(struct launch *launch, const struct block *block, struct content *found)
 {
-    looking->targets[looking->count] = (struct target){ block->address, block->size / 8 };
-    looking->found[looking->count++] = found;
+    launch->targets[launch->count] = (struct target){ block->address, block->size / 8 };
+    launch->found[launch->count++] = found;
 }
 
 /* Starts to read one word in `every`. */
-static CUresult start(struct client *client, CUdeviceptr table, const struct looking *looking,
+static CUresult start(struct client *client, CUdeviceptr table, const struct launch *launch,
                       uint64_t every)
 {
     CUstream stream = examiners[client->index].stream;
-    CUdeviceptr found = table + LOOKS_MAX * sizeof(struct target);
-    uint64_t count = looking->count, key = seed();
+    CUdeviceptr found = table + READS_MAX * sizeof(struct target);
+    uint64_t count = launch->count, key = seed();
     void *parameters[] = { &table, &count, &key, &every, &found };
     if (count == 0)
         return CUDA_SUCCESS;
-    CUresult result = REAL(cuMemcpyHtoDAsync_v2)(table, looking->targets,
+    CUresult result = REAL(cuMemcpyHtoDAsync_v2)(table, launch->targets,
                                                  count * sizeof(struct target), stream);
     if (result == CUDA_SUCCESS)
         result = REAL(cuMemsetD8Async)(found, 0, count * sizeof(struct content), stream);
@@ -135,18 +135,18 @@ static CUresult start(struct client *client, CUdeviceptr table, const struct loo
 }
 
 /* Copies the results of start() to the host and waits for them. */
-static CUresult finish(struct client *client, CUdeviceptr table, const struct looking *looking)
+static CUresult finish(struct client *client, CUdeviceptr table, const struct launch *launch)
 {
-    struct content contents[LOOKS_MAX];
+    struct content contents[READS_MAX];
     CUstream stream = examiners[client->index].stream;
-    if (looking->count == 0)
+    if (launch->count == 0)
         return CUDA_SUCCESS;
     CUresult result = REAL(cuMemcpyDtoHAsync_v2)(contents,
-                                                 table + LOOKS_MAX * sizeof(struct target),
-                                                 looking->count * sizeof *contents, stream);
+                                                 table + READS_MAX * sizeof(struct target),
+                                                 launch->count * sizeof *contents, stream);
     CUresult ended = REAL(cuStreamSynchronize)(stream);
-    for (size_t i = 0; i < looking->count; i++)
-        *looking->found[i] = contents[i];
+    for (size_t i = 0; i < launch->count; i++)
+        *launch->found[i] = contents[i];
     return result != CUDA_SUCCESS ? result : ended;
 }
 
@@ -164,7 +164,7 @@ static CUresult load(struct client *client)
     if (result == CUDA_SUCCESS && own->table == 0)
         result = REAL(cuMemAlloc_v2)(&own->table, 2 * HALF);
     struct content any;
-    struct looking first = { 1, { { own->table + HALF, 4 } }, { &any } };
+    struct launch first = { 1, { { own->table + HALF, 4 } }, { &any } };
     if (result == CUDA_SUCCESS)
         result = start(client, own->table, &first, 1);
     if (result == CUDA_SUCCESS)
@@ -188,7 +188,7 @@ static bool ready(struct client *client)
     /* After OUT_OF_MEMORY the next order tries again: the card may have free memory then. */
     own->settled = result != CUDA_ERROR_OUT_OF_MEMORY;
     if (!own->usable)
-        debug("blocks are not looked at before they leave: error %d", (int)result);
+        debug("blocks are not read before their eviction: error %d", (int)result);
     return own->usable;
 }
 
@@ -198,15 +198,15 @@ void content_leave_context(struct client *client)
 }
 
 /* Reads all words of new blocks, and a part of all other blocks. */
-static CUresult look_first(struct client *client, struct block *const *blocks, size_t count)
+static CUresult read_first(struct client *client, struct block *const *blocks, size_t count)
 {
-    struct looking parts = { .count = 0 }, wholes = { .count = 0 };
+    struct launch parts = { .count = 0 }, wholes = { .count = 0 };
     CUdeviceptr table = examiners[client->index].table;
     for (size_t i = 0; i < count; i++) {
-        add(&parts, blocks[i], &blocks[i]->look.part);
-        blocks[i]->look.whole = !blocks[i]->parted;
-        if (blocks[i]->look.whole)
-            add(&wholes, blocks[i], &blocks[i]->look.all);
+        add(&parts, blocks[i], &blocks[i]->reading.part);
+        blocks[i]->reading.whole = !blocks[i]->part_valid;
+        if (blocks[i]->reading.whole)
+            add(&wholes, blocks[i], &blocks[i]->reading.all);
     }
     CUresult result = start(client, table, &parts, PART);
     if (result == CUDA_SUCCESS)
@@ -216,48 +216,49 @@ static CUresult look_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* Reads all words of blocks that may be unchanged, or zero. Blocks beyond WHOLES_MAX are removed
- * from the list; a later order reads them. */
-static CUresult look_again(struct client *client, struct block **blocks, size_t *count)
+/* Reads all words of blocks that may be unchanged, or zero. Blocks beyond WHOLE_READS_MAX are
+ * removed from the list; a later order reads them. */
+static CUresult read_wholly(struct client *client, struct block **blocks, size_t *count)
 {
-    struct looking wholes = { .count = 0 };
+    struct launch wholes = { .count = 0 };
     CUdeviceptr table = examiners[client->index].table;
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++) {
-        struct look *look = &blocks[i]->look;
-        bool doubtful = !look->whole && (look->part.any == 0 || content_equal(&look->part, &blocks[i]->part));
-        if (doubtful && wholes.count == WHOLES_MAX)
+        struct reading *reading = &blocks[i]->reading;
+        bool doubtful = !reading->whole
+            && (reading->part.any == 0 || content_equal(&reading->part, &blocks[i]->part));
+        if (doubtful && wholes.count == WHOLE_READS_MAX)
             continue;
         blocks[kept++] = blocks[i];
         if (!doubtful)
             continue;
-        look->whole = true;
-        add(&wholes, blocks[i], &look->all);
+        reading->whole = true;
+        add(&wholes, blocks[i], &reading->all);
     }
     *count = kept;
     CUresult result = start(client, table, &wholes, 1);
     return result != CUDA_SUCCESS ? result : finish(client, table, &wholes);
 }
 
-bool content_look(struct client *client, struct block *const *blocks, size_t count)
+bool content_read(struct client *client, struct block *const *blocks, size_t count)
 {
-    struct block *fresh[LOOKS_MAX];
+    struct block *fresh[READS_MAX];
     size_t found = 0, new = 0;
     for (size_t i = 0; i < count; i++) {
-        if (block_look_holds(blocks[i]))
+        if (block_reading_is_valid(blocks[i]))
             continue;
-        blocks[i]->look.turn = 0;
-        if (blocks[i]->parted || new++ < WHOLES_MAX)
+        blocks[i]->reading.turn = 0;
+        if (blocks[i]->part_valid || new++ < WHOLE_READS_MAX)
             fresh[found++] = blocks[i];
     }
     if (!ready(client))
         return false;
-    CUresult result = found == 0 ? CUDA_SUCCESS : look_first(client, fresh, found);
+    CUresult result = found == 0 ? CUDA_SUCCESS : read_first(client, fresh, found);
     if (result == CUDA_SUCCESS && found > 0)
-        result = look_again(client, fresh, &found);
+        result = read_wholly(client, fresh, &found);
     if (result != CUDA_SUCCESS)
-        debug("looking at %zu blocks failed: error %d", count, (int)result);
+        debug("reading %zu blocks failed: error %d", count, (int)result);
     for (size_t i = 0; i < found; i++)
-        fresh[i]->look.turn = result == CUDA_SUCCESS ? client->turns : 0;
+        fresh[i]->reading.turn = result == CUDA_SUCCESS ? client->turns : 0;
     return result == CUDA_SUCCESS;
 }

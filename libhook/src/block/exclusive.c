@@ -22,7 +22,7 @@
 #include "gate/gate.h"
 
 #define TRIES 10                     /* STOP may arrive repeatedly */
-#define LOOK_US 1000
+#define POLL_US 1000
 
 struct task {
     struct client *client;
@@ -103,10 +103,10 @@ static bool may_begin(struct task *task)
     BLOCKED;
     bool capturing;
     while ((capturing = capture_going_on()) || clients_stopping()) {
-        if ((capturing && capture_is_own()) || task->patience < LOOK_US)
+        if ((capturing && capture_is_own()) || task->patience < POLL_US)
             return false;
-        usleep(LOOK_US);
-        task->patience -= LOOK_US;
+        usleep(POLL_US);
+        task->patience -= POLL_US;
     }
     return true;
 }

@@ -10,8 +10,8 @@
  * is high. New blocks are put at the end. When no slot is left, the free slots are removed, or the
  * array is doubled.
  *
- * Conditions that depend on the turn (block_is_clean(), block_look_holds()) change for all blocks
- * at once when a turn begins. All leaves are then recomputed before the first search.
+ * Conditions that depend on the turn (block_is_clean(), block_reading_is_valid()) change for all
+ * blocks at once when a turn begins. All leaves are then recomputed before the first search.
  */
 #include "block/search.h"
 
@@ -34,14 +34,14 @@ _Static_assert(SEARCHES <= 16, "a bit for each");
 
 static enum rank rank_of(const struct block *block)
 {
-    if (block->light)
+    if (block->was_zero)
         return RANK_ZERO;
-    return block_is_clean(block) || (block->known && !block->restless) ? RANK_UNCHANGED
+    return block_is_clean(block) || (block->known && !block->changed_before) ? RANK_UNCHANGED
                                                                            : RANK_OTHER;
 }
 
 /* A bit for each search that the block satisfies. */
-static uint16_t fitness(const struct block *block)
+static uint16_t satisfied(const struct block *block)
 {
     unsigned fits = 0;
     if ((block->state == BLOCK_EMPTY || block->state == BLOCK_SWAPPED) && !block->immovable)
@@ -56,8 +56,8 @@ static uint16_t fitness(const struct block *block)
         return (uint16_t)fits;
     fits |= (unsigned)(block->place.tier != NULL && block->place.tier != &tier_disk)
         << SEARCH_KEPT;
-    fits |= (unsigned)(!block->seen && !block->managed) << SEARCH_UNSEEN;
-    fits |= (unsigned)block->light << SEARCH_LIGHT;
+    fits |= (unsigned)(!block->was_read && !block->managed) << SEARCH_UNREAD;
+    fits |= (unsigned)block->was_zero << SEARCH_WAS_ZERO;
     if (block->immovable)
         return (uint16_t)fits;
     bool ready = block_ready(block), unready = !block->managed && !ready;
@@ -88,25 +88,25 @@ static void set(struct searches *searches, const struct block *block, uint16_t f
 }
 
 /* Recomputes all leaves and nodes. */
-static void plant(struct searches *searches)
+static void rebuild(struct searches *searches)
 {
     memset(searches->tree, 0, 2 * searches->room * sizeof *searches->tree);
     memset(searches->bytes, 0, sizeof searches->bytes);
     for (size_t i = 0; i < searches->used; i++)
         if (searches->slots[i] != NULL)
-            set(searches, searches->slots[i], fitness(searches->slots[i]));
+            set(searches, searches->slots[i], satisfied(searches->slots[i]));
 }
 
 static struct searches *searches_of(const struct client *client)
 {
     struct searches *searches = &all[client->index];
     if (searches->turn != client->turns && searches->room > 0)
-        plant(searches);
+        rebuild(searches);
     searches->turn = client->turns;
     return searches;
 }
 
-static void close_up(struct searches *searches)
+static void remove_free_slots(struct searches *searches)
 {
     size_t kept = 0;
     for (size_t i = 0; i < searches->used; i++)
@@ -134,8 +134,8 @@ static bool make_room(struct searches *searches)
         searches->tree = tree;
         searches->room = room;
     }
-    close_up(searches);
-    plant(searches);
+    remove_free_slots(searches);
+    rebuild(searches);
     return true;
 }
 
@@ -147,13 +147,13 @@ bool search_enter(struct block *block)
     block->slot = searches->used++;
     searches->slots[block->slot] = block;
     searches->blocks++;
-    set(searches, block, fitness(block));
+    set(searches, block, satisfied(block));
     return true;
 }
 
 void search_note(struct block *block)
 {
-    set(searches_of(block->client), block, fitness(block));
+    set(searches_of(block->client), block, satisfied(block));
 }
 
 void search_leave(struct block *block)

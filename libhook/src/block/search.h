@@ -17,8 +17,8 @@ enum search {
     SEARCH_COPIED,                   /* bytes on another GPU, with a copy on the host */
     /* The searches below find resident blocks that */
     SEARCH_KEPT,                     /* have a place in a tier above the disk, */
-    SEARCH_UNSEEN,                   /* were never read, */
-    SEARCH_LIGHT,                    /* were zero when last read, */
+    SEARCH_UNREAD,                   /* were never read, */
+    SEARCH_WAS_ZERO,                 /* were zero when last read, */
     SEARCH_READY,                    /* can be evicted without a copy, */
     SEARCH_VICTIM,                   /* can be evicted; add the rank */
     SEARCH_UNREADY = SEARCH_VICTIM + RANKS, /* as VICTIM, but eviction needs a copy; add the rank */

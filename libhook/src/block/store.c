@@ -20,7 +20,7 @@
 #include "tier/disk.h"
 
 #define STORES 16
-#define LOOK_US 5000
+#define POLL_US 5000
 #define HANGS_US 30000000
 
 static struct store stores[CLIENTS_MAX][STORES];
@@ -106,7 +106,7 @@ int64_t store_step(struct client *client)
             more = begin(client, store);
             busy |= more;
         }
-    return busy ? LOOK_US : NEVER;
+    return busy ? POLL_US : NEVER;
 }
 
 void store_cancel(struct client *client)

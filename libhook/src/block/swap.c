@@ -194,7 +194,7 @@ static enum settled settle(struct block *block)
 
 /* A copy between the block and another GPU has failed: gives up its place there, if the bytes are
  * elsewhere, too. Releases and retakes memory_lock. */
-static void avoid(struct client *client, struct block *block)
+static void avoid_lender(struct client *client, struct block *block)
 {
     if (block->zero || block->place.tier != &tier_peer)
         return;
@@ -244,7 +244,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
         block_lose(block);
     } else if (result == CUDA_SUCCESS) {
         if (left)
-            block->known = block->looked;
+            block->known = block->content_valid;
         if (block->place.tier != NULL && !block->zero)
             block_note_clean(block);
         if (!block->zero)
@@ -256,7 +256,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     } else {
         /* In either direction, the bytes are still at the source. */
         move.progress->failed = true;
-        avoid(client, block);
+        avoid_lender(client, block);
         if (!left)
             block_unmap(block);
         block_set_state(block, left ? BLOCK_RESIDENT : BLOCK_SWAPPED);
@@ -299,7 +299,7 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
 }
 
 /* Pieces of the block may be in flight. In either direction, its bytes are still at the source. */
-static void cut_short(struct client *client, struct pipeline *line, struct block *block)
+static void end_early(struct client *client, struct pipeline *line, struct block *block)
 {
     while (line->count > 0)
         pipeline_complete(client, line);
@@ -326,9 +326,9 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
             started = NOT_STARTED;
     }
     if (started != STARTED)
-        cut_short(client, line, block);
+        end_early(client, line, block);
     if (started == NOT_STARTED)
-        avoid(client, block);
+        avoid_lender(client, block);
     return started;
 }
 
@@ -354,7 +354,7 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
 
 /* The next block to evict, or with `unready` to write back first. `rank` is 0 at first, and kept
  * between calls. NULL: there is none. */
-static struct block *victim_next(const struct client *client, unsigned *rank, bool unready)
+static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     struct block *block = NULL;
     while (*rank < RANKS
@@ -365,7 +365,7 @@ static struct block *victim_next(const struct client *client, unsigned *rank, bo
 }
 
 /* Returns a block that was chosen for eviction to RESIDENT. */
-static void keep_victim(struct block *block)
+static void keep_resident(struct block *block)
 {
     block_set_state(block, BLOCK_RESIDENT);
     if (block->doomed)
@@ -374,18 +374,18 @@ static void keep_victim(struct block *block)
 }
 
 /* Records that a block has been read, and whether it was all zero. */
-static void victim_seen(struct block *block)
+static void note_reading(struct block *block)
 {
-    block->seen = true;
-    block->light = block->look.whole && block->look.all.any == 0;
+    block->was_read = true;
+    block->was_zero = block->reading.whole && block->reading.all.any == 0;
 }
 
 /* Chooses blocks that were never read. They become EVICTING, which defers a free of the program. */
-static size_t take_unseen(struct client *client, struct block **blocks)
+static size_t choose_unread(struct client *client, struct block **blocks)
 {
     struct block *block;
     size_t count = 0;
-    while (count < WHOLES_MAX && (block = search_youngest(client, SEARCH_UNSEEN)) != NULL) {
+    while (count < WHOLE_READS_MAX && (block = search_youngest(client, SEARCH_UNREAD)) != NULL) {
         block_set_state(block, BLOCK_EVICTING);
         blocks[count++] = block;
     }
@@ -393,29 +393,29 @@ static size_t take_unseen(struct client *client, struct block **blocks)
 }
 
 /* Finds blocks of zeros, if that may save copies among the `wanted` bytes to be evicted. Service
- * thread, as content_look(); may release and retake memory_lock. */
-static void victims_survey(struct client *client, uint64_t wanted)
+ * thread, as content_read(); may release and retake memory_lock. */
+static void find_zero_blocks(struct client *client, uint64_t wanted)
 {
-    struct block *blocks[WHOLES_MAX];
+    struct block *blocks[WHOLE_READS_MAX];
     size_t count;
-    bool looked = true;
+    bool read = true;
     if (wanted >= client->memory.resident)
         return;
-    while (looked && !client->granted && search_bytes(client, SEARCH_LIGHT) < wanted
-           && (count = take_unseen(client, blocks)) > 0) {
+    while (read && !client->granted && search_bytes(client, SEARCH_WAS_ZERO) < wanted
+           && (count = choose_unread(client, blocks)) > 0) {
         pthread_mutex_unlock(&memory_lock);
-        looked = content_look(client, blocks, count);
+        read = content_read(client, blocks, count);
         pthread_mutex_lock(&memory_lock);
         for (size_t i = 0; i < count; i++) {
-            if (looked)
-                victim_seen(blocks[i]);
-            keep_victim(blocks[i]);
+            if (read)
+                note_reading(blocks[i]);
+            keep_resident(blocks[i]);
         }
     }
 }
 
 /* One EVICT in progress. */
-struct departure {
+struct eviction {
     struct client *client;
     const struct nvshare_order *order;
     bool keeps_resident;                      /* copied blocks stay on the card: KEEP */
@@ -424,8 +424,8 @@ struct departure {
     struct progress progress;
 
     /* Blocks that were read together, and how many of them are done. */
-    struct block *blocks[WHOLES_MAX];
-    bool looked;
+    struct block *blocks[WHOLE_READS_MAX];
+    bool read;
     size_t limit, count, taken;
     unsigned rank;                   /* of the last victim */
 };
@@ -433,10 +433,10 @@ struct departure {
 /* The result of reading a block. */
 enum verdict { CHANGED, UNCHANGED, EMPTY };
 
-static struct departure departure(struct client *client, const struct nvshare_order *order,
-                                  bool keeps_resident)
+static struct eviction new_eviction(struct client *client, const struct nvshare_order *order,
+                                    bool keeps_resident)
 {
-    return (struct departure){
+    return (struct eviction){
         .client = client, .order = order, .keeps_resident = keeps_resident,
         .limit = COPIES_IN_FLIGHT,
     };
@@ -444,14 +444,14 @@ static struct departure departure(struct client *client, const struct nvshare_or
 
 /* Chooses blocks to evict until they hold `wanted` bytes, at most `most` blocks: all of
  * them managed, or none. The blocks become EVICTING, so a free of the program is deferred. */
-static size_t take(const struct departure *departure, unsigned *rank, struct block **blocks,
+static size_t take(const struct eviction *eviction, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
     struct block *block;
     size_t count = 0;
     uint64_t bytes = 0;
     while (bytes < wanted && count < most
-           && (block = victim_next(departure->client, rank, departure->keeps_resident)) != NULL
+           && (block = search_victim(eviction->client, rank, eviction->keeps_resident)) != NULL
            && (count == 0 || block->managed == blocks[0]->managed)) {
         block_set_state(block, BLOCK_EVICTING);
         blocks[count++] = block;
@@ -461,7 +461,7 @@ static size_t take(const struct departure *departure, unsigned *rank, struct blo
 }
 
 /* Stores in `found` the blocks that must be read: clean and managed blocks need not be. */
-static size_t unsaved(struct block *const *blocks, size_t count, struct block **found)
+static size_t filter_unread(struct block *const *blocks, size_t count, struct block **found)
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++)
@@ -473,124 +473,124 @@ static size_t unsaved(struct block *const *blocks, size_t count, struct block **
 /* Reads the chosen blocks. Each launch, however small, costs the holder a part of a millisecond of
  * the card. With `further`, when no client waits for this order, the blocks that would be evicted
  * next are read in the same launch, and later orders use the results. */
-static void look(struct departure *departure, bool further)
+static void read_victims(struct eviction *eviction, bool further)
 {
-    struct client *client = departure->client;
-    struct block *blocks[LOOKS_MAX], *next[LOOKS_MAX];
-    size_t count = unsaved(departure->blocks, departure->count, blocks), more = 0;
-    unsigned rank = departure->rank;
+    struct client *client = eviction->client;
+    struct block *blocks[READS_MAX], *next[READS_MAX];
+    size_t count = filter_unread(eviction->blocks, eviction->count, blocks), more = 0;
+    unsigned rank = eviction->rank;
     bool known = true;
-    departure->looked = false;
+    eviction->read = false;
     if (count == 0)
         return;
     for (size_t i = 0; i < count; i++)
-        known = known && block_look_holds(blocks[i]);
+        known = known && block_reading_is_valid(blocks[i]);
     if (further && !known) {
-        more = take(departure, &rank, next, LOOKS_MAX - departure->count, UINT64_MAX);
-        count += unsaved(next, more, blocks + count);
+        more = take(eviction, &rank, next, READS_MAX - eviction->count, UINT64_MAX);
+        count += filter_unread(next, more, blocks + count);
     }
     pthread_mutex_unlock(&memory_lock);
-    departure->looked = content_look(client, blocks, count);
+    eviction->read = content_read(client, blocks, count);
     pthread_mutex_lock(&memory_lock);
     for (size_t i = 0; i < more; i++) {
-        if (departure->looked && block_look_holds(next[i]))
-            victim_seen(next[i]);
-        keep_victim(next[i]);
+        if (eviction->read && block_reading_is_valid(next[i]))
+            note_reading(next[i]);
+        keep_resident(next[i]);
     }
 }
 
 /* Chooses and reads the next blocks. If a client waits for the room, the first batch is small so
  * that copies begin soon; each later batch is four times larger. */
-static void gather(struct departure *departure, uint64_t wanted)
+static void choose_victims(struct eviction *eviction, uint64_t wanted)
 {
-    bool hurry = !departure->keeps_resident && (departure->order->flags & NVSHARE_AHEAD) == 0
-        && departure->limit == COPIES_IN_FLIGHT;
-    departure->count = departure->taken = 0;
-    if (!departure->client->granted && departure->client->pin_reason == NVSHARE_PIN_NONE)
-        departure->count = take(departure, &departure->rank, departure->blocks, departure->limit,
-                                wanted);
-    departure->limit = departure->limit * 4 < WHOLES_MAX ? departure->limit * 4 : WHOLES_MAX;
-    look(departure, !hurry);
+    bool hurry = !eviction->keeps_resident && (eviction->order->flags & NVSHARE_AHEAD) == 0
+        && eviction->limit == COPIES_IN_FLIGHT;
+    eviction->count = eviction->taken = 0;
+    if (!eviction->client->granted && eviction->client->pin_reason == NVSHARE_PIN_NONE)
+        eviction->count = take(eviction, &eviction->rank, eviction->blocks, eviction->limit,
+                               wanted);
+    eviction->limit = eviction->limit * 4 < WHOLE_READS_MAX ? eviction->limit * 4 : WHOLE_READS_MAX;
+    read_victims(eviction, !hurry);
 }
 
 /* Returns the next block to be evicted or written back, in state EVICTING and read. `wanted`: bytes
  * still to be evicted or written back. NULL: there is none. memory_lock is held, and may
  * be released meanwhile. */
-static struct block *departure_next(struct departure *departure, uint64_t wanted)
+static struct block *next_victim(struct eviction *eviction, uint64_t wanted)
 {
-    if (departure->taken == departure->count)
-        gather(departure, wanted);
-    return departure->taken < departure->count ? departure->blocks[departure->taken++] : NULL;
+    if (eviction->taken == eviction->count)
+        choose_victims(eviction, wanted);
+    return eviction->taken < eviction->count ? eviction->blocks[eviction->taken++] : NULL;
 }
 
-static enum verdict departure_judge(struct departure *departure, struct block *block)
+static enum verdict classify(struct eviction *eviction, struct block *block)
 {
     if (block_is_clean(block))
         return UNCHANGED;
-    if (!departure->looked)
+    if (!eviction->read)
         return CHANGED;
-    victim_seen(block);
-    const struct look *look = &block->look;
-    if (look->whole && look->all.any == 0)
+    note_reading(block);
+    const struct reading *reading = &block->reading;
+    if (reading->whole && reading->all.any == 0)
         return EMPTY;
-    return look->whole && block->known && content_equal(&look->all, &block->content) ? UNCHANGED
-                                                                                      : CHANGED;
+    return reading->whole && block->known && content_equal(&reading->all, &block->content)
+        ? UNCHANGED : CHANGED;
 }
 
 /* Starts to copy the last block chosen. False: no more can be evicted now. memory_lock is held, and
  * may be released meanwhile. */
-static bool departure_copy(struct departure *departure, struct block *block)
+static bool start_copy(struct eviction *eviction, struct block *block)
 {
-    struct client *client = departure->client;
-    const struct nvshare_order *order = departure->order;
-    const struct look *look = &block->look;
-    block->writing_back = departure->keeps_resident;
-    block->restless = block->known;
+    struct client *client = eviction->client;
+    const struct nvshare_order *order = eviction->order;
+    const struct reading *reading = &block->reading;
+    block->writing_back = eviction->keeps_resident;
+    block->changed_before = block->known;
     bool has_place = block_take_place(block, order->host);
     block->known = false;            /* the place is about to be overwritten */
     block_give_copy(block);
     block->clean_as_of_turn = 0;
-    block->looked = departure->looked && look->whole;
-    block->content = look->all;
-    block->parted = departure->looked;
-    block->part = look->part;
+    block->content_valid = eviction->read && reading->whole;
+    block->content = reading->all;
+    block->part_valid = eviction->read;
+    block->part = reading->part;
     if (!has_place)
-        departure->flags |= NVSHARE_NO_MEMORY;
+        eviction->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
         block->writing_back = false;
-        keep_victim(block);
+        keep_resident(block);
         return has_place;
     }
-    enum start started = pipeline_start(client, &departure->line, block, &departure->progress,
+    enum start started = pipeline_start(client, &eviction->line, block, &eviction->progress,
                                         order);
     if (started != STARTED) {
         /* A block that the other GPU has refused is chosen again, and is evicted to the host. */
         bool refused = started == NOT_STARTED && block->place.tier == NULL;
         block->writing_back = false;
-        departure->progress.failed |= started == NOT_STARTED && !refused;
-        departure->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
-        keep_victim(block);
+        eviction->progress.failed |= started == NOT_STARTED && !refused;
+        eviction->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
+        keep_resident(block);
         return refused;
     }
-    if (departure->line.count == pipeline_depth(order))
-        pipeline_complete(client, &departure->line);
+    if (eviction->line.count == pipeline_depth(order))
+        pipeline_complete(client, &eviction->line);
     return true;
 }
 
 /* Ends the order: releases the chosen blocks and waits for all copies in flight. */
-static void departure_end(struct departure *departure)
+static void end_eviction(struct eviction *eviction)
 {
-    while (departure->taken < departure->count)
-        keep_victim(departure->blocks[departure->taken++]);
-    while (departure->line.count > 0)
-        pipeline_complete(departure->client, &departure->line);
-    host_expect(departure->client, 0);
-    if (departure->progress.failed)
-        departure->flags |= NVSHARE_DRIVER_ERROR;
+    while (eviction->taken < eviction->count)
+        keep_resident(eviction->blocks[eviction->taken++]);
+    while (eviction->line.count > 0)
+        pipeline_complete(eviction->client, &eviction->line);
+    host_expect(eviction->client, 0);
+    if (eviction->progress.failed)
+        eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
 /* Bytes of blocks whose last copy is in flight. */
-static uint64_t leaving(const struct pipeline *line)
+static uint64_t bytes_leaving(const struct pipeline *line)
 {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < line->count; i++)
@@ -600,18 +600,18 @@ static uint64_t leaving(const struct pipeline *line)
 }
 
 /* Bytes still to be evicted to meet the order's room. */
-static uint64_t surplus(const struct departure *departure)
+static uint64_t surplus(const struct eviction *eviction)
 {
-    const struct nvshare_memory *memory = &departure->client->memory;
-    uint64_t filled = memory->resident - leaving(&departure->line) + memory->pinned;
-    return filled > departure->order->room ? filled - departure->order->room : 0;
+    const struct nvshare_memory *memory = &eviction->client->memory;
+    uint64_t filled = memory->resident - bytes_leaving(&eviction->line) + memory->pinned;
+    return filled > eviction->order->room ? filled - eviction->order->room : 0;
 }
 
 /* Evicts a block without a copy. `read`: it was read, and found zero or unchanged. */
-static bool vanish(struct block *block, bool read, bool zero)
+static bool evict_without_copy(struct block *block, bool read, bool zero)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
-        keep_victim(block);
+        keep_resident(block);
         return false;
     }
     block_set_state(block, BLOCK_SWAPPED);
@@ -620,34 +620,34 @@ static bool vanish(struct block *block, bool read, bool zero)
         if (zero)
             block_give_place(block);
         block->zero = zero;
-        block->restless = false;
-        block->parted = true;
-        block->part = block->look.part;
+        block->changed_before = false;
+        block->part_valid = true;
+        block->part = block->reading.part;
     }
     return true;
 }
 
 /* Starts to evict one block. False: no more can be evicted now. memory_lock is held, and may be
  * released meanwhile. */
-static bool leave(struct departure *departure, struct block *block)
+static bool evict(struct eviction *eviction, struct block *block)
 {
-    if (block->doomed || departure->client->pin_reason != NVSHARE_PIN_NONE) {
-        keep_victim(block);
+    if (block->doomed || eviction->client->pin_reason != NVSHARE_PIN_NONE) {
+        keep_resident(block);
         return true;
     }
     bool saved = block_is_clean(block), gone;
-    enum verdict verdict = departure_judge(departure, block);
+    enum verdict verdict = classify(eviction, block);
     if (verdict == CHANGED)
-        return departure_copy(departure, block);
-    gone = vanish(block, !saved, verdict == EMPTY);
-    departure->progress.failed |= !gone;
+        return start_copy(eviction, block);
+    gone = evict_without_copy(block, !saved, verdict == EMPTY);
+    eviction->progress.failed |= !gone;
     return gone;
 }
 
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     uint64_t room = order->room, held_since = 0;
-    struct departure departing = departure(client, order, false);
+    struct eviction eviction = new_eviction(client, order, false);
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
     bool more = ready && client->pin_reason == NVSHARE_PIN_NONE;
@@ -655,25 +655,25 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     /* From here on the program's own allocations respect the new room. */
     uint64_t before = memory->room;
     memory->room = room;
-    departing.progress.failed = !ready;
+    eviction.progress.failed = !ready;
     uint64_t occupied = memory->resident + memory->pinned;
     if (more && occupied > room) {
         host_expect(client, occupied - room);
-        victims_survey(client, occupied - room);
+        find_zero_blocks(client, occupied - room);
     }
     struct block *block;
-    while (more && !departing.progress.failed
-           && (block = departure_next(&departing, surplus(&departing))) != NULL) {
+    while (more && !eviction.progress.failed
+           && (block = next_victim(&eviction, surplus(&eviction))) != NULL) {
         if (order_yields(client, order)) {
-            departing.flags |= NVSHARE_YIELDED;
-            keep_victim(block);
+            eviction.flags |= NVSHARE_YIELDED;
+            keep_resident(block);
             break;
         }
-        more = leave(&departing, block);
+        more = evict(&eviction, block);
         memory_lock_yields(&held_since);
     }
-    departure_end(&departing);
-    if ((departing.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
+    end_eviction(&eviction);
+    if ((eviction.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
     /* Blocks that could not be evicted still fill the client's room. */
     uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
@@ -681,8 +681,8 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
         filled = before;             /* `pending` is requested, not granted */
     if (memory->room < filled)
         memory->room = filled;
-    *flags = departing.flags;
-    return departing.progress.bytes;
+    *flags = eviction.flags;
+    return eviction.progress.bytes;
 }
 
 /* Copies to the host the oldest swapped blocks whose only copy is on another GPU, at most `bytes`
@@ -771,55 +771,55 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
 }
 
 /* Writes back one block. False: no more can be written back now. */
-static bool save(struct departure *departure, struct block *block)
+static bool write_back(struct eviction *eviction, struct block *block)
 {
     if (!block->doomed) {
-        switch (departure_judge(departure, block)) {
+        switch (classify(eviction, block)) {
         case CHANGED:
-            return departure_copy(departure, block);
+            return start_copy(eviction, block);
         case UNCHANGED:
-            block->restless = false;
+            block->changed_before = false;
             block_note_clean(block);
             break;
         case EMPTY:
             break;
         }
     }
-    keep_victim(block);
+    keep_resident(block);
     return true;
 }
 
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
-    struct departure departing = departure(client, order, true);
+    struct eviction eviction = new_eviction(client, order, true);
     bool more = swap_enter_context(client);
     LOCKED(memory_lock);
-    departing.progress.failed = !more;
+    eviction.progress.failed = !more;
     more = more && !client->granted;
     if (more)
-        victims_survey(client, order->writeback);
+        find_zero_blocks(client, order->writeback);
     uint64_t ready = search_bytes(client, SEARCH_READY), held_since = 0;
     while (more && ready < order->writeback) {
-        struct block *block = departure_next(&departing, order->writeback - ready);
+        struct block *block = next_victim(&eviction, order->writeback - ready);
         if (block == NULL)
             break;
         ready += block->size;
         bool yields = order_yields(client, order);
         if (yields) {
-            departing.flags |= NVSHARE_YIELDED;
-            keep_victim(block);
+            eviction.flags |= NVSHARE_YIELDED;
+            keep_resident(block);
         }
-        more = !yields && save(&departing, block) && !departing.progress.failed;
+        more = !yields && write_back(&eviction, block) && !eviction.progress.failed;
         memory_lock_yields(&held_since);
     }
     while (more && client->dirty > 0) {
         more = !order_yields(client, order);
-        departing.flags |= more ? 0 : NVSHARE_YIELDED;
+        eviction.flags |= more ? 0 : NVSHARE_YIELDED;
         more = more && copy_borrowed(client, 1, order->host) > 0;
     }
-    departure_end(&departing);
+    end_eviction(&eviction);
     ready = search_bytes(client, SEARCH_READY);
-    *flags = departing.flags;
+    *flags = eviction.flags;
     return ready;
 }
 
@@ -837,7 +837,7 @@ struct load {
 };
 
 /* Cancels the load of a block: unmaps it and returns it to SWAPPED. */
-static void back_out(struct block *block)
+static void cancel_load(struct block *block)
 {
     block_unmap(block);
     block_set_state(block, BLOCK_SWAPPED);
@@ -847,8 +847,8 @@ static void back_out(struct block *block)
 }
 
 /* Starts to load one block. False: no more can be loaded now. */
-static bool fetch(struct client *client, struct pipeline *line, struct load *load,
-                  struct block *block)
+static bool load_block(struct client *client, struct pipeline *line, struct load *load,
+                       struct block *block)
 {
     CUresult result = block_map(block);
     if (result != CUDA_SUCCESS) {
@@ -865,7 +865,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
     enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
     if (started == STARTED)
         return true;
-    back_out(block);
+    cancel_load(block);
     if (started == YIELDED)
         load->flags |= NVSHARE_YIELDED;
     else
@@ -874,7 +874,7 @@ static bool fetch(struct client *client, struct pipeline *line, struct load *loa
 }
 
 /* Starts to load blocks until the client's room is filled. */
-static void fetch_all(struct client *client, struct pipeline *line, struct load *load)
+static void load_blocks(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
     uint64_t held_since = 0;
@@ -886,7 +886,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
             load->flags |= NVSHARE_YIELDED;
             return;
         }
-        if (!fetch(client, line, load, block))
+        if (!load_block(client, line, load, block))
             return;
         while (line->count >= pipeline_depth(&load->order)) {
             pipeline_complete(client, line);
@@ -897,7 +897,7 @@ static void fetch_all(struct client *client, struct pipeline *line, struct load 
 }
 
 /* Answers a LOAD when its copies, and those of all earlier LOADs, have completed. */
-static void answer(struct client *client, struct load *load, uint64_t *since)
+static void answer_load(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
     blocks_give_places(client, load->order.host);
@@ -933,18 +933,18 @@ void swap_in(struct client *client, const struct nvshare_order *order)
         load = load == &loads[0] ? &loads[1] : &loads[0];
         *load = (struct load){ next, 0, { .failed = !ready } };
         if (ready)
-            fetch_all(client, &line, load);
+            load_blocks(client, &line, load);
         else
             client->memory.room = load->order.room;
         bool well = load->flags == 0 && !load->progress.failed;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);
         if (before != NULL)
-            answer(client, before, &since);
+            answer_load(client, before, &since);
         while (!(another = well && next_load(client, &next)) && line.count > 0)
             pipeline_complete(client, &line);
         before = load;
     }
     disk_end_reads(client);
-    answer(client, load, &since);
+    answer_load(client, load, &since);
 }

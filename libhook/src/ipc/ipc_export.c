@@ -198,10 +198,10 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 
 struct peer {
     int socket;
-    bool asked;
+    bool has_request;
     struct ipc_request request;
     size_t index;                    /* of the block to send next */
-    uint64_t heard;                  /* us: time of the peer's last progress */
+    uint64_t progress;               /* us: time of the peer's last progress */
 };
 
 /* Protects the following variables; no other lock is taken while it is held. */
@@ -209,7 +209,7 @@ static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     unsigned open;                   /* number of sockets served */
     int listener[IPC_PLACES];        /* handles of own_file.h, as are the peers' sockets */
-    struct { uint64_t name[2], asker, owner; } random;
+    struct { uint64_t name[2], importer, owner; } random;
 } server;
 
 static bool send_part(int to, const struct ipc_part *part, int file)
@@ -235,7 +235,7 @@ static bool send_part(int to, const struct ipc_part *part, int file)
 }
 
 /* Reads the peer's request. False: drop the peer. */
-static bool hear(struct peer *peer)
+static bool read_request(struct peer *peer)
 {
     char packet[sizeof peer->request + 1]; /* so that a longer packet is seen to be longer */
     ssize_t size = recv(own_file_descriptor(peer->socket), packet, sizeof packet, MSG_DONTWAIT);
@@ -244,8 +244,8 @@ static bool hear(struct peer *peer)
     if (size != (ssize_t)sizeof peer->request)
         return false;
     memcpy(&peer->request, packet, sizeof peer->request);
-    peer->asked = true;
-    if (peer->request.secret == server.random.asker)
+    peer->has_request = true;
+    if (peer->request.secret == server.random.importer)
         return true;
     const struct ipc_part nothing = { .left = 0 };
     send_part(peer->socket, &nothing, -1); /* the peer is dropped in any case */
@@ -254,7 +254,7 @@ static bool hear(struct peer *peer)
 
 /* Sends the next part; the socket has space for it. False: it was the last part, or sending
  * failed. */
-static bool give(struct peer *peer)
+static bool send_next_part(struct peer *peer)
 {
     struct ipc_part part;
     int file = export_part(&peer->request, peer->index++, &part);
@@ -264,7 +264,7 @@ static bool give(struct peer *peer)
     return sent && part.left > part.size;
 }
 
-static void dismiss(struct peer *peer)
+static void drop_peer(struct peer *peer)
 {
     /* A child forked by a raw system call holds the socket, too. */
     shutdown(own_file_descriptor(peer->socket), SHUT_RDWR);
@@ -272,16 +272,17 @@ static void dismiss(struct peer *peer)
     peer->socket = -1;
 }
 
-static struct peer *place(struct peer *peers)
+static struct peer *free_entry(struct peer *peers)
 {
     struct peer *best = peers;
     for (struct peer *each = peers; each < peers + PEERS_MAX; each++) {
         if (each->socket < 0)
             return each;
-        if (each->asked != best->asked ? best->asked : each->heard < best->heard)
+        if (each->has_request != best->has_request ? best->has_request
+                                                   : each->progress < best->progress)
             best = each;
     }
-    dismiss(best);
+    drop_peer(best);
     return best;
 }
 
@@ -292,7 +293,7 @@ static int accept_peer(int listener)
 }
 
 /* Accepts one peer. False: none is waiting, or no descriptor is free. */
-static bool let_in(int listener, struct peer *peers, bool *short_of_files)
+static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
@@ -302,30 +303,30 @@ static bool let_in(int listener, struct peer *peers, bool *short_of_files)
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
         return false;
     }
-    struct peer peer = { .socket = to, .heard = now_microseconds() };
+    struct peer peer = { .socket = to, .progress = now_microseconds() };
     int descriptor = own_file_descriptor(to);
     setsockopt(descriptor, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
     if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0
-        || (credentials.uid != geteuid() && credentials.uid != 0) || !hear(&peer))
-        dismiss(&peer);
+        || (credentials.uid != geteuid() && credentials.uid != 0) || !read_request(&peer))
+        drop_peer(&peer);
     else
-        *place(peers) = peer;
+        *free_entry(peers) = peer;
     return true;
 }
 
-static void look_after(struct peer *peer, bool ready)
+static void serve_peer(struct peer *peer, bool ready)
 {
     uint64_t now = now_microseconds();
-    bool stays = now - peer->heard < PATIENCE_MS * 1000;
+    bool stays = now - peer->progress < PATIENCE_MS * 1000;
     if (ready) {
-        peer->heard = now;
-        stays = peer->asked ? give(peer) : hear(peer);
+        peer->progress = now;
+        stays = peer->has_request ? send_next_part(peer) : read_request(peer);
     }
     if (!stays)
-        dismiss(peer);
+        drop_peer(peer);
 }
 
-static void *give_out(void *argument)
+static void *serve(void *argument)
 {
     enum ipc_place place = (enum ipc_place)(intptr_t)argument;
     int listener = server.listener[place];
@@ -340,7 +341,7 @@ static void *give_out(void *argument)
         for (unsigned i = 0; i < PEERS_MAX; i++) {
             ready[i] = (struct pollfd){
                 .fd = own_file_descriptor(peers[i].socket),
-                .events = peers[i].asked ? POLLOUT : POLLIN,
+                .events = peers[i].has_request ? POLLOUT : POLLIN,
             };
             if (peers[i].socket >= 0 && timeout < 0)
                 timeout = PATIENCE_MS;
@@ -352,16 +353,16 @@ static void *give_out(void *argument)
             continue;
         for (unsigned i = 0; i < PEERS_MAX; i++)
             if (peers[i].socket >= 0)
-                look_after(&peers[i], ready[i].revents != 0);
+                serve_peer(&peers[i], ready[i].revents != 0);
         short_of_files = false;
         for (unsigned i = 0; i < PEERS_MAX && ready[PEERS_MAX].revents != 0; i++)
-            if (!let_in(listener, peers, &short_of_files))
+            if (!accept_one(listener, peers, &short_of_files))
                 break;
     }
     debug("memory is no longer given to other processes: the program has closed the socket");
     for (unsigned i = 0; i < PEERS_MAX; i++)
         if (peers[i].socket >= 0)
-            dismiss(&peers[i]);
+            drop_peer(&peers[i]);
     own_file_close(listener);
     LOCKED(server_lock);
     server.open--;
@@ -383,7 +384,7 @@ static void serve_at(enum ipc_place place)
     server.listener[place] = listener;
     if (listener < 0)
         return;
-    int error = own_thread_start(&thread, give_out, (void *)(intptr_t)place);
+    int error = own_thread_start(&thread, serve, (void *)(intptr_t)place);
     if (error != 0) {
         debug("no thread to share memory with other processes: %s", error_text(error));
         own_file_close(listener);
@@ -412,7 +413,7 @@ static bool open_server(struct ipc_ticket *ticket)
         begin();
     memcpy(ticket->name, server.random.name, sizeof ticket->name);
     ticket->secret = server.random.owner;
-    ticket->request.secret = server.random.asker;
+    ticket->request.secret = server.random.importer;
     return server.open > 0;
 }
 

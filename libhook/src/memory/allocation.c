@@ -435,10 +435,10 @@ CUresult large_create(struct client *client, size_t bytes, const CUmemAllocation
  * plain allocations of more than 1 MiB. Small allocations use slabs (above), stream-ordered ones
  * use pools (pool.c).
  *
- * For the program a spare is freed: its address is invalid (`object.retired` stays set), and cuMemGetInfo
- * reports it as free. No call fails or waits because of spares: when the commit, the room or the
- * card would not suffice, spares are released first (client_commit(), allocation_fill(),
- * client_update()).
+ * For the program a spare is freed: its address is invalid (`object.retired` stays set), and
+ * cuMemGetInfo reports it as free. No call fails or waits because of spares: when the commit, the
+ * room or the card would not suffice, spares are released first (client_commit(),
+ * allocation_fill(), client_update()).
  *
  * For the daemon a spare is memory that the program has not freed yet, and it is resident. The
  * daemon's figures stay true, and the daemon need not know about spares. Spares exist only while
@@ -484,7 +484,7 @@ static struct spares {
     struct ring alike[SPARE_BUCKETS];/* by size */
     unsigned count;
     uint64_t bytes;                  /* counted in the client's allocated and resident bytes */
-    uint64_t look;                   /* us: next age check by the service thread; 0: none is due */
+    uint64_t next_check;             /* us: of ages, by the service thread; 0: none is due */
 } all[CLIENTS_MAX];
 
 static struct spares *spares_of(const struct client *client)
@@ -549,7 +549,7 @@ static struct ring *alike(struct client *client, size_t size)
     return &spares_of(client)->alike[size / PAGE % SPARE_BUCKETS];
 }
 
-static bool crowded(const struct client *client)
+static bool fills_card(const struct client *client)
 {
     const struct nvshare_memory *memory = &client->memory;
     uint64_t total = client->limits.total;
@@ -557,14 +557,14 @@ static bool crowded(const struct client *client)
 }
 
 /* The daemon counts spares as committed: they are kept only while ample commit is free. */
-static bool scarce(const struct client *client, size_t size)
+static bool commit_is_scarce(const struct client *client, size_t size)
 {
     uint64_t need = client_need(client);
     return client->limits.most < need
         || client->limits.most - need < 2 * (spares_of(client)->bytes + size);
 }
 
-static bool still(const struct large *large)
+static bool is_resident(const struct large *large)
 {
     for (size_t i = 0; i < large->block_count; i++) {
         const struct block *block = large->blocks[i];
@@ -583,18 +583,18 @@ static bool spare_keep(struct large *large)
     uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
     /* Memory without a context belongs to a pool or a VMM allocation. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
-        || !client_may_keep_freed(client) || crowded(client) || !still(large))
+        || !client_may_keep_freed(client) || fills_card(client) || !is_resident(large))
         return false;
     if (spares->bytes + size > most)
         spares_reclaim(client, spares->bytes + size - most, false);
-    if (scarce(client, size))
+    if (commit_is_scarce(client, size))
         return false;
     if (spares->count == MOST)
         spares_reclaim(client, 1, false);
     for (size_t i = 0; i < large->block_count; i++) {
         struct block *block = large->blocks[i];
         block_give_place(block);
-        block->seen = block->light = block->restless = block->parted = false;
+        block->was_read = block->was_zero = block->changed_before = block->part_valid = false;
         search_note(block);
     }
     large->spare = true;
@@ -603,8 +603,8 @@ static bool spare_keep(struct large *large)
     ring_append(alike(client, size), &large->alike);
     spares->bytes += size;
     spares->count++;
-    if (spares->look == 0) {
-        spares->look = large->freed_at + spares->stay;
+    if (spares->next_check == 0) {
+        spares->next_check = large->freed_at + spares->stay;
         client_wake(client);
     }
     return true;
@@ -656,13 +656,15 @@ int64_t spares_expire(struct client *client)
 {
     struct spares *spares = spares_of(client);
     uint64_t now = now_microseconds();
-    if (spares->look != 0 && now >= spares->look) {
+    if (spares->next_check != 0 && now >= spares->next_check) {
         for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
                              && oldest(client)->freed_at + spares->stay <= now; i++)
             spares_reclaim(client, 1, false);
-        spares->look = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
+        spares->next_check = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
     }
-    return spares->look == 0 ? NEVER : spares->look <= now ? 0 : (int64_t)(spares->look - now);
+    if (spares->next_check == 0)
+        return NEVER;
+    return spares->next_check <= now ? 0 : (int64_t)(spares->next_check - now);
 }
 
 /*

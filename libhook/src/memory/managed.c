@@ -233,7 +233,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     return managed;
 }
 
-static void place(struct managed *managed, CUdeviceptr address)
+static void set_address(struct managed *managed, CUdeviceptr address)
 {
     managed->range.address = address;
     for (size_t i = 0; i < managed->block_count; i++)
@@ -324,7 +324,7 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         result = make(managed, flags, &made);
         pthread_mutex_lock(&memory_lock);
         if (result == CUDA_SUCCESS) {
-            place(managed, made);
+            set_address(managed, made);
             *address = made;
         } else {
             table.reserved--;

@@ -364,8 +364,8 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
  * asked for. Once the block is resident, the allocation is only counted as pinned: no wait for work
  * in flight, which may itself wait for the calling thread. A larger allocation (WHOLE_MOST in
  * allocation.c) consists of several blocks, but a handle must be one piece: the allocation is
- * copied, after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US, the call
- * fails.
+ * copied, after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US,
+ * the call fails.
  */
 
 /* The memory that becomes the pinned allocation, mapped at a private address for the copy. */
@@ -738,14 +738,13 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
  * will use.
  *
  * Resident blocks are mapped or changed by the driver at once. Swapped blocks are mapped when they
- * are loaded, with the access that the program has set; no work of the program runs
- * before that. One call unmaps both, as the driver accepts ranges with holes.
+ * are loaded, with the access that the program has set; no work of the program runs before that.
+ * One call unmaps both, as the driver accepts ranges with holes.
  *
  * The driver validates a request for resident memory. For swapped memory the library itself must be
  * certain that the request is valid: that the addresses lie in a reservation of the program in
- * which the driver maps nothing but the library's blocks and that the access is
- * the one that every device has to its own memory. Otherwise the call waits at the gate until the
- * memory is resident.
+ * which the driver maps nothing but the library's blocks, and that the access is the one that every
+ * device has to its own memory. Otherwise the call waits at the gate until the memory is resident.
  */
 
 static bool any_remapping(void)

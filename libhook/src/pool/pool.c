@@ -339,7 +339,7 @@ static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
 {
     CUcontext context, current = NULL;
     CUdevice device;
-    CUresult result = stream_place(stream, &context, &device);
+    CUresult result = stream_device(stream, &context, &device);
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t name = stream_name(stream);
@@ -392,7 +392,7 @@ static void pending_frees_leave(struct async_allocation *async)
     async->marker = NULL;
 }
 
-static void is_done(struct async_allocation *async)
+static void complete(struct async_allocation *async)
 {
     pending_frees_leave(async);
     async_idle(async);
@@ -404,32 +404,32 @@ static struct async_allocation *first(const struct pending_frees *pending)
 }
 
 /* A context that has failed for good runs no work any more. */
-static bool reached(const struct async_allocation *async)
+static bool event_reached(const struct async_allocation *async)
 {
     CUresult result = REAL(cuEventQuery)(async->marker->event);
     return result == CUDA_SUCCESS
         || (result != CUDA_ERROR_NOT_READY && context_error(async->context) != CUDA_SUCCESS);
 }
 
-static bool look(struct pending_frees *pending)
+static bool poll_list(struct pending_frees *pending)
 {
     bool any = false;
-    while (!ring_empty(&pending->allocations) && reached(first(pending))) {
-        is_done(first(pending));
+    while (!ring_empty(&pending->allocations) && event_reached(first(pending))) {
+        complete(first(pending));
         any = true;
     }
     return any;
 }
 
 /* Makes allocations idle whose work is done. True if there were any. */
-static bool pending_frees_look(void)
+static bool pending_frees_poll(void)
 {
     bool any = false;
     if (pending_lists == NULL)
         return false;
     RELAXED;
     for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
-        any |= look(pending);
+        any |= poll_list(pending);
         if (!ring_empty(&pending->allocations) || pending->marks > 0) {
             link = &pending->next;
             continue;
@@ -449,7 +449,7 @@ static void drop_memory_of(CUcontext context, struct pending_frees *pending)
         next = link->next;
         if (async->pool == NULL
             && region_owner(async->address)->context == context)
-            is_done(async);
+            complete(async);
     }
 }
 
@@ -459,7 +459,7 @@ void pending_frees_context_ends(CUcontext context)
     for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
         bool ends = pending->stock->context == context;
         while (ends && !ring_empty(&pending->allocations))
-            is_done(first(pending));
+            complete(first(pending));
         drop_memory_of(context, pending);
         if (!ends || pending->marks > 0) {
             link = &pending->next;
@@ -567,7 +567,7 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t room = room_of(bytes, &class);
     struct async_allocation *async = fitting(pool, room, class, context, name, false);
-    if (async == NULL && pending_frees_look())
+    if (async == NULL && pending_frees_poll())
         async = fitting(pool, room, class, context, name, false);
     bool made = async == NULL;
     CUresult result = made ? make(pool, client, bytes, room, class, &async) : CUDA_SUCCESS;
@@ -743,7 +743,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
 void pool_trim(CUmemoryPool handle, size_t keep)
 {
     LOCKED(memory_lock);
-    pending_frees_look();
+    pending_frees_poll();
     struct pool *pool = pool_named(handle);
     if (pool != NULL)
         pool_shrink(pool, keep);
@@ -752,7 +752,7 @@ void pool_trim(CUmemoryPool handle, size_t keep)
 /* Releases memory of pools beyond their thresholds. */
 static void settle(void)
 {
-    pending_frees_look();
+    pending_frees_poll();
     for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
         next = pool->next;
         pool_shrink(pool, pool->threshold);
@@ -767,7 +767,7 @@ void pools_settle(void)
     settle();
 }
 
-void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     cuuint64_t *bytes = value;
     LOCKED(memory_lock);
@@ -824,7 +824,7 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
 bool pools_yield(const struct client *client)
 {
     bool any = false;
-    pending_frees_look();
+    pending_frees_poll();
     for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
         next = pool->next;
         if (pool->device == client->device)
@@ -848,7 +848,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
     if (capture_refuses(result))
         return true;
     RELAXED;
-    if (stream_place(stream, &context, &device) == CUDA_SUCCESS
+    if (stream_device(stream, &context, &device) == CUDA_SUCCESS
         && (handle != NULL || REAL(cuDeviceGetMemPool)(&handle, device) == CUDA_SUCCESS)) {
         uint64_t name = stream_name(stream);
         pthread_mutex_lock(&memory_lock);
@@ -885,7 +885,7 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
         pending_frees_put(async, &mark);
         /* No pool will reuse this memory, so no other code waits for it. */
         if (async->pool == NULL || async->pool->destroyed)
-            pending_frees_look();
+            pending_frees_poll();
     } else {
         pending_frees_unmark(&mark);
         *result = CUDA_ERROR_INVALID_VALUE;

@@ -31,7 +31,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result);
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
 /* Completes a value that the driver has returned, or applies one that it has accepted. */
-void pool_tell(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);
+void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value);
 void pool_trim(CUmemoryPool handle, size_t keep);
 

@@ -41,7 +41,7 @@ uint64_t stream_name(CUstream stream)
         | atomic_load(&streams_ended) << 48;
 }
 
-CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device)
+CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device)
 {
     CUcontext current, same;
     CUresult result = contexts_current(&current);

@@ -10,7 +10,7 @@
 uint64_t stream_name(CUstream stream);
 /* The stream's device, and its context (NULL if the stream belongs to whichever is current).
  * Returns the driver's error. */
-CUresult stream_place(CUstream stream, CUcontext *context, CUdevice *device);
+CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device);
 
 /* A stream is about to be destroyed: the driver may reuse its handle. */
 void stream_ends(void);

@@ -38,7 +38,7 @@
  * locks, contexts and captures; a slab is registered at the next eviction, which takes a fraction
  * of the time. They take the process's mmap lock for one page at a time. No thread waits for these
  * low-priority threads: a slab that they have begun is counted, and is used or released once it is
- * complete, however late; find() waits for it last.
+ * complete, however late; find_place() waits for it last.
  */
 #define _GNU_SOURCE
 #include "tier/host.h"
@@ -186,8 +186,8 @@ static struct host_slab *new_slab(const struct client *client, char *memory, uin
     return slab;
 }
 
-static bool place_in(struct host_slab *slab, struct client *client, size_t size,
-                     struct place *place)
+static bool place_in_slab(struct host_slab *slab, struct client *client, size_t size,
+                          struct place *place)
 {
     uint64_t wanted = size / PAGE, run = 0, longest = 0;
     if (slab->run < wanted)
@@ -215,7 +215,7 @@ bool host_place(struct client *client, size_t size, struct place *place)
     while (*first != NULL && (*first)->used == (*first)->size)
         *first = (*first)->next;
     for (struct host_slab *slab = *first; slab != NULL; slab = slab->next)
-        if (place_in(slab, client, size, place))
+        if (place_in_slab(slab, client, size, place))
             return true;
     return false;
 }
@@ -301,7 +301,7 @@ bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
     return enlist(client, slab);
 }
 
-static void enregister(struct host_slab *slab)
+static void register_again(struct host_slab *slab)
 {
     slab->state = REGISTERING;
     pthread_mutex_unlock(&memory_lock);
@@ -318,7 +318,7 @@ bool host_slab_registered(struct host_slab *slab)
     while (slab->state == REGISTERING)
         pthread_cond_wait(&memory_changed, &memory_lock);
     if (slab->state == UNREGISTERED)
-        enregister(slab);
+        register_again(slab);
     return slab->state == REGISTERED;
 }
 
@@ -379,7 +379,7 @@ void host_leave_context(struct client *client, bool drained)
 
 /* Releases the memory of an empty slab. False: the driver keeps it, so it stays counted.
  * memory_lock is held, and released meanwhile; no other thread removes slabs then. */
-static bool let_go(struct client *client, struct host_slab *slab)
+static bool release_slab(struct client *client, struct host_slab *slab)
 {
     struct host_slab **link = &client->host_slabs;
     pthread_mutex_unlock(&memory_lock);
@@ -404,7 +404,7 @@ void host_trim(struct client *client, uint64_t allowance)
 {
     struct host_slab *slab = client->host_slabs;
     while (slab != NULL && client->host_empty > 0 && client->memory.host > allowance)
-        slab = slab->used == 0 && let_go(client, slab) ? client->host_slabs : slab->next;
+        slab = slab->used == 0 && release_slab(client, slab) ? client->host_slabs : slab->next;
 }
 
 /* Protected by memory_lock; `threads` belongs to the service thread. */
@@ -430,7 +430,7 @@ static unsigned *running(const struct work *work)
 /* Creates the slab on which the threads work next, in the common mapping while it has unused bytes.
  * NULL: there are enough slabs, or the machine has no more memory. memory_lock is held. If early,
  * it is released while the kernel maps the slab: the program may need it. */
-static struct host_slab *begin(struct work *work)
+static struct host_slab *begin_slab(struct work *work)
 {
     struct client *client = work->client;
     uint64_t target = work->target;
@@ -458,7 +458,7 @@ static struct host_slab *begin(struct work *work)
 
 /* Adds a populated slab to the client. False: no more slabs can be made. memory_lock is held, and
  * may be released meanwhile. */
-static bool finish(const struct work *work, struct host_slab *slab)
+static bool finish_slab(const struct work *work, struct host_slab *slab)
 {
     struct client *client = work->client;
     if (!work->early)
@@ -487,7 +487,7 @@ static bool prepare(const struct work *work)
     return true;
 }
 
-static void *make(void *argument)
+static void *make_slabs(void *argument)
 {
     struct work *work = argument;
     own_thread_begins(work->early ? "nvshare-early" : "nvshare-host");
@@ -496,8 +496,8 @@ static void *make(void *argument)
     struct host_slab *slab;
     while (more && !work->early
            && (slab = registrable(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
-        enregister(slab);
-    while ((slab = work->slab != NULL ? work->slab : more ? begin(work) : NULL) != NULL) {
+        register_again(slab);
+    while ((slab = work->slab != NULL ? work->slab : more ? begin_slab(work) : NULL) != NULL) {
         char *piece = slab->memory + slab->begun;
         uint64_t left = slab->size - slab->begun;
         uint64_t size = left < PIECE || work->early ? left : PIECE;
@@ -510,7 +510,7 @@ static void *make(void *argument)
         pthread_mutex_lock(&memory_lock);
         slab->filled += size;
         if (slab->filled == slab->size)
-            more &= finish(work, slab);
+            more &= finish_slab(work, slab);
     }
     --*running(work);
     pthread_cond_broadcast(&memory_changed);
@@ -551,7 +551,7 @@ static void begin_to_allocate(struct client *client, struct work *work, uint64_t
         work->mapped = lacking;
     unsigned most = threads_most(false);
     while (work->count < jobs && work->count < most
-           && own_thread_start(&work->threads[work->count], make, work) == 0) {
+           && own_thread_start(&work->threads[work->count], make_slabs, work) == 0) {
         work->count++;
         client->allocators++;
     }
@@ -572,7 +572,7 @@ void host_preallocate(struct client *client, uint64_t most)
     client->host_most = most;
     pthread_t thread;
     while (client->preallocators < threads_most(true)
-           && own_thread_start(&thread, make, work) == 0) {
+           && own_thread_start(&thread, make_slabs, work) == 0) {
         pthread_detach(thread);
         client->preallocators++;
     }
@@ -600,8 +600,8 @@ void host_expect(struct client *client, uint64_t bytes)
     *work = (struct work){ .client = client };
 }
 
-static bool find(struct client *client, size_t size, uint64_t allowance, bool patient,
-                 struct place *place)
+static bool find_place(struct client *client, size_t size, uint64_t allowance, bool patient,
+                       struct place *place)
 {
     if (host_place(client, size, place))
         return true;
@@ -619,7 +619,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     struct work *work = &allocating[client->index];
     if (work->expects && !work->begun)
         begin_to_allocate(client, work, allowance);
-    bool found = find(client, size, allowance, patient, place);
+    bool found = find_place(client, size, allowance, patient, place);
     if (found)
         host_placed(client, size);
     return found;

@@ -19,8 +19,8 @@ bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
  * lock. */
 bool host_slab_registered(struct host_slab *slab);
 /* Announces that `bytes` are about to be evicted while a client waits, so that threads can make
- * memory for them. 0: the eviction is over; waits for these threads. Service thread; may release and
- * retake the lock. */
+ * memory for them. 0: the eviction is over; waits for these threads. Service thread; may release
+ * and retake the lock. */
 void host_expect(struct client *client, uint64_t bytes);
 /* One of the blocks announced with host_expect() has got a place, in whatever tier. */
 void host_placed(struct client *client, uint64_t size);

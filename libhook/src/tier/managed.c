@@ -50,8 +50,8 @@ static CUresult prefetch(const struct place *place, CUdeviceptr address, CUdevic
     return REAL(cuMemPrefetchAsync_v2)(address, bytes, location, 0, stream);
 }
 
-static int said(const struct place *place, CUdeviceptr address, CUmem_range_attribute attribute,
-                int otherwise)
+static int range_attribute(const struct place *place, CUdeviceptr address,
+                           CUmem_range_attribute attribute, int otherwise)
 {
     int value;
     return REAL(cuMemRangeGetAttribute)(&value, sizeof value, attribute, address,
@@ -75,7 +75,7 @@ static CUresult out(struct place *place, CUdeviceptr address, size_t offset, siz
     (void)offset, (void)size;
     place->managed.sent = true;
     pthread_mutex_unlock(&memory_lock);
-    if (said(place, address, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0) == 1)
+    if (range_attribute(place, address, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0) == 1)
         place->managed.mostly_read =
             advise(place, address, CU_MEM_ADVISE_UNSET_READ_MOSTLY) == CUDA_SUCCESS;
     CUresult result = prefetch(place, address, CU_DEVICE_CPU, stream);
@@ -91,7 +91,8 @@ static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size
     (void)offset, (void)size;
     place->managed.sent = true;
     pthread_mutex_unlock(&memory_lock);
-    if (said(place, address, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_DEVICE_INVALID)
+    if (range_attribute(place, address, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+                        CU_DEVICE_INVALID)
         != CU_DEVICE_CPU)
         result = prefetch(place, address, place->managed.device, stream);
     pthread_mutex_lock(&memory_lock);

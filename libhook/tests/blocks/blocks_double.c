@@ -153,7 +153,7 @@ static unsigned index_of(const struct block *block)
 /* Only the random test has contents; they are few blocks then. */
 static bool contents_matter;
 
-bool content_look(struct client *client, struct block *const *blocks, size_t count)
+bool content_read(struct client *client, struct block *const *blocks, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         struct content all = { .any = 1, .sum = { client->turns } };
@@ -162,7 +162,7 @@ bool content_look(struct client *client, struct block *const *blocks, size_t cou
             all.any = !contents[index].zero;
             all.sum[0] = contents[index].changed;
         }
-        blocks[i]->look = (struct look){ .all = all, .part = all, .whole = true,
+        blocks[i]->reading = (struct reading){ .all = all, .part = all, .whole = true,
                                          .turn = client->turns };
     }
     return true;
@@ -221,7 +221,7 @@ static bool is_right(enum search search)
     const struct block *oldest = NULL, *youngest = NULL;
     uint64_t bytes = 0;
     for (const struct block *block = one.blocks; block != NULL; block = block->younger)
-        if (fitness(block) >> search & 1) {
+        if (satisfied(block) >> search & 1) {
             oldest = oldest == NULL ? block : oldest;
             youngest = block;
             bytes += block->size;
