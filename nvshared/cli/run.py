@@ -76,6 +76,7 @@ def run(options: Options) -> NoReturn:
         nvsharectl run -- bash  # a shell; all that is started from it shares the GPU
     """
     from nvshared import library
+    from nvshared.control import unit
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
@@ -95,13 +96,13 @@ def run(options: Options) -> NoReturn:
     if options.verbose:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
-    if shutil.which(command[0]) and not _listens(environment.get(SOCKET_VARIABLE)):
-        from nvshared.control.unit import START
-
+    fault = unit.unreachable(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
+    # The library reports other faults.
+    if shutil.which(command[0]) and isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"
         complain(NotRunning(
-            f"nvshared is not running, the program {does}", f"start it with: {START}"
+            f"nvshared is not running, the program {does}", f"start it with: {unit.START}"
         ), as_json=options.json)
     try:
         os.execvpe(command[0], command, environment)
@@ -113,20 +114,3 @@ def run(options: Options) -> NoReturn:
                             "on this machine", "see its first line, or: file PROGRAM") from error
     except OSError as error:
         raise NotExecutable(f"{command[0]!r} cannot be run: {error.strerror}") from error
-
-
-def _listens(path: str | None) -> bool:
-    """Whether a process or systemd has bound the daemon's socket.
-
-    Probes with another socket type: a connection would make systemd start the daemon.
-    """
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(path or DEFAULT_SOCKET)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-        except OSError:                 # EPROTOTYPE: bound; the library reports other errors
-            pass
-    return True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of our systemd units, by systemctl."""
+"""The state of our systemd units, by systemctl, and of the socket that one of them binds."""
 
+import errno
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,3 +59,18 @@ def start_again() -> str:
     if any(state(unit).get("Result") in LIMITS for unit in UNITS):
         return f"systemctl reset-failed {' '.join(UNITS)} && {START}"
     return START
+
+
+def unreachable(path: str) -> OSError | None:
+    """Why programs cannot use the daemon's socket; None: a process or systemd has bound it.
+
+    Probes with another socket type: a connection would make systemd start the daemon.
+    """
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return None if error.errno == errno.EPROTOTYPE else error
+    return None

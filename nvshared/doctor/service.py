@@ -3,10 +3,7 @@
 
 import errno
 import os
-import re
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 from nvshared import __version__
 from nvshared.control import Daemon, unit
@@ -15,12 +12,6 @@ from nvshared.doctor.finding import Finding, Grade, fault, note, ok, warning
 from nvshared.errors import NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
-PATIENCE = 5.0                          # seconds
-UNIX_SOCKETS = Path("/proc/net/unix")
-# A line of UNIX_SOCKETS. Users choose the names of sockets, which may contain newlines: a line of
-# another form is part of a name.
-LISTED = re.compile(r"[0-9a-f]+: [0-9A-F]{8} 0{8} ([0-9A-F]{8}) [0-9A-F]{4} [0-9A-F]{2} +\d+ (.*)")
-ACCEPTS = 1 << 16                       # the flag SO_ACCEPTCON: the socket listens
 NO_BUS = "none"                         # as in nvshared --bus none
 
 
@@ -49,7 +40,7 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
         yield from map(_unit, unit.UNITS)
     else:
         yield note("systemd", "it does not run this machine, so nvshared must be started by hand")
-    path = Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
+    path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
     found = _socket(path, heard=isinstance(answer, Snapshot))
     yield found
     if not isinstance(answer, Snapshot):
@@ -113,33 +104,10 @@ def _unit(name: str) -> Finding:
     return ok(name, words)
 
 
-def _socket(path: Path, *, heard: bool) -> Finding:
-    """The finding about the daemon's socket. `heard`: nvshared answers on the bus, so it runs.
-
-    A listening socket is not connected to, since systemd would start the service.
-    """
-    if not (_listens(path) and os.access(path, os.W_OK)):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.settimeout(PATIENCE)
-            try:
-                probe.connect(str(path))
-            except OSError as error:
-                return _unreachable(path, error, heard=heard)
-    return ok("socket", f"programs find nvshared at {path}")
-
-
-def _listens(path: Path) -> bool:
-    """Whether the kernel lists a listening socket with this path in this network namespace."""
-    try:
-        lines = UNIX_SOCKETS.read_text(errors="replace").split("\n")[1:]
-    except OSError:
-        return False
-    found = (LISTED.fullmatch(line) for line in lines)
-    return any(line is not None and line[2] == str(path) and int(line[1], 16) & ACCEPTS
-               for line in found)
-
-
-def _unreachable(path: Path, error: OSError, *, heard: bool) -> Finding:
+def _socket(path: str, *, heard: bool) -> Finding:
+    """The finding about the daemon's socket. `heard`: nvshared answers on the bus, so it runs."""
+    if (error := unit.unreachable(path)) is None:
+        return ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
     advice = _start() if not heard else (
         f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to where it does")
