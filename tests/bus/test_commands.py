@@ -247,20 +247,6 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_option_bus_none_is_refused_with_the_reason(ctl: Run) -> None:
-    ended = await ctl("status", "--bus", "none")
-    assert (ended.code, sentence(ended)) == (
-        ExitCode.INVALID_ARGS, "an nvshared that runs with --bus none cannot be asked or told "
-        "anything; start it with another, such as: nvshared --bus session")
-
-
-async def test_set_tq_fails_beyond_a_day(ctl: Run) -> None:
-    ended = await ctl("set-tq", "100000000")
-    assert (ended.code, sentence(ended)) == (
-        ExitCode.INVALID_ARGS,
-        "the quantum cannot be '100000000'; give a time of at most 1d, or auto")
-
-
 async def test_message_about_a_single_unit_uses_the_singular(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
@@ -357,6 +343,9 @@ async def test_flags_of_the_original_nvshare_with_json_print_a_single_document(c
         (["set-tq", "x"], ExitCode.INVALID_ARGS, "'x'"),
         (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
         (["set-tq"], ExitCode.INVALID_ARGS, "TIME"),
+        (["set-tq", "100000000"], ExitCode.INVALID_ARGS, "give a time of at most 1d, or auto"),
+        (["status", "--bus", "none"], ExitCode.INVALID_ARGS, "an nvshared that runs with --bus "
+         "none cannot be asked or told anything; start it with another, such as: nvshared --bus"),
         (["set-tq", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
         (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
         (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
@@ -421,9 +410,6 @@ async def test_error_with_json_is_a_json_object(ctl: Run) -> None:
     ended = await ctl("set-tq", "5", "--gpu", "9", "--json")
     assert ended.code == ExitCode.NO_SUCH_THING
     assert "no GPU '9'" in json.loads(ended.err)["error"]
-
-
-async def test_wrong_argument_with_json_is_a_json_error(ctl: Run) -> None:
     ended = await ctl("set-tq", "0", "--json")
     assert ended.code == ExitCode.INVALID_ARGS
     assert "'0'" in json.loads(ended.err)["error"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.errors import ExitCode, NoSuchClient, NotKept, NotPermitted
+from nvshared.errors import ExitCode, NoSuchClient, NotPermitted
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
@@ -118,21 +118,3 @@ async def test_command_unanswered_when_the_bus_ends_says_its_setting_may_apply(
         [{"gpu": 0, "suspended": True}], [], [{"gpu": 1, "suspended": True}],
     )
     assert ended.code == ExitCode.FAILURE
-
-
-async def test_command_whose_first_setting_cannot_be_saved_says_what_is_not_done(
-    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change = manager.set_quantum
-
-    def forget(usec: int | None, gpu: str = "") -> None:
-        change(usec, gpu)
-        raise NotKept("it holds, but the disk is full")
-
-    monkeypatch.setattr(manager, "set_quantum", forget)
-    ended = await ctl("-T", "5", "-S", "on")
-    assert (ended.code, sentence(ended)) == (
-        ExitCode.FAILURE,
-        "it holds, but the disk is full (done: quantum; not done: anti-thrash mode)",
-    )
-    assert (manager.tq, manager.anti_thrash) == (5, "auto")

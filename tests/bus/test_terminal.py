@@ -14,7 +14,7 @@ import pytest
 
 from nvshared.errors import ExitCode
 from nvshared.sharing.manager import Manager
-from tests.bus.service import PrivateBus, a_client, decide
+from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_commands import NVSHARECTL, ROOT, Run, ctl
 
 PATIENCE = 600.0                        # seconds
@@ -102,29 +102,15 @@ async def test_top_on_an_ascii_terminal_prints_no_traceback(
     assert "Traceback" not in shown
 
 
-async def test_top_on_a_terminal_restores_the_screen_at_quit(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
-    client = a_client(manager, manager.gpus[0])
-    decide(client, holders=[client])
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"turns/min", NVSHARE_BUS=private.address
-    )
-    assert "GPU 1" in shown
-    assert "4999999" in shown
-    assert "Traceback" not in shown
-    assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")     # the screen is given back
-
-
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
+    ("keys", "code"),
+    [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
 )
-async def test_top_ended_by_a_signal_restores_screen_and_cursor(
-    manager: Manager, ctl: Run, private: PrivateBus, number: signal.Signals, code: int
+async def test_top_that_ends_restores_screen_and_cursor(
+    manager: Manager, ctl: Run, private: PrivateBus, keys: Act, code: int
 ) -> None:
     shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "5", keys=number, until=b"q quit", expected=code,
+        *NVSHARECTL, "top", "-i", "5", keys=keys, until=b"q quit", expected=code,
         NVSHARE_BUS=private.address,
     )
     assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")
@@ -144,25 +130,6 @@ async def test_top_on_a_dumb_terminal_prints_plain_tables(
     assert shown.count("GPU 1") > 1
     assert "idle" in shown
     assert "\x1b" not in shown
-
-
-async def test_top_on_a_low_terminal_shows_all_gpus_and_the_keys(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"No program", LINES="8",
-        NVSHARE_BUS=private.address,
-    )
-    assert "GPU 0" in shown
-    assert "GPU 1" in shown
-
-
-async def test_top_waits_for_a_daemon(private: PrivateBus) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
-        NVSHARE_BUS=private.address,
-    )
-    assert "start it with" in shown
 
 
 @pytest.mark.parametrize("colour", [False, True])

@@ -69,10 +69,6 @@ class Tmux:
         for key in keys:
             await self("send-keys", key)
 
-    async def click(self, column: int, line: int) -> None:
-        """The left button; both count from 0."""
-        await self("send-keys", "-l", f"\x1b[<0;{column + 1};{line + 1}M")
-
     async def size(self, width: int, height: int) -> None:
         """Of the window, from now on."""
         await self("resize-window", "-x", str(width), "-y", str(height))
@@ -86,9 +82,9 @@ async def start(private: PrivateBus, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts top in a window of this size; a shell says how it ended."""
     tmux = Tmux(tmp_path / "tmux")
 
-    async def begin(width: int, height: int, environment: str = "", then: str = "") -> Tmux:
+    async def begin(width: int, height: int, environment: str = "") -> Tmux:
         top = shlex.join((*NVSHARECTL, "top", "-i", "0.3"))
-        shell = f"{environment} NVSHARE_BUS={shlex.quote(private.address)} {top}{then}; " \
+        shell = f"{environment} NVSHARE_BUS={shlex.quote(private.address)} {top}; " \
                 "echo ended: $?; stty -a | grep -o -- '-*icanon'; exec cat"
         await tmux("new-session", "-d", "-x", str(width), "-y", str(height),
             "bash", "-m", "-c", shell)
@@ -148,56 +144,3 @@ async def test_top_redraws_when_the_window_is_resized(
             else:
                 seen = await tmux.until("4000001", first="╭─ GPU 0 ", last="? help")
                 assert len(seen) == height
-
-
-async def test_top_sorts_by_mouse_and_filters(
-    manager: Manager, private: PrivateBus, start: Start
-) -> None:
-    share(manager)
-    async with published(manager, private.address):
-        tmux = await start(130, 40)
-        seen = await tmux.until("4000001", "4000002")
-        (heading,) = [number for number, line in enumerate(seen) if "STATE" in line]
-        await tmux.click(seen[heading].index("STATE"), heading)
-        await tmux.until("STATE▲")
-        await tmux.click(seen[heading].index("STATE"), heading)
-        seen = await tmux.until("STATE▼")
-        (row,) = [number for number, line in enumerate(seen) if " 4000002 " in line]
-        await tmux.click(30, row)
-        await tmux.until("› ")
-        await tmux.strike("/", *"waiting")
-        seen = await tmux.until("Filter: waiting")
-        assert not any(" 4000001 " in line for line in seen[heading:])
-        await tmux.strike("Enter", "Enter")
-        await tmux.until("python[4000002] on GPU 0")
-
-
-async def test_top_stopped_by_ctrl_z_restores_the_terminal_and_resumes(
-    manager: Manager, private: PrivateBus, start: Start
-) -> None:
-    share(manager)
-    async with published(manager, private.address):
-        tmux = await start(80, 24, then="; echo stopped; stty -a; read line; fg")
-        await tmux.until("4000001")
-        await tmux.strike("C-z")
-        seen = await tmux.until("stopped", " icanon", " echo ")
-        assert not any("4000001" in line for line in seen)
-        await tmux.strike("Enter")
-        await tmux.until("4000001", first="╭─ GPU 0 ", last="? help")
-        await tmux.strike("q")
-        await tmux.until("ended: 0")
-
-
-async def test_top_keeps_selection_and_sorting_over_a_daemon_restart(
-    manager: Manager, private: PrivateBus, start: Start
-) -> None:
-    share(manager)
-    async with published(manager, private.address):
-        tmux = await start(130, 40)
-        await tmux.until("4000002")
-        await tmux.strike("Down", ">")
-        await tmux.until("PID▲")
-    await tmux.until("nvshared is not running", "4000002", "PID▲")
-    async with published(manager, private.address):
-        seen = await tmux.until("? help")
-        assert any(line.startswith("›") and "4000002" in line for line in seen)

@@ -73,11 +73,6 @@ def test_run_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
         assert f"the program cannot be called {wrong!r}; give letters, digits" in ended.stderr
 
 
-def test_run_passes_nvshare_socket_of_the_environment_on() -> None:
-    ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
-    assert ended.stdout == "/run/y.sock\n"
-
-
 def test_run_with_trim_caches_adds_our_modules_to_pythonpath() -> None:
     def modules(**environment: str) -> str:
         return run("sh", "-c", 'echo "$PYTHONPATH"', **environment).stdout.strip()
@@ -87,13 +82,15 @@ def test_run_with_trim_caches_adds_our_modules_to_pythonpath() -> None:
     assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
 
 
-def test_run_sets_nvshare_required_unless_the_environment_overrides_it() -> None:
+def test_run_sets_variables_that_the_environment_does_not_have() -> None:
     def environment(*options: str, **given: str) -> str:
         script = 'echo "$NVSHARE_REQUIRED$NVSHARE_VERBOSE"'
         return run(*options, "sh", "-c", script, **given).stdout.strip()
 
     assert environment() == "1"
     assert environment("--verbose", NVSHARE_REQUIRED="0") == "01"
+    ended = run("sh", "-c", 'echo "$NVSHARE_SOCKET"', NVSHARE_SOCKET="/run/y.sock")
+    assert ended.stdout == "/run/y.sock\n"
 
 
 @pytest.mark.parametrize(("required", "does"), [
@@ -124,23 +121,18 @@ def test_run_without_nvshared_warns_without_connecting_to_the_socket(
     assert said() == absent             # a daemon that was killed leaves the file
 
 
-def test_run_of_a_missing_program_is_refused() -> None:
-    ended = run("--", "no-such-program")
-    assert ended.returncode == ExitCode.NOT_FOUND
-    assert ended.stderr == (
-        "nvsharectl: there is no program 'no-such-program'; check its name and PATH\n"
-    )
-
-
-def test_run_of_a_script_without_its_interpreter_is_refused_with_that_reason(
-    tmp_path: Path
+@pytest.mark.parametrize(("mode", "words"), [
+    (0o755, "its interpreter or its loader is not on this machine"), (0o644, "Permission denied"),
+])
+def test_run_of_a_script_that_cannot_run_is_refused_with_the_reason(
+    tmp_path: Path, mode: int, words: str
 ) -> None:
     script = tmp_path / "train"
     script.write_text("#!/no/such/python\n")
-    script.chmod(0o755)
+    script.chmod(mode)
     ended = run("--", str(script))
     assert ended.returncode == ExitCode.NOT_EXECUTABLE
-    assert "its interpreter or its loader is not on this machine" in ended.stderr
+    assert words in ended.stderr
 
 
 def test_run_prints_json_errors_only_for_the_option_before_the_program() -> None:
@@ -154,14 +146,6 @@ def test_run_prints_json_errors_only_for_the_option_before_the_program() -> None
     ended = run("--socket", "--", "sh", "--json")
     assert ended.returncode == ExitCode.INVALID_ARGS
     assert ended.stderr.startswith("nvsharectl: ")
-
-
-def test_run_of_a_file_without_execute_permission_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text("echo\n")
-    ended = run("--", str(script))
-    assert ended.returncode == ExitCode.NOT_EXECUTABLE
-    assert "Permission denied" in ended.stderr
 
 
 def test_run_with_gang_sets_a_random_name_and_the_size() -> None:
