@@ -79,8 +79,7 @@ def set_debug(debug: bool) -> None:
 class _Lines:
     """The lines of one kind in one interval."""
 
-    began: int
-    said: int = 0
+    logged: int = 0
     left_out: int = 0
     last: Callable[[], str] | None = None
 
@@ -89,7 +88,7 @@ class Limited:
     """Logs at most BURST lines of one kind per interval; at its end, the number left out.
 
     A kind is an event together with the user who caused it, so that one user's lines do not
-    suppress another's.
+    suppress another's. Its interval begins with its first line.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
@@ -100,32 +99,24 @@ class Limited:
 
     def say(self, level: int, kind: Hashable, words: Callable[[], str]) -> None:
         """Logs the result of `words`, which is not called if the line is left out."""
-        now = self._clock()
         lines = self._kinds.get(kind)
-        if lines is None or (now - lines.began >= INTERVAL and not lines.left_out):
-            self._forget_old(now)
-            lines = self._kinds[kind] = _Lines(now)
-        if lines.said < BURST:
-            lines.said += 1
+        if lines is None:
+            lines = self._kinds[kind] = _Lines()
+            self._timer(self._clock() + INTERVAL, lambda: self._sum_up(level, kind))
+        if lines.logged < BURST:
+            lines.logged += 1
             self._logger.log(level, "%s", words())
-            return
-        if not lines.left_out:
-            self._timer(lines.began + INTERVAL, lambda: self._sum_up(level, kind))
-        lines.left_out += 1
-        lines.last = words
+        else:
+            lines.left_out += 1
+            lines.last = words
 
     def _sum_up(self, level: int, kind: Hashable) -> None:
         lines = self._kinds.pop(kind)
-        assert lines.last is not None
-        self._logger.log(
-            level, "%d more such lines were left out within %d s, the last: %s",
-            lines.left_out, INTERVAL // SECOND, lines.last(),
-        )
-
-    def _forget_old(self, now: int) -> None:
-        for kind, lines in tuple(self._kinds.items()):
-            if now - lines.began >= INTERVAL and not lines.left_out:
-                del self._kinds[kind]
+        if lines.last is not None:
+            self._logger.log(
+                level, "%d more such lines were left out within %d s, the last: %s",
+                lines.left_out, INTERVAL // SECOND, lines.last(),
+            )
 
 
 def _is_journal(stream: str) -> bool:

@@ -98,6 +98,8 @@ def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
     caplog.clear()
     limited.say(logging.WARNING, "garbage", lambda: "again")
     assert caplog.messages == ["again"]
+    time.pass_by(INTERVAL)
+    assert caplog.messages == ["again"]
     assert not time.timers
 
 
@@ -121,8 +123,8 @@ def test_limited_log_forgets_old_kinds_and_formats_no_silenced_line(
 
     for uid in range(1000):
         limited.say(logging.INFO, ("came", uid), partial(words, uid))
-        time.now += INTERVAL // 10
-    assert len(limited._kinds) <= 11
+        time.pass_by(INTERVAL // 10)
+    assert len(limited._kinds) <= 10
     for _ in range(BURST * 3):
         limited.say(logging.INFO, ("came", 7), partial(words, 7))
     assert len(made) == 1000 + BURST
