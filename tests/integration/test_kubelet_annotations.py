@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Annotations of pods become terms of their tenants: an API server of ours, the real daemon."""
+"""Annotations of pods become terms of tenants, with a simulated API server and the real daemon."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Eventually = Callable[[Callable[[], bool]], None]
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiServer]:
-    """One that knows no pod yet."""
+    """An API server without pods."""
     made = ApiServer(tmp_path)
     yield made
     if made.runs:
@@ -31,7 +31,7 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 class Lab:
-    """A node with an nvshare-kubelet that knows the API server."""
+    """A node with a daemon and an nvshare-kubelet that watches the API server."""
 
     def __init__(self, node: Node, api: ApiServer, eventually: Eventually) -> None:
         self.node, self.api, self._eventually = node, api, eventually
@@ -39,22 +39,22 @@ class Lab:
         self.start()
 
     def start(self, *options: str) -> None:
-        """Another nvshare-kubelet."""
+        """Starts an nvshare-kubelet."""
         self.node.start(
             "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)
 
     def restart(self, *options: str) -> None:
-        """In place of the one before."""
+        """Kills nvshare-kubelet and starts another one."""
         self.node.kill_plugin()
         self.start(*options)
 
     def restart_daemon(self) -> None:
-        """With what it was told gone: the tests' daemons keep nothing."""
+        """Kills the daemon, which forgets all terms, and starts another one."""
         self.node.kill_daemon()
         self.node.daemon()
 
     def terms(self, tenant: str) -> dict[str, int]:
-        """What is set by hand."""
+        """The tenant's terms."""
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.value for one in daemon.tenant(tenant).terms}
 
@@ -63,50 +63,50 @@ class Lab:
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.place for one in daemon.tenant(tenant).terms}
 
-    def shown(self, tenant: str) -> str:
-        """What people see of it."""
+    def name_of(self, tenant: str) -> str:
+        """The name under which nvshared shows a tenant."""
         with Daemon(self.node.bus.address) as daemon:
             return daemon.tenant(tenant).name
 
-    def is_called(self, tenant: str, name: str) -> None:
-        """Waits until people see this."""
-        self._eventually(lambda: self.shown(tenant) == name)
+    def expect_name(self, tenant: str, name: str) -> None:
+        """Waits until nvshared shows a tenant under this name."""
+        self._eventually(lambda: self.name_of(tenant) == name)
 
-    def set(self, tenant: str, **terms: int) -> None:
-        """As an administrator does."""
+    def set_terms(self, tenant: str, **terms: int) -> None:
+        """Sets terms of a tenant as an administrator does."""
         with Daemon(self.node.bus.address) as daemon:
             daemon.set_tenant_terms(tenant, terms)
 
-    def has(self, tenant: str, **terms: int) -> None:
-        """Waits until this is set, and nothing else."""
+    def expect(self, tenant: str, **terms: int) -> None:
+        """Waits until a tenant has exactly these terms."""
         wanted = {name.replace("_", "-"): value for name, value in terms.items()}
         self._eventually(lambda: self.terms(tenant) == wanted)
 
-    def says(self, name: str, refused: str, *words: str) -> None:
-        """Waits until a pod's status says so."""
+    def expect_condition(self, name: str, refused: str, *words: str) -> None:
+        """Waits until a pod's condition has this status and these words."""
         self._eventually(lambda: self.api.condition(name)[0] == refused
                          and all(one in self.api.condition(name)[1] for one in words))
 
 
 @pytest.fixture
 def lab(node: Node, api: ApiServer, eventually: Eventually) -> Lab:
-    """All of it runs, and there is a pod "old" with a weight."""
+    """A running node, with a pod "old" that has a weight."""
     api.annotate("old", weight="300")
     return Lab(node, api, eventually)
 
 
 def test_pod_annotations_become_terms_at_the_start_and_at_each_change(lab: Lab) -> None:
-    lab.has(lab.api.tenant("old"), weight=300)
+    lab.expect(lab.api.tenant("old"), weight=300)
     lab.api.annotate("new", gpu_memory_limit="4096", gpu_core_limit="60")
     new = lab.api.tenant("new")
-    lab.has(new, memory_limit=4096 * MIB, compute_limit=60)
+    lab.expect(new, memory_limit=4096 * MIB, compute_limit=60)
     lab.api.annotate("new", gpu_memory_limit="4Gi", gpu_core_limit="35", weight="200")
-    lab.has(new, memory_limit=4 * GIB, compute_limit=35, weight=200)
+    lab.expect(new, memory_limit=4 * GIB, compute_limit=35, weight=200)
     lab.api.annotate("new", gpu_memory_limit=None, weight=None)
-    lab.has(new, compute_limit=35)
+    lab.expect(new, compute_limit=35)
     lab.api.annotate("new", gpu_core_request="30", host_memory_limit="1Gi", priority="background")
-    lab.has(new, compute_limit=35, compute_request=30, host_memory_limit=GIB, priority=1)
-    lab.has(lab.api.tenant("old"), weight=300)
+    lab.expect(new, compute_limit=35, compute_request=30, host_memory_limit=GIB, priority=1)
+    lab.expect(lab.api.tenant("old"), weight=300)
     assert lab.sources(lab.api.tenant("old")) == {"weight": "annotation"}
     assert lab.api.events == []
 
@@ -115,26 +115,26 @@ def test_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> 
     for name in ("second", "third"):    # more than are in one answer
         lab.api.annotate(name)
     old, third = lab.api.tenant("old"), lab.api.tenant("third")
-    lab.is_called(old, "pod:lab/old")
-    lab.is_called(third, "pod:lab/third")
-    lab.set("pod:lab/third", weight=7)
+    lab.expect_name(old, "pod:lab/old")
+    lab.expect_name(third, "pod:lab/third")
+    lab.set_terms("pod:lab/third", weight=7)
     assert lab.terms(third) == {"weight": 7}
     lab.restart_daemon()
-    lab.is_called(old, "pod:lab/old")
-    lab.is_called(third, "pod:lab/third")
+    lab.expect_name(old, "pod:lab/old")
+    lab.expect_name(third, "pod:lab/third")
     lab.node.kill_plugin()
-    assert lab.shown(old) == "pod:lab/old"
+    assert lab.name_of(old) == "pod:lab/old"
     lab.api.delete("old")
     lab.start()
-    lab.is_called(old, old)
-    lab.is_called(third, "pod:lab/third")
+    lab.expect_name(old, old)
+    lab.expect_name(third, "pod:lab/third")
 
 
 def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
     lab: Lab, eventually: Eventually
 ) -> None:
-    """What the scheduler says of a pod that waits for one has no reason."""
-    lab.has(lab.api.tenant("old"), weight=300)
+    """Kubernetes' scheduler gives a waiting pod no reason."""
+    lab.expect(lab.api.tenant("old"), weight=300)
     assert lab.api.node_events == []
     lab.node.kill_daemon()
     eventually(lambda: bool(lab.api.node_events))
@@ -151,32 +151,32 @@ def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
 def test_node_has_labels_of_its_gpus_and_of_no_others(
     lab: Lab, eventually: Eventually
 ) -> None:
-    def has(**values: str) -> None:
+    def expect(**values: str) -> None:
         wanted = {f"nvshare.com/gpu.{name}": value for name, value in values.items()}
         eventually(lambda: lab.api.labels == wanted)
 
     product = "NVIDIA-Simulated-GPU"
-    has(shared="true", count="2", replicas="10", memory=str(CARD // MIB), product=product)
+    expect(shared="true", count="2", replicas="10", memory=str(CARD // MIB), product=product)
     lab.api.stop()
     lab.restart("--replicas", "4", "--replicas", "1=0")
     lab.api.start()
     lab.api.annotate("old", weight="5")
-    has(shared="true", count="1", replicas="4", memory=str(CARD // MIB), product=product)
+    expect(shared="true", count="1", replicas="4", memory=str(CARD // MIB), product=product)
     lab.restart("--replicas", "0")
-    has(shared="false")
+    expect(shared="false")
 
 
 def test_pod_with_forged_static_annotations_is_not_the_static_pod(lab: Lab) -> None:
     static = f"pod:{HASH}"
     lab.api.mirror("static")
     lab.api.annotate("static", weight="20")
-    lab.has(static, weight=20)
+    lab.expect(static, weight=20)
     lab.api.mirror("forged")
     lab.api.annotate("forged", weight="1")
     lab.api.annotate("old", weight="30")            # which is heard after it
-    lab.has(lab.api.tenant("old"), weight=30)
-    lab.has(static, weight=20)
-    assert lab.shown(static) == "pod:lab/static"
+    lab.expect(lab.api.tenant("old"), weight=30)
+    lab.expect(static, weight=20)
+    assert lab.name_of(static) == "pod:lab/static"
 
 
 def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: ApiServer) -> None:
@@ -191,7 +191,7 @@ def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: Ap
     assert "nvshare-kubelet: the thread annotations ended: ZeroDivisionError: " in done.stderr
 
 
-@pytest.mark.parametrize(("key", "text", "said"), [
+@pytest.mark.parametrize(("key", "text", "message"), [
     ("gpu_core_limit", "x", "nvshare.com/gpu-core-limit cannot be 'x'; give a whole number from 1"),
     ("gpu_core_limit", "101", "cannot be 101; give 1 to 100 percent"),
     ("gpu_core_request", "60", "contradicts the compute-limit of pod:lab/old, 50 %"),
@@ -199,42 +199,42 @@ def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: Ap
     ("speed", "9", "nvshare.com/speed cannot be '9'; it means nothing"),
 ])
 def test_invalid_annotation_is_refused_and_the_earlier_value_stays(
-    lab: Lab, key: str, text: str, said: str
+    lab: Lab, key: str, text: str, message: str
 ) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", gpu_core_limit="50", gpu_memory_limit="512Mi")
-    lab.has(old, compute_limit=50, memory_limit=512 * MIB, weight=300)
+    lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=300)
     lab.api.annotate("old", **{key: text, "weight": "400"})
     event = lab.api.event(0)
-    assert said in event["message"]
+    assert message in event["message"]
     assert (event["reason"], event["type"]) == ("AnnotationRefused", "Warning")
     assert event["involvedObject"]["name"] == "old"
-    lab.has(old, compute_limit=50, memory_limit=512 * MIB, weight=400)    # what was right is set
-    lab.says("old", "True", event["message"])
+    lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=400)    # what was right is set
+    lab.expect_condition("old", "True", event["message"])
     lab.api.annotate("old", weight="500")
-    lab.has(old, compute_limit=50, memory_limit=512 * MIB, weight=500)
+    lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=500)
     assert len(lab.api.events) == 1                     # said once
-    lab.says("old", "True", event["message"])           # and as long as it is so
+    lab.expect_condition("old", "True", event["message"])           # and as long as it is so
     lab.api.annotate("old", **{key: None})
-    lab.says("old", "False", "")
+    lab.expect_condition("old", "False", "")
 
 
 def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
     lab.api.annotate("old", gpu_core_limit="x", speed="9")
     wrong = ("nvshare.com/gpu-core-limit cannot be 'x'; ", "nvshare.com/speed cannot be '9'; ")
-    lab.says("old", "True", *wrong)
+    lab.expect_condition("old", "True", *wrong)
     lab.node.kill_plugin()
     lab.api.annotate("old", gpu_core_limit="50", speed=None)
     assert lab.api.condition("old")[0] == "True"
     lab.start()
-    lab.says("old", "False", "")
+    lab.expect_condition("old", "False", "")
 
 
 def test_annotations_need_exactly_the_rights_of_the_account(
     lab: Lab, eventually: Eventually
 ) -> None:
     lab.api.annotate("old", weight="x")
-    lab.says("old", "True")
+    lab.expect_condition("old", "True")
     eventually(lambda: lab.api.used == lab.api.rights)
 
 
@@ -243,25 +243,25 @@ def test_foreign_annotations_limit_memory_only_with_their_option(lab: Lab) -> No
     requests = f"{CONTAINER}train.gpu-memory.request", f"{CONTAINER}side.gpu-memory.request"
     lab.api.write("pod", {FRACTION: "0.25", "nvshare.com/weight": "7"})
     pod = lab.api.tenant("pod")
-    lab.has(pod, weight=7)
+    lab.expect(pod, weight=7)
     lab.restart("--foreign-annotations")
-    lab.has(pod, weight=7, memory_limit=CARD // 4)
+    lab.expect(pod, weight=7, memory_limit=CARD // 4)
     lab.api.write("pod", {FRACTION: ".5"})
-    lab.has(pod, weight=7, memory_limit=CARD // 2)
+    lab.expect(pod, weight=7, memory_limit=CARD // 2)
     lab.api.write("pod", {MEMORY: "300"})
-    lab.has(pod, weight=7, memory_limit=300 * MIB)
+    lab.expect(pod, weight=7, memory_limit=300 * MIB)
     lab.api.write("pod", {requests[0]: "100Mi", requests[1]: "8388608", limits[0]: "200Mi"})
-    lab.has(pod, weight=7, memory_limit=208 * MIB)      # of a request that has no limit, too
+    lab.expect(pod, weight=7, memory_limit=208 * MIB)      # of a request that has no limit, too
     lab.api.write("pod", {"nvshare.com/gpu-memory-limit": "64"})
-    lab.has(pod, weight=7, memory_limit=64 * MIB)
+    lab.expect(pod, weight=7, memory_limit=64 * MIB)
     assert lab.sources(pod)["memory-limit"] == "annotation"
     lab.api.write("pod", dict.fromkeys(
         (*requests, limits[0], FRACTION, MEMORY, "nvshare.com/gpu-memory-limit")))
-    lab.has(pod, weight=7)
+    lab.expect(pod, weight=7)
     assert lab.api.events == []
     lab.api.write("pod", {FRACTION: "1.5", "nvshare.com/weight": "8"})
-    lab.has(pod, weight=8)
-    lab.says("pod", "True", "gpu-fraction cannot be '1.5'; give a number between 0 and 1, such as")
+    lab.expect(pod, weight=8)
+    lab.expect_condition("pod", "True", "gpu-fraction cannot be '1.5'; give a number between 0")
 
 
 def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -> None:
@@ -269,7 +269,7 @@ def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -
     lab.api.write("pod", {FRACTION: "0.5"})
     lab.restart("--foreign-annotations")
     lab.node.daemon()
-    lab.has(lab.api.tenant("pod"), memory_limit=CARD // 2)
+    lab.expect(lab.api.tenant("pod"), memory_limit=CARD // 2)
     assert lab.api.events == []
 
 
@@ -277,57 +277,57 @@ def test_priority_class_gives_the_priority_without_an_annotation(lab: Lab) -> No
     lab.restart("--priority-class", "..-1=background", "--priority-class", "urgent=high")
     for name, value in (("urgent", 1), ("batch", -5), ("usual", 0)):
         lab.api.write(name, {}, priorityClassName=name, priority=value)
-    lab.has(lab.api.tenant("urgent"), priority=3)
-    lab.has(lab.api.tenant("batch"), priority=1)
+    lab.expect(lab.api.tenant("urgent"), priority=3)
+    lab.expect(lab.api.tenant("batch"), priority=1)
     assert lab.sources(lab.api.tenant("batch")) == {"priority": "class"}
     lab.api.annotate("batch", priority="high")
-    lab.has(lab.api.tenant("batch"), priority=3)
+    lab.expect(lab.api.tenant("batch"), priority=3)
     lab.api.annotate("batch", priority="highest")
-    lab.says("batch", "True", "give background, normal, high")
-    lab.has(lab.api.tenant("batch"), priority=3)        # what held goes on to hold
+    lab.expect_condition("batch", "True", "give background, normal, high")
+    lab.expect(lab.api.tenant("batch"), priority=3)        # what held goes on to hold
     lab.api.annotate("batch", priority=None)
-    lab.has(lab.api.tenant("batch"), priority=1)
-    lab.has(lab.api.tenant("usual"))
+    lab.expect(lab.api.tenant("batch"), priority=1)
+    lab.expect(lab.api.tenant("usual"))
     batch = lab.api.tenant("batch")
     lab.api.delete("batch")
-    lab.has(batch)
+    lab.expect(batch)
 
 
 def test_terms_of_a_deleted_pod_are_removed_and_no_others(lab: Lab) -> None:
     old, gone, mine = lab.api.tenant("old"), "pod:gone", "user:root"
-    lab.has(old, weight=300)
-    lab.set(mine, weight=700)
+    lab.expect(old, weight=300)
+    lab.set_terms(mine, weight=700)
     lab.api.annotate("plain")
-    lab.set(lab.api.tenant("plain"), weight=700)
+    lab.set_terms(lab.api.tenant("plain"), weight=700)
     lab.api.delete("old")
-    lab.has(old)
+    lab.expect(old)
     lab.node.kill_plugin()
-    lab.set(gone, weight=2)             # of a pod that went while nobody looked
+    lab.set_terms(gone, weight=2)             # of a pod that went while nobody looked
     lab.start()
-    lab.has(gone)
-    lab.has(mine, weight=700)
-    lab.has(lab.api.tenant("plain"), weight=700)
+    lab.expect(gone)
+    lab.expect(mine, weight=700)
+    lab.expect(lab.api.tenant("plain"), weight=700)
 
 
 def test_annotations_changed_without_a_daemon_apply_after_the_restart(lab: Lab) -> None:
     old = lab.api.tenant("old")
-    lab.has(old, weight=300)
+    lab.expect(old, weight=300)
     lab.node.kill_daemon()
     lab.api.annotate("old", weight="250", gpu_core_limit="20")
     lab.node.daemon()
-    lab.has(old, weight=250, compute_limit=20)
+    lab.expect(old, weight=250, compute_limit=20)
 
 
 def test_annotations_apply_after_the_api_server_restarts_or_forgets(lab: Lab) -> None:
     old = lab.api.tenant("old")
-    lab.has(old, weight=300)
+    lab.expect(old, weight=300)
     lab.api.stop()
     lab.api.annotate("old", weight="20")
     lab.api.start()
-    lab.has(old, weight=20)
+    lab.expect(old, weight=20)
     lab.api.forget()
     lab.api.annotate("old", weight="30")
-    lab.has(old, weight=30)
+    lab.expect(old, weight=30)
 
 
 def test_node_without_pods_is_watched_for_new_pods(
@@ -336,7 +336,7 @@ def test_node_without_pods_is_watched_for_new_pods(
     lab = Lab(node, api, eventually)
     eventually(lambda: "annotations of pods of thisnode are read" in node.log.read_text())
     api.annotate("first", weight="5")
-    lab.has(api.tenant("first"), weight=5)
+    lab.expect(api.tenant("first"), weight=5)
 
 
 def test_unreadable_kubeconfig_is_logged_with_the_reason(
@@ -358,7 +358,7 @@ def test_watch_of_another_nodes_pods_is_refused_and_logged(
 def test_static_pod_started_without_a_share_is_reported(
     lab: Lab, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one has what it asks for, and the second one did not start yet."""
+    """The pod "well" has its share, and "waits" has not started yet."""
     lab.node.kubelet.give_away(RESOURCE, holders=[(HASH, "c0"), ("another", "c1")])
     for name, asking, started in (
         ("well", ["c0"], ["a"]), ("waits", ["c0", "c1"], []), ("bare", ["c0", "c1"], ["b", "c"]),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of DRA between a kubelet, an API server and a container runtime of ours, and the real
-daemon on two simulated cards."""
+"""DRA claims, with a simulated kubelet, API server and container runtime, and the real daemon on
+two simulated GPUs."""
 
 import json
 import socket
@@ -30,7 +30,7 @@ UID = "c1a1a1a1-0000-4000-8000-000000000000"
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiServer]:
-    """One that knows no pod yet."""
+    """An API server without pods."""
     made = ApiServer(tmp_path, "claims")
     yield made
     if made.runs:
@@ -39,7 +39,7 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def runtime(short_path: Path) -> Iterator[Runtime]:
-    """One that supports CDI devices."""
+    """A container runtime that supports CDI devices."""
     made = Runtime(short_path)
     yield made
     made.stop()
@@ -59,7 +59,7 @@ class ClaimLab(Lab):
         self.first, self.second = (one["name"] for one in self.devices())
 
     def start(self, *options: str) -> None:
-        """Another nvshare-kubelet, which kubelet knows when this returns."""
+        """Starts an nvshare-kubelet, and waits until it has registered with kubelet."""
         before = self.node.kubelet.registrations
         self.node.start(
             "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, "--dra",
@@ -68,12 +68,12 @@ class ClaimLab(Lab):
         self.node.kubelet.wait(lambda: self.node.kubelet.registrations > before)
 
     def devices(self) -> list[dict[str, Any]]:
-        """Of the slice."""
+        """The devices of the ResourceSlice."""
         found: list[dict[str, Any]] = self.api.slices[SLICE]["spec"]["devices"]
         return found
 
-    def are_tainted(self, *wanted: bool) -> None:
-        """Waits until the devices are so."""
+    def expect_taints(self, *wanted: bool) -> None:
+        """Waits until exactly these devices are tainted."""
         self.eventually(
             lambda: SLICE in self.api.slices
             and [one.get("taints") == [TAINT] for one in self.devices()] == [*wanted])
@@ -82,7 +82,7 @@ class ClaimLab(Lab):
         self, name: str = "it", *pods: str, device: str = "", owner: str = "Pod",
         parameters: Any = None, **capacity: str,
     ) -> dict[str, Any]:
-        """The scheduler allocates one, for pods."""
+        """Makes a claim that Kubernetes' scheduler has allocated and reserved for pods."""
         config = [] if parameters is None else [
             {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}]
         found = self.api.claims[name] = {
@@ -104,17 +104,17 @@ class ClaimLab(Lab):
         return found
 
     def reserve(self, name: str, pod: str) -> None:
-        """Another pod may use it; the scheduler says so before the pod is on the node."""
+        """Reserves a claim for a new pod, which then appears on the node."""
         self.api.claims[name]["status"]["reservedFor"].append(
             {"resource": "pods", "name": pod, "uid": f"{POD}{len(self.api.pods)}"})
         self.api.annotate(pod)
 
     def prepare(self, name: str = "it") -> Any:
-        """What kubelet hears."""
+        """The driver's response to NodePrepareResources."""
         return self.node.kubelet.prepare(name, f"{UID}-{name}")
 
-    def refused(self, name: str = "it") -> str:
-        """Why a claim is not prepared."""
+    def prepare_error(self, name: str = "it") -> str:
+        """The reason why a claim is not prepared."""
         answer = self.prepare(name)
         assert not answer.devices
         found: str = answer.error
@@ -122,13 +122,13 @@ class ClaimLab(Lab):
         return found
 
     def unprepare(self, name: str = "it") -> None:
-        """Its pods have ended."""
+        """Has the claim unprepared, after its pods have ended."""
         assert self.node.kubelet.unprepare(name, f"{UID}-{name}") == ""
 
 
 @pytest.fixture
 def lab(node: Node, api: ApiServer, eventually: Eventually, runtime: Runtime) -> ClaimLab:
-    """All of it runs."""
+    """A running node that serves claims."""
     return ClaimLab(node, api, eventually, runtime)
 
 
@@ -162,7 +162,7 @@ def test_prepare_of_a_claim_makes_terms_and_a_cdi_device_and_is_repeatable(lab: 
     assert lab.prepare() == answer
     for _ in range(2):
         lab.unprepare()
-    lab.has(lab.api.tenant("old"))
+    lab.expect(lab.api.tenant("old"))
     lab.unprepare("never-there")
 
 
@@ -173,17 +173,17 @@ def test_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
     assert lab.prepare("a").devices
     assert lab.prepare("b").devices
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70, "memory-limit": 128 * MIB}
-    assert "several GPUs by NVIDIA's CDI devices alone" in lab.refused("c")
+    assert "several GPUs by NVIDIA's CDI devices alone" in lab.prepare_error("c")
     lab.cdi.joinpath("nvidia.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [
         {"name": one["attributes"]["uuid"]["string"]} for one in lab.devices()]}))
-    assert "on different GPUs" in lab.refused("c")
+    assert "on different GPUs" in lab.prepare_error("c")
     lab.claim("c", device=lab.second, compute="70", memory="128Mi")
     (device,) = lab.prepare("c").devices
     assert device.cdi_device_ids[0] == "nvshare.com/gpu=shared"
     assert device.cdi_device_ids[1].lower() == f"nvidia.com/gpu={lab.second}"
     lab.unprepare("a")
     lab.unprepare("c")
-    lab.has(lab.api.tenant("old"), compute_limit=20, memory_limit=64 * MIB)
+    lab.expect(lab.api.tenant("old"), compute_limit=20, memory_limit=64 * MIB)
 
 
 def test_invalid_claim_parameters_are_refused_with_the_reason(lab: ClaimLab) -> None:
@@ -193,7 +193,7 @@ def test_invalid_claim_parameters_are_refused_with_the_reason(lab: ClaimLab) -> 
         ("fast", "its parameters are no object: 'fast'"),
     ):
         lab.claim(parameters=said)
-        assert why in lab.refused()
+        assert why in lab.prepare_error()
 
 
 def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: ClaimLab) -> None:
@@ -202,19 +202,19 @@ def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: Cla
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
             client.sendall(noise)
-    assert 'resourceclaims "it" not found' in lab.refused()
+    assert 'resourceclaims "it" not found' in lab.prepare_error()
     garbage: Any
     for garbage in (None, [], {}, {"metadata": {}}, "x", {"metadata": 1, "status": 2}):
         lab.api.claims["it"] = garbage
-        assert "nvshare:" in lab.refused()
+        assert "nvshare:" in lab.prepare_error()
     lab.claim()["status"] = {}
-    assert f"has nothing of {DRIVER}" in lab.refused()
+    assert f"has nothing of {DRIVER}" in lab.prepare_error()
     lab.claim()["metadata"]["uid"] = "another"
-    assert "there is another claim of that name now" in lab.refused()
+    assert "there is another claim of that name now" in lab.prepare_error()
     lab.claim()["status"]["reservedFor"] = None
-    assert "reserved for no pod" in lab.refused()
+    assert "reserved for no pod" in lab.prepare_error()
     lab.claim(device="gpu-of-before")
-    assert "there is no device gpu-of-before" in lab.refused()
+    assert "there is no device gpu-of-before" in lab.prepare_error()
     lab.claim()
     assert lab.prepare().devices
 
@@ -222,12 +222,12 @@ def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: Cla
 def test_claims_without_a_daemon_are_refused_and_devices_tainted(lab: ClaimLab) -> None:
     lab.node.kill_daemon()
     lab.claim()
-    assert "nvshared is not running" in lab.refused()
-    lab.are_tainted(True, True)
+    assert "nvshared is not running" in lab.prepare_error()
+    lab.expect_taints(True, True)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Unhealthy"] * 2)
     lab.unprepare()                     # pods may end meanwhile
     lab.node.daemon()
-    lab.are_tainted(False, False)
+    lab.expect_taints(False, False)
     lab.node.kubelet.wait(lambda: [*lab.node.kubelet.devices().values()] == ["Healthy"] * 2)
     assert lab.prepare().devices
 
@@ -236,22 +236,22 @@ def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
     lab.claim()
     assert lab.prepare().devices
     lab.api.annotate("old", weight="x")
-    lab.says("old", "True")
+    lab.expect_condition("old", "True")
     lab.node.kill_daemon()
-    lab.are_tainted(True, True)
+    lab.expect_taints(True, True)
     lab.eventually(lambda: lab.api.used == lab.api.rights)
 
 
 def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
     lab.claim()
     lab.runtime.version = "1.6.20"
-    assert "containerd 1.6.20 does not support CDI devices" in lab.refused()
+    assert "containerd 1.6.20 does not support CDI devices" in lab.prepare_error()
     lab.runtime.version, lab.runtime.config = "1.7.24", {"enableCDI": False}
-    assert "does not support CDI devices" in lab.refused()
+    assert "does not support CDI devices" in lab.prepare_error()
     lab.runtime.stop()
-    assert "it is unknown whether CDI devices are supported" in lab.refused()
+    assert "it is unknown whether CDI devices are supported" in lab.prepare_error()
     lab.restart("--cdi", "off")
-    assert "--cdi off says" in lab.refused()
+    assert "--cdi off says" in lab.prepare_error()
     lab.restart("--cdi", "on")
     assert lab.prepare().devices
 
@@ -265,12 +265,12 @@ def test_claims_outlive_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
     lab.restart_daemon()
     assert lab.terms(old) == {}
     lab.start()
-    lab.has(old, compute_limit=50, weight=200)
+    lab.expect(old, compute_limit=50, weight=200)
     lab.restart_daemon()
-    lab.has(old, compute_limit=50, weight=200)
+    lab.expect(old, compute_limit=50, weight=200)
     assert lab.prepare() == before
     lab.unprepare()
-    lab.has(old)
+    lab.expect(old)
 
 
 def test_driver_killed_while_preparing_a_claim_prepares_again_after_the_restart(
@@ -299,7 +299,7 @@ def test_claims_of_many_pods_are_prepared_at_once(lab: ClaimLab) -> None:
             assert lab.terms(lab.api.tenant(name)) == {"compute-limit": number}
         list(kubelet.map(lab.unprepare, names))
     for name in names:
-        lab.has(lab.api.tenant(name))
+        lab.expect(lab.api.tenant(name))
     assert json.loads((lab.node.state / "claims.json").read_text()) == []
 
 
@@ -322,7 +322,7 @@ def test_claim_deleted_while_the_driver_was_down_is_forgotten(lab: ClaimLab) -> 
     lab.node.kill_plugin()
     lab.api.delete("old")
     lab.start()
-    lab.has(old)
+    lab.expect(old)
     lab.eventually(lambda: json.loads((lab.node.state / "claims.json").read_text()) == [])
 
 
@@ -330,9 +330,9 @@ def test_claims_stay_prepared_while_the_api_server_is_down(lab: ClaimLab) -> Non
     lab.claim(compute="50")
     assert lab.prepare().devices
     lab.api.stop()
-    assert "claim lab/it is not known" in lab.refused()
+    assert "claim lab/it is not known" in lab.prepare_error()
     lab.restart_daemon()
-    lab.has(lab.api.tenant("old"), compute_limit=50)
+    lab.expect(lab.api.tenant("old"), compute_limit=50)
     lab.api.start()
     assert lab.prepare().devices
 
@@ -340,7 +340,7 @@ def test_claims_stay_prepared_while_the_api_server_is_down(lab: ClaimLab) -> Non
 def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", gpu_memory_limit="32Mi", gpu_core_limit="60", weight="900")
-    lab.has(old, memory_limit=32 * MIB, compute_limit=60, weight=900)
+    lab.expect(old, memory_limit=32 * MIB, compute_limit=60, weight=900)
     lab.claim(memory="64Mi", compute="50", parameters={"weight": 200})
     assert lab.prepare().devices
     assert lab.terms(old) == {"memory-limit": 32 * MIB, "compute-limit": 50, "weight": 900}
@@ -351,11 +351,11 @@ def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) ->
     lab.api.annotate("old", gpu_memory_limit="65Mi", gpu_core_limit="20", weight=None)
     said = "nvshare.com/gpu-memory-limit cannot be 65MiB: 64MiB are claimed"
     assert lab.api.event(1)["message"] == said
-    lab.has(old, memory_limit=32 * MIB, compute_limit=20, weight=200)
+    lab.expect(old, memory_limit=32 * MIB, compute_limit=20, weight=200)
     lab.api.annotate("old", gpu_memory_limit=None)
-    lab.has(old, memory_limit=64 * MIB, compute_limit=20, weight=200)
+    lab.expect(old, memory_limit=64 * MIB, compute_limit=20, weight=200)
     lab.unprepare()
-    lab.has(old, compute_limit=20)
+    lab.expect(old, compute_limit=20)
 
 
 def test_claim_terms_apply_beside_a_refused_annotation(lab: ClaimLab) -> None:
@@ -365,16 +365,16 @@ def test_claim_terms_apply_beside_a_refused_annotation(lab: ClaimLab) -> None:
     lab.claim(parameters={"weight": 200})
     assert lab.prepare().devices
     assert lab.terms(old) == {"weight": 200}
-    lab.set(old, **{"compute-request": 60})
+    lab.set_terms(old, **{"compute-request": 60})
     lab.claim(compute="50")
-    assert "contradicts" in lab.refused()
-    lab.set(old, **{"compute-request": 0})
+    assert "contradicts" in lab.prepare_error()
+    lab.set_terms(old, **{"compute-request": 0})
     assert lab.prepare().devices
-    lab.has(old, compute_limit=50)
+    lab.expect(old, compute_limit=50)
 
 
 def test_pods_sharing_a_claim_get_equal_parts(lab: ClaimLab) -> None:
-    """Kubelet has it prepared once, for the first of them."""
+    """Kubelet has a claim prepared only once, for its first pod."""
     lab.claim(compute="60", owner="")
     assert lab.prepare().devices
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 60}
@@ -383,14 +383,14 @@ def test_pods_sharing_a_claim_get_equal_parts(lab: ClaimLab) -> None:
     lab.reserve("it", "late")
     lab.api.start()
     for name in lab.api.pods:
-        lab.has(lab.api.tenant(name), compute_limit=20)
+        lab.expect(lab.api.tenant(name), compute_limit=20)
     late = lab.api.tenant("late")
     lab.api.delete("late")
-    lab.has(lab.api.tenant("old"), compute_limit=30)
-    lab.has(late)
+    lab.expect(lab.api.tenant("old"), compute_limit=30)
+    lab.expect(late)
     lab.unprepare()
     for name in lab.api.pods:
-        lab.has(lab.api.tenant(name))
+        lab.expect(lab.api.tenant(name))
 
 
 def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares(lab: ClaimLab) -> None:
@@ -400,10 +400,10 @@ def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares(lab: ClaimLab
     old = lab.api.tenant("old")
     lab.api.delete("old")
     lab.api.annotate("new", weight="7")
-    lab.has(lab.api.tenant("new"), weight=7)            # so that is heard of, too
+    lab.expect(lab.api.tenant("new"), weight=7)            # so that is heard of, too
     assert lab.terms(old) == {"compute-limit": 50}
     lab.unprepare()
-    lab.has(old)
+    lab.expect(old)
 
 
 def test_a_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: ClaimLab) -> None:
@@ -413,22 +413,22 @@ def test_a_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: C
         "devices": [{"name": "gpu-0", "attributes": lab.devices()[0]["attributes"]}],
     }}
     lab.api.put_slice(theirs)
-    lab.are_tainted(True, False)
-    assert "is offered by gpu.nvidia.com already" in lab.refused()
+    lab.expect_taints(True, False)
+    assert "is offered by gpu.nvidia.com already" in lab.prepare_error()
     lab.api.remove_slice("theirs")
-    lab.are_tainted(False, False)
+    lab.expect_taints(False, False)
     assert lab.prepare().devices
     lab.node.kubelet.give_away("nvidia.com/gpu", lab.devices()[0]["attributes"]["uuid"]["string"])
-    assert "is handed out as nvidia.com/gpu already" in lab.refused()
-    lab.are_tainted(True, False)
+    assert "is handed out as nvidia.com/gpu already" in lab.prepare_error()
+    lab.expect_taints(True, False)
 
 
 def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None:
     lab.api.put_slice(json.loads(json.dumps(lab.api.slices[SLICE])), "MODIFIED")
     lab.restart()
-    lab.are_tainted(False, False)
+    lab.expect_taints(False, False)
     lab.node.kill_daemon()
-    lab.are_tainted(True, True)
+    lab.expect_taints(True, True)
 
 
 def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(

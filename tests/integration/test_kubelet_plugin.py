@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshare-kubelet between a kubelet of ours and the real daemon on two simulated cards."""
+"""The device plugin, with a simulated kubelet and the real daemon on two simulated GPUs."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def test_replicas_option_sets_the_shares_of_each_card(node: Node) -> None:
 
 
 def uuids(node: Node) -> list[str]:
-    """Of the cards."""
+    """The UUIDs of the GPUs."""
     return [f"GPU-{UUID(raw.hex())}" for raw in node.site.uuids]
 
 
@@ -97,8 +97,7 @@ def test_container_that_requests_two_shares_of_a_card_does_not_start(sharing: No
 
 
 def test_card_allocated_by_another_plugin_is_not_shared(sharing: Node) -> None:
-    """No card is given whole to one pod and shared with others. The first plugin to allocate a card
-    keeps it."""
+    """The first device plugin that allocates a GPU keeps it."""
     first, second = uuids(sharing)
     sharing.kubelet.give_away("nvidia.com/gpu", first)
     assert f"{first} is handed out as nvidia.com/gpu already" in sharing.refused(f"{first}::0")
