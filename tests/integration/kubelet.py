@@ -162,9 +162,13 @@ class Kubelet:
         return error
 
     def give_away(
-        self, resource: str, *devices: str, holders: Sequence[tuple[str, str]] = ()
+        self, resource: str, *devices: str, holders: Sequence[tuple[str, str]] = (),
+        ours: Sequence[str] = (),
     ) -> None:
-        """Has a device plugin's devices stand in the checkpoint, each with a pod and container."""
+        """Writes a device plugin's devices and their holders (pod, container) to the checkpoint.
+
+        `ours`: names of our own plugin's devices, registered as well.
+        """
         entries = [
             {
                 "PodUID": pod, "ContainerName": name, "ResourceName": resource,
@@ -172,9 +176,10 @@ class Kubelet:
             }
             for pod, name in holders
         ]
+        registered = {resource: devices} | ({"nvshare.com/gpu": tuple(ours)} if ours else {})
         (self.folder / "device-plugins" / "kubelet_internal_checkpoint").write_text(json.dumps({
             "Data": {
-                "PodDeviceEntries": entries or None, "RegisteredDevices": {resource: devices}},
+                "PodDeviceEntries": entries or None, "RegisteredDevices": registered},
             "Checksum": 1,
         }))
 

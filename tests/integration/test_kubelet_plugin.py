@@ -103,6 +103,9 @@ def test_card_allocated_by_another_plugin_is_not_shared(sharing: Node) -> None:
     assert f"{first} is handed out as nvidia.com/gpu already" in sharing.refused(f"{first}::0")
     sharing.allocatable(10)
     sharing.kubelet.allocate([f"{second}::0"])
+    same = f"{second}::0"               # as NVIDIA's plugin calls a share, too
+    sharing.kubelet.give_away("nvidia.com/gpu", same, ours=[same])
+    assert f"{second} is handed out as nvidia.com/gpu already" in sharing.refused(same)
     sharing.kubelet.give_away("nvshare.com/gpu", f"{first}::0")      # our own
     sharing.allocatable(20)
 
