@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 0.05                         # seconds that the event loop waits for a line
 BEHIND_MOST = 100_000                   # lines, some 300 bytes each, that wait for the disk
+REPORTS = TurnStarted | TurnEnded | Stuck | Pinned | Crowded    # actions that ask for no answer
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -50,23 +51,16 @@ class Trace:
 
     def add(self, gpu: GPU) -> None:
         """Writes this GPU's events and actions from now on."""
-        gpu.happened.connect(lambda at, event: self._event(gpu, at, event))
-        gpu.decided.connect(lambda at, action: self._action(gpu, at, action))
+        gpu.happened.connect(lambda at, event: self._write(gpu, at, "event", event))
+        gpu.decided.connect(lambda at, action: self._write(
+            gpu, at, "report" if isinstance(action, REPORTS) else "order", action))
 
     def close(self) -> None:
         """Closes the file once earlier events are written. The process's exit waits for that."""
         self._writer.submit(self._end)
 
-    def _event(self, gpu: GPU, at: int, event: Event) -> None:
-        if not isinstance(event, Tick | Seen):
-            self._write(gpu, at, "event", event)
-
-    def _action(self, gpu: GPU, at: int, action: Action) -> None:
-        is_report = isinstance(action, TurnStarted | TurnEnded | Stuck | Pinned | Crowded)
-        self._write(gpu, at, "report" if is_report else "order", action)
-
     def _write(self, gpu: GPU, at: int, kind: str, what: Event | Action) -> None:
-        if self._file is None:
+        if self._file is None or isinstance(what, Tick | Seen):
             return
         name = CAPITAL.sub("-", type(what).__name__).lower()
         line: dict[str, Any] = {"at": at, "gpu": gpu.facts.index, kind: name}
