@@ -22,8 +22,7 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from bench.harness import ROOT
-from bench.soak.figures import FLOORS, MB, Samples, Trace, of_process
-from bench.soak.growth import growth
+from bench.soak.figures import FLOORS, MB, Samples, Trace, growth, of_process
 from bench.soak.programs import PROGRAMS, SIZES, start
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML

@@ -7,7 +7,7 @@ then, so that what is idle is copied ahead. Every few seconds it is looked what
 the daemon and each program hold, of memory, files and threads, what the
 programs hold on the host by their own account, and what is taken on the card.
 It fails if a program does, so if a byte was wrong, or if a figure grows;
-growth.py says how that is told. Prints a table and JSON, which is also kept in
+figures.py says how that is told. Prints a table and JSON, which is also kept in
 bench/results/. --simulate: a simulated card, also where there is a real one;
 without one it is simulated anyway. --kills: programs and the daemon are killed
 at random moments meanwhile; kills.py says how.
@@ -25,15 +25,23 @@ from collections import defaultdict
 from dataclasses import asdict
 
 from bench.harness import ROOT, Sharing, machine, sharing
-from bench.soak.figures import FLOORS, MB, Figures, Samples, Trace, of_process
-from bench.soak.growth import Growth, growth
+from bench.output import kept
+from bench.soak.figures import (
+    FLOORS,
+    MB,
+    Figures,
+    Growth,
+    Samples,
+    Trace,
+    growth,
+    of_process,
+)
 from bench.soak.kills import killing
 from bench.soak.programs import PROGRAMS, SIZES, start
 from nvshared import library
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML
 
-RESULTS = ROOT / "bench" / "results"
 QUANTUM = "100ms"
 LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
 STALLED = 60.0                          # seconds in which somebody must have got a turn
@@ -150,9 +158,7 @@ def soak(minutes: float, every: float, simulated: bool) -> int:
           "every byte right\n")
     print(table(found))
     print(f"\n{text}")
-    stamp = str(where["date"]).replace(":", "").replace("-", "")[:15]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"soak-{stamp}.json").write_text(text + "\n")
+    kept("soak", where).write_text(text + "\n")
     growing = [f"{what} of {who}" for (who, what), one in found.items() if one.grows]
     if growing:
         raise NvshareError(f"grows: {', '.join(growing)}")
