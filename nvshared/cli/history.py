@@ -28,7 +28,7 @@ from nvshared.tui.tables import Column, Give
 from nvshared.units import SECOND
 
 if TYPE_CHECKING:
-    from nvshared.control.history import History, Used
+    from nvshared.control.snapshot import History, Used
 
 RIGHT = "give how long ago, as in 7d or 90min, or a date, as in 2026-11-01 or 2026-11-01T08:30"
 STEPS = {"minute": 60 * SECOND, "hour": 3600 * SECOND, "day": 86400 * SECOND}

@@ -17,7 +17,7 @@ from nvshared.tui.figures import duration, size
 from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, gpu_columns, plain
 
 if TYPE_CHECKING:
-    from nvshared.control.tenants import Tenant
+    from nvshared.control.snapshot import Tenant
 
 
 @verb("status")

@@ -20,7 +20,7 @@ from nvshared.tui.figures import user
 from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
 if TYPE_CHECKING:
-    from nvshared.control.tenants import Tenant
+    from nvshared.control.snapshot import Tenant
 
 
 class Step(NamedTuple):

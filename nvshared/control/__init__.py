@@ -24,9 +24,7 @@ from nvshared.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nvshared.control.history import History
-    from nvshared.control.snapshot import Snapshot, Turn
-    from nvshared.control.tenants import Tenant
+    from nvshared.control.snapshot import History, Snapshot, Tenant, Turn
 
 
 class Call(NamedTuple):
@@ -148,14 +146,14 @@ class Daemon:
 
     def tenants(self) -> "list[Tenant]":
         """The tenants that have programs or terms."""
-        from nvshared.control.tenants import tenant
+        from nvshared.control.snapshot import tenant
 
         (rows,) = self._call("ListTenants")
         return [tenant(row) for row in rows]
 
     def tenant(self, name: str) -> "Tenant":
         """One tenant; it need not have programs or terms yet."""
-        from nvshared.control.tenants import tenant
+        from nvshared.control.snapshot import tenant
 
         (row,) = self._call("GetTenant", "s", name)
         return tenant(row)
@@ -193,7 +191,7 @@ class Daemon:
 
         `by` is user, tenant or gpu; `names`: only this many, those with the most usage; 0: all.
         """
-        from nvshared.control.history import history
+        from nvshared.control.snapshot import history
 
         return history(*self._call(
             "GetHistory", "tttssub", since, until, step, by, gpu, names, everyone))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of nvshared, its GPUs and their clients at one time.
+"""What nvshared reports: its state with GPUs and clients at one time, tenants, and past usage.
 
 Bytes and microseconds, as on the bus. None: the GPU or its driver does not report the figure.
 """
@@ -137,6 +137,76 @@ class Snapshot(NamedTuple):
         }
 
 
+class Term(NamedTuple):
+    """One term that is set for a tenant, by a rule or over the bus."""
+
+    name: str                           # memory, compute-limit or weight
+    value: int
+    rule: str                           # the pattern of the rule; "": set over the bus
+    place: str                          # FILE:LINE of the rule; else its source, "": by hand
+
+
+class Tenant(NamedTuple):
+    """A pod, job, container, unit or user. Bytes and microseconds are of its running programs."""
+
+    name: str                           # KIND:NAME
+    programs: int
+    allocated: int
+    resident: int
+    pinned: int
+    held_usec: int
+    within: tuple[str, ...]             # other tenants whose terms hold for its programs, too
+    terms: tuple[Term, ...]             # the first term of each name is in force
+
+    def holding(self, name: str) -> Term | None:
+        """The term of this name that is in force; None: it is not set."""
+        return next((term for term in self.terms if term.name == name), None)
+
+    def value(self, name: str) -> int:
+        """The value in force. No limit is 0 for memory, and 100 for compute-limit."""
+        term = self.holding(name)
+        return names.USUAL_TERMS[name] if term is None else term.value
+
+    def as_dict(self) -> dict[str, Any]:
+        """What --json prints, and the text shows."""
+        terms = [
+            {**term._asdict(), "holds": term is self.holding(term.name)} for term in self.terms
+        ]
+        return {**self._asdict(), "within": list(self.within), "terms": terms}
+
+
+class Used(NamedTuple):
+    """One row of usage, in microseconds, bytes, and MiB times seconds."""
+
+    start_usec: int                     # since 1970
+    name: str                           # user, tenant, or UUID of a GPU; "": the sum of the others
+    user: str                           # the tenant's user; "": several users, or not by tenant
+    gpu_usec: int                       # GPU time, divided among clients that had turns at once
+    held_usec: int                      # time with a turn, summed over programs
+    waited_usec: int
+    turns: int
+    handovers: int                      # turns for which memory had to move
+    handover_usec: int
+    bytes_in: int
+    bytes_out: int
+    card_mib_sec: int                   # memory on GPUs
+    host_mib_sec: int                   # host memory of swapped blocks
+
+
+class History(NamedTuple):
+    """A time span with its rows. Times in microseconds since 1970."""
+
+    since_usec: int
+    until_usec: int
+    step_usec: int                      # length of a row; 0: one row for the whole time
+    rows: tuple[Used, ...]
+    missing: str                        # why the latest usage is missing; "": it is not
+
+    def as_dict(self) -> dict[str, Any]:
+        """What --json prints, and the text shows."""
+        return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
+
+
 def snapshot(manager: Properties, objects: Objects) -> Snapshot:
     """Makes a Snapshot from Manager's properties and GetManagedObjects' reply."""
     gpus, clients = [], []
@@ -184,3 +254,18 @@ def _plain(value: Any) -> Any:
 
 def _number(path: str) -> int:
     return int(path.rpartition("/")[2])
+
+
+def tenant(row: list[Any]) -> Tenant:
+    """Makes a Tenant from a row of ListTenants. Fields that later versions append are ignored."""
+    name, programs, allocated, resident, pinned, held_usec, within, terms, *_ = row
+    return Tenant(
+        name, programs, allocated, resident, pinned, held_usec, tuple(within),
+        tuple(Term(*term) for term in terms),
+    )
+
+
+def history(since: int, until: int, step: int, rows: list[list[Any]], missing: str) -> History:
+    """Makes a History from GetHistory's reply. Fields that later versions append are ignored."""
+    return History(
+        since, until, step, tuple(Used(*row[:len(Used._fields)]) for row in rows), missing)

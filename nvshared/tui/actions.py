@@ -11,8 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from nvshared.control import Daemon
-from nvshared.control.snapshot import ClientSnapshot, Snapshot, Turn
-from nvshared.control.tenants import Tenant
+from nvshared.control.snapshot import ClientSnapshot, Snapshot, Tenant, Turn
 from nvshared.names import USUAL_TERMS
 from nvshared.tui.figures import process
 from nvshared.tui.state import (

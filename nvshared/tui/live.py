@@ -16,8 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from nvshared.control import Daemon
-from nvshared.control.snapshot import Snapshot, Turn
-from nvshared.control.tenants import Tenant
+from nvshared.control.snapshot import Snapshot, Tenant, Turn
 from nvshared.errors import NvshareError, PasswordNeeded
 from nvshared.tui.actions import Wish, act, carry_out, failed, looked
 from nvshared.tui.screen import draw

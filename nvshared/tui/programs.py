@@ -10,8 +10,7 @@ from itertools import zip_longest
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.control.tenants import Tenant
+from nvshared.control.snapshot import ClientSnapshot, Snapshot, Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted
 from nvshared.tui.canvas import bar, fit, frame, grid, wrapped

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Turn, Unshared
-from nvshared.control.tenants import Tenant
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Turn, Unshared
 from nvshared.tui.figures import process, short_tenant, shortened, user
 from nvshared.tui.past import Past
 from nvshared.tui.tables import CLIENT, UNSHARED, age, tenant

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from nvshared.control.tenants import Tenant, Term
+from nvshared.control.snapshot import Tenant, Term
 from nvshared.names import PRIORITIES, USUAL_TERMS
 from nvshared.quantity import OFF, limit, limit_or_off, share, sized, weight
 from nvshared.tui.figures import size

@@ -7,7 +7,7 @@ import pytest
 
 from nvshared.cli import history as verb
 from nvshared.cli.main import main
-from nvshared.control.history import History, history
+from nvshared.control.snapshot import History, history
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.units import SECOND
 

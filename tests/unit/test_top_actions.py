@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.control.tenants import Tenant, Term
+from nvshared.control.snapshot import Tenant, Term
 from nvshared.tui.actions import Wish, act, failed, looked
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Row, Screen, Sort, State, rows, who

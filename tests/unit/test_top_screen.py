@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 from rich.console import Console
 
-from nvshared.control.snapshot import Turn
-from nvshared.control.tenants import Tenant, Term
+from nvshared.control.snapshot import Tenant, Term, Turn
 from nvshared.tui.actions import Wish, failed, looked
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Row, Screen, Sort, State
