@@ -9,6 +9,7 @@ that blocks for ever then costs one thread, and delays each caller by at most th
 docs/security.md lists which calls are made here, and why the others do not block.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -35,6 +36,17 @@ def here(
 ) -> None:
     """Makes the call in the caller's thread; replaces Lanes.run where blocking is allowed."""
     answer(call())
+
+
+async def call(
+    run: Run, key: Hashable, function: Callable[[], Result], patience: int | None = None,
+) -> Result | None:
+    """Returns what `run`, which is Lanes.run or here(), would pass to its `answer`."""
+    answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+    # The caller may have been cancelled by the time of the answer.
+    run(key, function, lambda result: None if answer.done() else answer.set_result(result),
+        patience)
+    return await answer
 
 
 @dataclass(slots=True, eq=False)

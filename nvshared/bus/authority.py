@@ -31,7 +31,7 @@ from dbus_next.signature import Variant
 from nvshared.bus.connection import BusConnection
 from nvshared.dbus import BUS, BusError
 from nvshared.errors import NotPermitted, PasswordNeeded
-from nvshared.lanes import Run
+from nvshared.lanes import Run, call
 from nvshared.machine import subordinate
 from nvshared.units import SECOND
 
@@ -113,10 +113,7 @@ class Checks:
         lender = subordinate.lenders()(uid)
         if lender == uid:
             return uid
-        found: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._run(lender, partial(subordinate.owner, uid),
-                  lambda owner: None if found.done() else found.set_result(owner), OWNER_PATIENCE)
-        owner = await found
+        owner = await call(self._run, lender, partial(subordinate.owner, uid), OWNER_PATIENCE)
         return lender if owner is None else owner
 
     def _answered(self, name: str, user: int | str) -> None:

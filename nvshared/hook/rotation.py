@@ -58,14 +58,11 @@ class Rotation:
         end = self._loop.time() + MOMENT
         try:
             while self._waiting and self._loop.time() < end:
-                self._next()()
+                account = next(iter(self._waiting))
+                mine = self._waiting.pop(account)
+                work = mine.popleft()
+                if mine:
+                    self._waiting[account] = mine   # behind the others
+                work()
         finally:
             self._serving = self._loop.call_soon(self._serve) if self._waiting else None
-
-    def _next(self) -> Callable[[], None]:
-        account = next(iter(self._waiting))
-        mine = self._waiting.pop(account)
-        work = mine.popleft()
-        if mine:
-            self._waiting[account] = mine   # behind the others
-        return work

@@ -91,6 +91,7 @@ class Session:
         self._lender = b""
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire.send)
+        self.park = self._parked.park   # Parkable
         self._storing = StoringHook(manager.disk, wire.send, wire.drop)
         self._moved: Client | None = None   # the client on its old card, until HELLO after a move
 
@@ -196,10 +197,6 @@ class Session:
         client, self.client = self.client, None     # which refers to the session, too
         if client is not None:
             client.gpu.leave(client)
-
-    async def park(self, *, ahead: bool) -> None:
-        """Parkable: see ParkedHook.park()."""
-        await self._parked.park(ahead=ahead)
 
     def leave_card(self) -> None:
         """Parkable: the process is checkpointed."""

@@ -62,7 +62,7 @@ class StoringHook:
         order, self._waits, self._file = self._waits, None, file
         assert order is not None
         if self._ended and file is not None:
-            self._disk.leave(file)
+            file.connected = False
         elif file is None or order.size == 0:
             answer(order, file is None)
         else:
@@ -104,4 +104,4 @@ class StoringHook:
         """Releases the file, as the connection has ended."""
         self._ended = True
         if self._file is not None:
-            self._disk.leave(self._file)
+            self._file.connected = False

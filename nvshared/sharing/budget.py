@@ -32,7 +32,7 @@ class Budget:
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
         """`promisable`: bytes of the budget that a card can promise."""
-        self.gathered: Signal[()] = Signal("gathered")
+        self.gathered: Signal[()] = Signal("gathered")  # an earlier daemon's clients have joined
         self.shared = shared
         self._promisable = promisable
         self._clock = clock
@@ -48,11 +48,6 @@ class Budget:
         self._reported[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._event_handled)
 
-    @property
-    def gathering(self) -> bool:
-        """Whether some card still gathers its clients; `gathered` has not been emitted."""
-        return self.shared.gathering
-
     def resize(self, size: int) -> None:
         """Changes the size in bytes, and tells all cards."""
         if size != self.shared.size:
@@ -61,7 +56,7 @@ class Budget:
 
     def _event_handled(self, now: int, _event: events.Event) -> None:
         if self.shared.gathering:
-            if not self._ending and not self._gathers():
+            if not self._ending and all(gpu.state != "gathering" for gpu in self._reported):
                 self._ending = True
                 self._timer(now, self._end)     # after this card has handled its event
         elif not self._due and any(map(self._differs, self._reported)):
@@ -72,9 +67,6 @@ class Budget:
         self.shared.gathering = False
         self.gathered.emit()
         self._report_all()
-
-    def _gathers(self) -> bool:
-        return any(gpu.state == "gathering" for gpu in self._reported)
 
     def _differs(self, gpu: GPU) -> bool:
         change = abs(self._promisable(gpu) - self._reported[gpu])

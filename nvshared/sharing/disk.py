@@ -46,7 +46,7 @@ class File:
     peer: Peer
     drop: Callable[[str], None]         # ends the client's connection; takes the reason
     most: int = 0                       # the most bytes that any order allowed so far
-    connected: bool = True
+    connected: bool = True              # False: its process may still use the file
 
     @property
     def largest(self) -> int:
@@ -107,10 +107,6 @@ class Disk:
             answer(file)
 
         self._run(self, partial(_opened, self.setting[0]), opened, PATIENCE)
-
-    def leave(self, file: File) -> None:
-        """Notes that the client has disconnected; its process may still use the file."""
-        file.connected = False
 
     def close(self) -> None:
         """Stops checking files, as the daemon ends. Clients keep their files."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from nvshared.clock import Clock, Timer
 from nvshared.errors import InvalidArgs, NoSuchClient, NoSuchGPU
@@ -67,8 +68,7 @@ class Manager:
         self.gangs = Gangs(clock, timer)
         self.moving = Moving(self.gpus)
         self.balancing = Balancing(self.gpus, self.moving)
-        self._budget = Budget(HostBudget(self._defaults.settings.host_budget), clock, timer)
-        self.gathered = self._budget.gathered   # an earlier daemon's clients have joined
+        self.budget = Budget(HostBudget(self._defaults.settings.host_budget), clock, timer)
         self.disk = Disk(clock, timer, run)
         self._lending = Lending(timer)
         self._apply()
@@ -99,11 +99,6 @@ class Manager:
         """All clients of all GPUs, oldest first on each."""
         return (client for gpu in self.gpus for client in gpu.clients.values())
 
-    @property
-    def gathering(self) -> bool:
-        """Whether clients of an earlier daemon are still gathered; `gathered` is emitted after."""
-        return self._budget.gathering
-
     def add(self, facts: Facts, sample: Sample, *, gather: bool) -> GPU:
         """Adds a card. `sample`: its first sample.
 
@@ -117,7 +112,7 @@ class Manager:
             self._clock,
             self._timer,
             self.domains,
-            self._budget.shared,
+            self.budget.shared,
             self.disk.shared,
         )
         gpu.sample = sample
@@ -130,7 +125,7 @@ class Manager:
         gpu.client_new.connect(self.gangs.join)
         gpu.client_removed.connect(self.gangs.leave)
         gpu.happened.connect(lambda *_: self.gangs.happened(gpu))
-        self._budget.add(gpu)
+        self.budget.add(gpu)
         self.disk.budget.add(gpu)
         self._lending.add(gpu)
         self.tenancy.follow(gpu)
@@ -204,7 +199,7 @@ class Manager:
                 f"the quantum cannot be {usec / SECOND:.10g} seconds",
                 f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}",
             )
-        return self._override(gpu, lambda old: replace(old, tq=AUTO if usec is None else usec))
+        return self._override(gpu, tq=AUTO if usec is None else usec)
 
     def set_anti_thrash(self, mode: str, gpu: str = "") -> Future[None]:
         """Like set_quantum. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
@@ -214,7 +209,7 @@ class Manager:
             raise InvalidArgs(
                 f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off"
             ) from None
-        return self._override(gpu, lambda old: replace(old, anti_thrash=value))
+        return self._override(gpu, anti_thrash=value)
 
     def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
         """Changes a setting of one client's Terms.
@@ -238,7 +233,7 @@ class Manager:
         if self._defaults.safe:
             settings = replace(self._defaults.settings, host_budget=size)
             self._defaults = replace(self._defaults, settings=settings)
-            self._budget.resize(size)
+            self.budget.resize(size)
 
     def reload(self) -> None:
         """Reads the configuration again. Changes made at run time still override it.
@@ -253,23 +248,18 @@ class Manager:
         """Removes all changes made at run time, so that the configuration applies again."""
         return self._set_overrides(Overrides())
 
-    def _override(self, gpu: str, change: Callable[[Override], Override]) -> Future[None]:
+    def _override(self, gpu: str, **changed: Any) -> Future[None]:
+        """Sets fields of the override of one GPU, or of all."""
         old = self._overrides
         if gpu:
             uuid = self.gpu(gpu).facts.uuid
-            changed = change(old.by_gpu.get(uuid, Override()))
-            return self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: changed}))
-        everywhere = change(old.everywhere)
+            override = replace(old.by_gpu.get(uuid, Override()), **changed)
+            return self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: override}))
         # A setting for all cards removes the same setting of single cards.
-        same = change(Override())
-        by_gpu = {
-            uuid: Override(
-                None if same.tq is not None else one.tq,
-                None if same.anti_thrash is not None else one.anti_thrash,
-            )
-            for uuid, one in old.by_gpu.items()
-        }
-        return self._set_overrides(Overrides(everywhere, by_gpu))
+        same: dict[str, Any] = dict.fromkeys(changed)
+        return self._set_overrides(Overrides(
+            replace(old.everywhere, **changed),
+            {uuid: replace(one, **same) for uuid, one in old.by_gpu.items()}))
 
     def _set_overrides(self, overrides: Overrides) -> Future[None]:
         self._overrides = overrides
@@ -279,7 +269,7 @@ class Manager:
     def _apply(self) -> None:
         for gpu in self.gpus:
             gpu.configure(self._for(gpu.facts), self._defaults.card(gpu.facts).allowances)
-        self._budget.resize(self._defaults.settings.host_budget)
+        self.budget.resize(self._defaults.settings.host_budget)
         self.disk.use(self._defaults.disk)
         self._lending.use(self._defaults.neighbour)
         self.moving.deep_idle = self._defaults.deep_idle

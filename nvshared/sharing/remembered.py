@@ -119,7 +119,8 @@ class RememberedTerms:
     def _read(self, plain: dict[str, Any]) -> dict[Key, ClientTerms]:
         if plain["boot"] != _boot():
             return {}
-        self._times = {_read_key(one): _held_and_waited(one) for one in plain.get("times", ())}
+        self._times = {_read_key(one): (_number(one, "held"), _number(one, "waited"))
+                       for one in plain.get("times", ())}
         return {_read_key(one): ClientTerms(_terms(one["administrator"]), _terms(one["owner"]))
                 for one in plain["programs"]}
 
@@ -134,17 +135,13 @@ def _boot() -> str:
 
 
 def _read_key(plain: dict[str, Any]) -> Key:
-    pid, start = plain["pid"], plain["started"]
-    if type(pid) is not int or type(start) is not int:
-        raise TypeError(f"process {pid!r}, started at {start!r}, is none")
-    return pid, start, str(plain["gpu"])
+    return _number(plain, "pid"), _number(plain, "started"), str(plain["gpu"])
 
 
-def _held_and_waited(plain: dict[str, Any]) -> tuple[int, int]:
-    held, waited = plain["held"], plain["waited"]
-    if any(type(one) is not int or one < 0 for one in (held, waited)):
-        raise ValueError(f"{plain} are no times")
-    return held, waited
+def _number(plain: dict[str, Any], name: str) -> int:
+    if type(number := plain[name]) is not int or number < 0:
+        raise ValueError(f"{name} cannot be {number!r}")
+    return number
 
 
 def _terms(plain: dict[str, Any]) -> Terms:

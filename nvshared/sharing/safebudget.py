@@ -48,12 +48,12 @@ class SafeBudget:
     def follow(self, manager: Manager) -> None:
         """Recounts when clients of an earlier daemon have reported their memory."""
         # In this thread, so that the recount is done before any client is refused.
-        manager.gathered.connect(partial(self._recount, manager, here))
+        manager.budget.gathered.connect(partial(self._recount, manager, here))
         manager.client_new.connect(partial(self._client_joined, manager))
 
     def _client_joined(self, manager: Manager, client: Client) -> None:
         """Recounts for a client of an earlier daemon that joins late."""
-        late = not manager.gathering and self._clock() < self._until
+        late = not manager.budget.shared.gathering and self._clock() < self._until
         if late and _held(client) and not self._due:
             self._due = True
             if self._clock() >= self._next:

@@ -98,7 +98,8 @@ class Sampler:
         growing: dict[Client, Callable[[], None]] = {}      # cancels the timer of each client
 
         def left(client: Client) -> None:
-            growing.pop(client)()
+            if client in growing:
+                growing.pop(client)()
             self._query_in(watch, SOON)
 
         def came(client: Client) -> None:

@@ -22,14 +22,15 @@ which the next daemon finds them.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from nvshared.errors import GPULost
 from nvshared.lanes import Run as RunInLane
+from nvshared.lanes import call
 from nvshared.machine import cgroup, checkpoint, host, peer
 from nvshared.machine.checkpoint import Answer
 from nvshared.machine.nvml import Process, Sample
@@ -48,8 +49,6 @@ AGAIN = 2.0                             # seconds between attempts of a step of 
 OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801   # CUresult
 WORDS = "it has no libnvshare.so: the driver checkpoints it between its turns"
 MPS = "nvidia-cuda-mps"                 # first 15 characters of nvidia-cuda-mps-server, -control
-
-Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class Unshared:
     def __init__(self, manager: Manager, run: RunInLane, ask: Ask = checkpoint.ask) -> None:
         """`run`: Lanes.run."""
         self._manager = manager
-        self._run = run
+        self.run = run
         self.ask = partial(ask_driver, ask)     # takes a name for the log, a pid and a command
         self._strangers: dict[tuple[GPU, int], _Unknown] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -90,17 +89,6 @@ class Unshared:
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Starts a task that ends with this object."""
         return start_task(self._tasks, work)
-
-    async def call(self, key: Hashable, function: Callable[[], Result]) -> Result | None:
-        """Returns the result of a function that may block; None if it fails."""
-        answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
-
-        def answered(result: Result | None) -> None:
-            if not answer.done():       # the task may have been cancelled
-                answer.set_result(result)
-
-        self._run(key, function, answered)
-        return await answer
 
     def allows(self, who: Peer) -> bool:
         """Whether a tenant's terms allow to suspend its programs without the library."""
@@ -149,7 +137,7 @@ class Unshared:
         """Makes a client of a process. Returns why it cannot be one; "": it is, or may not be."""
         pid, size = process.pid, process.memory
         if one.peer is None:
-            one.peer = await self.call(pid, partial(_identify, pid))
+            one.peer = await call(self.run, pid, partial(_identify, pid))
         if one.peer is None:
             return ""
         learnt = asyncio.Event()
@@ -165,7 +153,7 @@ class Unshared:
         if any(pid == other.pid for card in self._manager.gpus if card is not gpu
                for other in card.sample.processes or ()):
             return "it uses several GPUs"
-        if (await self.call(pid, partial(room, pid)) or 0) < size:
+        if (await call(self.run, pid, partial(room, pid)) or 0) < size:
             return "the host has too little free memory for its memory on the GPU"
         taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
         if taken + size > gpu.snapshot().host_budget:
@@ -179,7 +167,7 @@ class Unshared:
     async def _join(
         self, gpu: GPU, who: Peer, size: int, *, resident: bool, running: bool,
     ) -> None:
-        ends = await self.call(who.pid, partial(_open, who))
+        ends = await call(self.run, who.pid, partial(_open, who))
         if ends is None:
             return
         if any(one.peer.pid == who.pid for one in gpu.clients.values()):
@@ -205,7 +193,7 @@ class Unshared:
             card = next((one for one in self._manager.gpus if one.facts.uuid == uuid), None)
             if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
                 continue                # another daemon's
-            who = await self.call(pid, partial(_identify, pid))
+            who = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
             if state == "running":      # and its threads stand still
                 await self.ask(f"process {pid}", pid, "wake")
@@ -314,7 +302,7 @@ class StandIn:
         if self._running or not size or order.room >= size:
             self._answer(events.Evicted, order, 0)
             return
-        if (await self._unshared.call(self._pid, partial(room, self._pid)) or 0) < size:
+        if (await call(self._unshared.run, self._pid, partial(room, self._pid)) or 0) < size:
             logger.warning("%s: the host has too little free memory for its checkpoint",
                            self._client)
             self._answer(events.Evicted, order, 0, no_memory=True)

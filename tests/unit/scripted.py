@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvshared.hook.protocol import OrderRecord
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
@@ -30,6 +31,7 @@ from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, SECOND
+from tests.records import decode_order
 
 FACTS = Facts(0, "GPU-00112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:17:00.0", 64 * GIB)
 OTHER = Facts(1, "GPU-99112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:65:00.0", 32 * GIB)
@@ -196,6 +198,35 @@ class Noted:
     def order(self, order: Order) -> None:
         """Link.order."""
         self.orders.append(order)
+
+
+class Wire:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[OrderRecord] = []
+        self.descriptors: list[int] = []
+        self.finished = False
+        self.resumed = False
+        self.dropped = ""
+
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
+        """As Wire.send."""
+        self.sent.append(decode_order(packet))
+        if descriptor is not None:
+            self.descriptors.append(descriptor)
+
+    def drop(self, why: str) -> None:
+        """As Wire.drop."""
+        self.dropped = why
+
+    def finish(self) -> None:
+        """As Wire.finish."""
+        self.finished = True
+
+    def resume(self) -> None:
+        """As Wire.resume."""
+        self.resumed = True
 
 
 def script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_swap_files_are_measured_in_a_lane_one_measurement_at_a_time(
     assert os.fstat(file.descriptor).st_size == 0
     (why,) = dropped
     assert "may have 0" in why
-    made.leave(file)
+    file.connected = False
     file.peer = replace(me, started=1)  # another process has its number
     time.pass_by(10 * SECOND)
     jobs.pop()()

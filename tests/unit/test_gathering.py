@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.hook.protocol import Flag, ReportRecord, Type
 from nvshared.hook.session import Session
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.records import decode_order, encode_report
-from tests.unit.scripted import DEFAULTS, FACTS, Time, peer
+from tests.records import encode_report
+from tests.unit.scripted import DEFAULTS, FACTS, Time, Wire, peer
 
 GATHER = SECOND
 LARGE = FACTS.memory_total * 3 // 4     # no two fit together
@@ -32,23 +32,9 @@ class Program:
     """Its side of a connection that an earlier daemon has left."""
 
     def __init__(self, manager: Manager) -> None:
-        self.heard: list[OrderRecord] = []
-        self.session = Session(manager, peer(), self)
+        self.wire = Wire()
+        self.session = Session(manager, peer(), self.wire)
         self.session.take_over(7)
-
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Wire.send."""
-        assert descriptor is None
-        self.heard.append(decode_order(packet))
-
-    def drop(self, why: str) -> None:
-        """Wire.drop."""
-
-    def finish(self) -> None:
-        """Wire.finish."""
-
-    def resume(self) -> None:
-        """Wire.resume."""
 
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
         """HELLO, as INTRODUCE asked for."""
@@ -60,7 +46,7 @@ class Program:
     def told(self) -> list[Type]:
         """What it was asked to do, limits left aside."""
         aside = (Type.INTRODUCE, Type.LIMITS)
-        return [record.type for record in self.heard if record.type not in aside]
+        return [record.type for record in self.wire.sent if record.type not in aside]
 
 
 @pytest.fixture

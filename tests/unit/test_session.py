@@ -36,39 +36,14 @@ from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.snapshot import Wait as WaitView
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
-from tests.records import decode_order, encode_report
-from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, peer, script
+from tests.records import encode_report
+from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, Wire, peer, script
 
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
 OTHER = replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
 FIGURES = Memory(6, 5, 4, 3, 2, 1, 9, 8, 6)
 FIRST = replace(FIGURES, answered=0, to_pin=0)  # of which HELLO does not speak
 TENANTS = ("user:root",)                 # that run the programs here
-
-
-class Wire:
-    """A connection that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[OrderRecord] = []
-        self.descriptors: list[int] = []
-        self.finished = False
-        self.resumed = False
-        self.dropped = ""
-
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        self.sent.append(decode_order(packet))
-        if descriptor is not None:
-            self.descriptors.append(descriptor)
-
-    def drop(self, why: str) -> None:
-        self.dropped = why
-
-    def finish(self) -> None:
-        self.finished = True
-
-    def resume(self) -> None:
-        self.resumed = True
 
 
 class Hook:
