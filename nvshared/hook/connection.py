@@ -57,18 +57,18 @@ class HookConnection:
     """Wire: one client's socket."""
 
     def __init__(
-        self, server: Listener, connected: socket.socket, who: Peer, refusal: Refusal | None,
+        self, server: Listener, connected: socket.socket, identity: Peer, refusal: Refusal | None,
         name: str | None = None,
     ) -> None:
         """`name`: systemd's name for a connection of an earlier daemon; None: a new connection.
 
         Raises ProcessLookupError if the process is dead already.
         """
-        self.peer = who
+        self.peer = identity
         self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
         self._kept = name is not None or refusal is None
         self.admitted = refusal is None
-        self.session = Session(server.manager, who, self, refusal)
+        self.session = Session(server.manager, identity, self, refusal)
         self._server = server
         self._socket = connected
         self._queue: deque[tuple[bytes, int | None]] = deque()
@@ -76,7 +76,7 @@ class HookConnection:
         self._finishing = False
         self._listens = True            # False: waits for its user's turn in Rotation, or a lookup
         self._loop = asyncio.get_running_loop()
-        self._pidfd = peer.watch(connected, who.pid)
+        self._pidfd = peer.watch(connected, identity.pid)
         self._timeout: asyncio.TimerHandle | None = None
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
@@ -253,8 +253,8 @@ class HookConnection:
         self._complain("silent", "it connected and did not say what it wants")
         self.end("it said nothing")
 
-    def _complain(self, kind: str, what: str) -> None:
-        self._server.complain(self.peer, kind, what)
+    def _complain(self, kind: str, words: str) -> None:
+        self._server.complain(self.peer, kind, words)
 
 
 def _close(descriptor: int | None) -> None:

@@ -75,7 +75,7 @@ class _Process:
     user: Hashable                      # by its credentials alone; see subordinate.lenders()
     pidfd: int | None
     unserved: deque[tuple[socket.socket, str | None]] = field(default_factory=deque)
-    who: Peer | None = None             # None: not identified yet
+    identity: Peer | None = None        # None: not identified yet
 
 
 class Server:
@@ -190,7 +190,7 @@ class Server:
         process.unserved.append((connected, name))
         self._unserved[user] += 1
         self._room -= 1
-        if process.who is not None:
+        if process.identity is not None:
             self._offer(process)
 
     def _add_process(
@@ -224,53 +224,55 @@ class Server:
                 os.close(process.pidfd)
         return taken
 
-    def _identified(self, process: _Process, who: Peer | None) -> None:
+    def _identified(self, process: _Process, identity: Peer | None) -> None:
         if not process.unserved:
             return                      # the process has ended, or the daemon stops
-        if who is None:                 # identify() raised an exception, which has been logged
+        if identity is None:            # identify() raised an exception, which has been logged
             self._decline_all(process)
             return
-        for path in who.strange:
-            self._log_strange(path, who)
-        called = partial(self._name_read, process, who)
-        if len(who.name) < peer.COMM_LONGEST:
-            called(who.name)
+        for path in identity.strange:
+            self._log_strange(path, identity)
+        called = partial(self._name_read, process, identity)
+        if len(identity.name) < peer.COMM_LONGEST:
+            called(identity.name)
         else:
             self._programs.run(
-                who.account, partial(peer.whole_name, who.pid, who.name), called, PATIENCE)
+                identity.account, partial(peer.whole_name, identity.pid, identity.name), called,
+                PATIENCE)
 
-    def _name_read(self, process: _Process, who: Peer, called: str | None) -> None:
+    def _name_read(self, process: _Process, identity: Peer, called: str | None) -> None:
         """Serves the process's connections. `called`: its full name; None: it could not be read."""
-        process.who = replace(who, name=called or who.name)
+        process.identity = replace(identity, name=called or identity.name)
         for _ in range(len(process.unserved)):
             self._offer(process)
 
     def _offer(self, process: _Process) -> None:
-        assert process.who is not None
-        self.rotation.offer(process.who.account, partial(self._serve, process, process.who))
+        identity = process.identity
+        assert identity is not None
+        self.rotation.offer(identity.account, partial(self._serve, process, identity))
 
-    def _serve(self, process: _Process, who: Peer) -> None:
+    def _serve(self, process: _Process, identity: Peer) -> None:
         """Serves the next connection of a process, in its user's turn."""
         if not process.unserved:
             return                      # the process has ended, or the daemon stops
         (connected, name), = self._take_unserved(process, 1)
-        admitted = self._quota.take(who.account)
+        admitted = self._quota.take(identity.account)
         if not admitted:
-            self.complain(who, "too many", "refused: there are too many connections already")
+            self.complain(identity, "too many", "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:    # close without sending the refusal
                 self._decline(connected, name)
                 return
             self._refused += 1
         refusal = None if admitted else Refusal.TOO_MANY_CLIENTS
         try:
-            connection = HookConnection(self, connected, who, refusal, name)
+            connection = HookConnection(self, connected, identity, refusal, name)
         except ProcessLookupError:
-            logger.debug("%s: died before it was served", who)
-            self._decline(connected, name, partial(self._release, who.account, admitted))
+            logger.debug("%s: died before it was served", identity)
+            self._decline(connected, name, partial(self._release, identity.account, admitted))
             return
         self._connections.add(connection)
 
-    def _log_strange(self, path: str, who: Peer) -> None:
+    def _log_strange(self, path: str, identity: Peer) -> None:
         """Logs an unknown cgroup path once per kind; paths that differ in numbers are one kind."""
         kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
         if kind in self._strange or len(self._strange) >= STRANGE_MOST:
@@ -278,7 +280,7 @@ class Server:
         self._strange.add(kind)
         logger.warning(
             "%s is in the control group %s, which tells no pod, job, container or unit: it counts "
-            "as its user's, %s", who, peer.printable(path), who.user)
+            "as its user's, %s", identity, peer.printable(path), identity.user)
 
     def _decline_all(self, process: _Process) -> None:
         for connected, name in self._take_unserved(process, len(process.unserved)):

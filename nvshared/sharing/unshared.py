@@ -71,7 +71,7 @@ class Unshared:
         self._manager = manager
         self.run = run
         self.ask = partial(ask_driver, ask)     # takes a name for the log, a pid and a command
-        self._strangers: dict[tuple[GPU, int], _Unknown] = {}
+        self._unknown: dict[tuple[GPU, int], _Unknown] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -90,14 +90,14 @@ class Unshared:
         """Starts a task that ends with this object."""
         return start_task(self._tasks, work)
 
-    def allows(self, who: Peer) -> bool:
+    def allows(self, identity: Peer) -> bool:
         """Whether a tenant's terms allow to suspend its programs without the library."""
         tenancy = self._manager.tenancy
-        return any(tenancy.terms(str(one)).unshared for one in who.tenants)
+        return any(tenancy.terms(str(one)).unshared for one in identity.tenants)
 
     def refused(self, gpu: GPU, pid: int, why: str) -> None:
         """A process was removed as a client. `why`: why it is never one again; "": it may be."""
-        self._strangers[gpu, pid] = _Unknown(refused=bool(why))
+        self._unknown[gpu, pid] = _Unknown(refused=bool(why))
         if why:
             gpu.unsuspendable[pid] = why
 
@@ -110,13 +110,13 @@ class Unshared:
                 self._count_sample(gpu, process)
             elif isinstance(client.link, StandIn):
                 client.link.update_memory(process.memory)
-        for key in [one for one in self._strangers if one[0] is gpu and one[1] not in listed]:
-            del self._strangers[key]
+        for key in [one for one in self._unknown if one[0] is gpu and one[1] not in listed]:
+            del self._unknown[key]
         for pid in gpu.unsuspendable.keys() - listed.keys():
             del gpu.unsuspendable[pid]
 
     def _count_sample(self, gpu: GPU, process: Process) -> None:
-        one = self._strangers.setdefault((gpu, process.pid), _Unknown())
+        one = self._unknown.setdefault((gpu, process.pid), _Unknown())
         one.samples += 1
         if (one.samples >= SETTLED and not one.asked and not one.refused
                 and self._manager.tenancy.is_set(TERM)
@@ -165,17 +165,17 @@ class Unshared:
         return ""
 
     async def _join(
-        self, gpu: GPU, who: Peer, size: int, *, resident: bool, running: bool,
+        self, gpu: GPU, identity: Peer, size: int, *, resident: bool, running: bool,
     ) -> None:
-        ends = await call(self.run, who.pid, partial(_open, who))
+        ends = await call(self.run, identity.pid, partial(_open, identity))
         if ends is None:
             return
-        if any(one.peer.pid == who.pid for one in gpu.clients.values()):
+        if any(one.peer.pid == identity.pid for one in gpu.clients.values()):
             os.close(ends)
             return
-        self._strangers.pop((gpu, who.pid), None)
-        gpu.unsuspendable.pop(who.pid, None)
-        stand_in = StandIn(self, self._manager.next_id(), gpu, who, size)
+        self._unknown.pop((gpu, identity.pid), None)
+        gpu.unsuspendable.pop(identity.pid, None)
+        stand_in = StandIn(self, self._manager.next_id(), gpu, identity, size)
         with suppress(GPULost):
             stand_in.join(ends, resident=resident, running=running)
 
@@ -193,24 +193,25 @@ class Unshared:
             card = next((one for one in self._manager.gpus if one.facts.uuid == uuid), None)
             if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
                 continue                # another daemon's
-            who = await call(self.run, pid, partial(_identify, pid))
+            identity = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
             if state == "running":      # and its threads stand still
                 await self.ask(f"process {pid}", pid, "wake")
-            elif state in ("locked", "checkpointed") and who is not None:
-                await self._join(card, who, int(size), resident=state == "locked", running=False)
+            elif state in ("locked", "checkpointed") and identity is not None:
+                await self._join(
+                    card, identity, int(size), resident=state == "locked", running=False)
 
 
 class StandIn:
     """The Link of a client without the library: carries out orders with nvshare-checkpoint."""
 
-    def __init__(self, unshared: Unshared, id: int, gpu: GPU, who: Peer, size: int) -> None:
+    def __init__(self, unshared: Unshared, id: int, gpu: GPU, identity: Peer, size: int) -> None:
         self._unshared = unshared
-        self._client = Client(id, gpu, who, self)
+        self._client = Client(id, gpu, identity, self)
         self._client.has_library = False
         self._client.unparkable = WORDS
         self._gpu = gpu
-        self._pid = who.pid
+        self._pid = identity.pid
         self._running = False
         self._busy = False
         self._memory = events.Memory(allocated=size, host=size)
@@ -367,13 +368,13 @@ def _identify(pid: int) -> Peer:
     return peer.identify(pid, peer.owner(pid))
 
 
-def _open(who: Peer) -> int | None:
+def _open(identity: Peer) -> int | None:
     """Returns a pidfd of a process; None: the process has ended."""
     try:
-        found = os.pidfd_open(who.pid)
+        found = os.pidfd_open(identity.pid)
     except OSError:
         return None
-    if host.started(who.pid) == who.started:
+    if host.started(identity.pid) == identity.started:
         return found
     os.close(found)
     return None

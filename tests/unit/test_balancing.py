@@ -60,10 +60,17 @@ def test_balancing_chooses_the_waiting_client(manager: Manager, time: Time) -> N
     assert chosen(manager, time) == [waiting.id]
 
 
-def test_balancing_chooses_no_client_when_turned_off(manager: Manager, time: Time) -> None:
+@pytest.mark.parametrize(("part", "attribute", "value"), [
+    ("balancing", "on", False), ("moving", "moves", 1),
+    ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
+    ("waiting", "tries", 1_000_000),    # each of which makes a move dearer
+])
+def test_balancing_off_busy_refused_or_too_dear_chooses_no_client(
+    manager: Manager, time: Time, part: str, attribute: str, value: object
+) -> None:
     join(manager)
-    join(manager)
-    manager.balancing.on = False
+    waiting = join(manager)
+    setattr(waiting if part == "waiting" else getattr(manager, part), attribute, value)
     assert chosen(manager, time) == []
 
 
@@ -85,32 +92,6 @@ def test_balancing_chooses_no_clients_of_gangs_pods_jobs_or_containers(
 ) -> None:
     join(manager, **who)
     join(manager, **who)
-    assert chosen(manager, time) == []
-
-
-def test_balancing_chooses_no_client_while_another_client_is_moved(
-    manager: Manager, time: Time
-) -> None:
-    join(manager)
-    join(manager)
-    manager.moving.moves = 1
-    assert chosen(manager, time) == []
-
-
-def test_balancing_skips_clients_that_the_driver_refused_to_checkpoint(
-    manager: Manager, time: Time
-) -> None:
-    join(manager)
-    join(manager).unparkable = "checkpoint: operation not supported (801)"
-    assert chosen(manager, time) == []
-
-
-def test_balancing_raises_the_price_of_a_move_with_each_attempt(
-    manager: Manager, time: Time
-) -> None:
-    join(manager)
-    waiting = join(manager)
-    waiting.tries = 1_000_000
     assert chosen(manager, time) == []
 
 

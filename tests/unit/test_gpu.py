@@ -197,14 +197,6 @@ def test_gpu_check_of_turns_arms_no_announcement(gpu: GPU, time: Time) -> None:
     assert heard == [frozenset({"holders"})]
 
 
-def test_gpu_memory_figures_of_a_client_are_those_of_the_last_record(gpu: GPU) -> None:
-    client = joined(gpu, 1, Noted(), Memory(resident=1, pinned=2))
-    assert gpu.occupied == {1: 3}
-    gpu.tell(MemoryChanged(1, Memory(resident=10, pinned=20), wants=True))
-    assert gpu.occupied == {1: 30}
-    assert client.memory.resident == 10
-
-
 def test_scheduler_settings_have_the_capacity_and_total_of_the_card(gpu: GPU) -> None:
     scheduler = Scripted.latest
     assert scheduler.settings.capacity == FACTS.memory_total

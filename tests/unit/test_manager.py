@@ -145,23 +145,15 @@ def test_setting_that_cannot_be_saved_stays_in_force(
     assert quanta(manager) == [30, 30, 30]
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 1 << 32])
-def test_set_quantum_to_seconds_out_of_range_is_refused(manager: Manager, seconds: int) -> None:
-    with pytest.raises(InvalidArgs) as caught:
-        manager.set_quantum(seconds * SECOND)
-    assert str(caught.value) == (
-        f"the quantum cannot be {seconds} seconds; give 0.001 to 86400"
-    )
-    assert quanta(manager) == [30, 30, 30]
-
-
-@pytest.mark.parametrize("usec", [0, 999, 0xFFFF_FFFF * 1_000_000 + 1])
+@pytest.mark.parametrize("usec", [0, -SECOND, 999, SECOND << 32, 0xFFFF_FFFF * SECOND + 1])
 def test_set_quantum_below_a_millisecond_or_above_a_day_is_refused(
     manager: Manager, usec: int
 ) -> None:
     manager.set_quantum(500_000, "1")
-    with pytest.raises(InvalidArgs, match=f"cannot be {usec / SECOND:.10g} seconds; give 0.001 to"):
+    with pytest.raises(InvalidArgs) as caught:
         manager.set_quantum(usec)
+    assert str(caught.value) == (
+        f"the quantum cannot be {usec / SECOND:.10g} seconds; give 0.001 to 86400")
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 500_000]
 
 

@@ -48,18 +48,17 @@ def test_owner_may_lift_own_terms_without_terms_of_the_administrator() -> None:
     assert made.allows("suspended", False)
 
 
-@pytest.mark.parametrize("weight", [0, HEAVIEST + 1])
+@pytest.mark.parametrize(("term", "value", "sentence"), [
+    ("weight", 0, "the weight cannot be 0"), ("weight", HEAVIEST + 1, "the weight cannot be 1001"),
+    ("compute_limit", 0, "the compute limit cannot be 0 %"),
+    ("compute_limit", 101, "the compute limit cannot be 101 %"),
+])
 @pytest.mark.parametrize("by_owner", [False, True])
-def test_weight_outside_1_to_1000_is_refused(weight: int, by_owner: bool) -> None:
-    with pytest.raises(InvalidArgs, match=f"the weight cannot be {weight}"):
-        ClientTerms().having("weight", weight, by_owner=by_owner)
-
-
-@pytest.mark.parametrize("percent", [0, 101])
-@pytest.mark.parametrize("by_owner", [False, True])
-def test_a_compute_limit_is_a_percentage(percent: int, by_owner: bool) -> None:
-    with pytest.raises(InvalidArgs, match=f"the compute limit cannot be {percent} %"):
-        ClientTerms().having("compute_limit", percent, by_owner=by_owner)
+def test_client_term_out_of_range_is_refused(
+    term: str, value: int, sentence: str, by_owner: bool
+) -> None:
+    with pytest.raises(InvalidArgs, match=sentence):
+        ClientTerms().having(term, value, by_owner=by_owner)
 
 
 VALUES = {

@@ -10,7 +10,16 @@ from nvshared.errors import NvshareError
 from nvshared.lanes import here
 from nvshared.machine.checkpoint import Answer, Step
 from nvshared.scheduler.actions import Evict, Load, Order, Run, Stop
-from nvshared.scheduler.events import Event, Evicted, Joined, Left, Loaded, Reopened, Stopped
+from nvshared.scheduler.events import (
+    Event,
+    Evicted,
+    Joined,
+    Left,
+    Loaded,
+    Moved,
+    Reopened,
+    Stopped,
+)
 from nvshared.sharing import unshared
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
@@ -118,23 +127,18 @@ async def test_unshared_process_that_cannot_be_suspended_is_removed_and_the_reas
     assert words in gpu.unsuspendable[os.getpid()]
 
 
-async def test_failed_restore_for_lack_of_memory_is_reported_to_the_scheduler(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("orders", "answers", "room", "kind", "resident"), [
+    ([Stop(1), EVICT, LOAD],
+     [("hold", LOCKED), ("park", AWAY), ("restore", failed("restore", 2, "checkpointed"))],
+     100 * GIB, Loaded, 0),
+    ([Stop(1), EVICT], [("hold", LOCKED)], GIB, Evicted, SIZE),     # the host has too little
+])
+async def test_move_of_an_unshared_process_without_memory_for_it_is_reported(
+    monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
+    room: int, kind: type[Moved], resident: int,
 ) -> None:
-    _, heard = await play(
-        monkeypatch, [Stop(1), EVICT, LOAD],
-        [("hold", LOCKED), ("park", AWAY), ("restore", failed("restore", 2, "checkpointed"))])
-    loaded = heard[-1]
-    assert isinstance(loaded, Loaded)
-    assert loaded.no_memory
-    assert loaded.memory.resident == 0
-
-
-async def test_process_is_not_checkpointed_where_the_host_has_too_little_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, heard = await play(monkeypatch, [Stop(1), EVICT], [("hold", LOCKED)], room=GIB)
-    evicted = heard[-1]
-    assert isinstance(evicted, Evicted)
-    assert evicted.no_memory
-    assert evicted.memory.resident == SIZE
+    _, heard = await play(monkeypatch, orders, answers, room)
+    moved = heard[-1]
+    assert isinstance(moved, kind)
+    assert moved.no_memory
+    assert moved.memory.resident == resident
