@@ -42,16 +42,12 @@ class Listening:
                 self.found_stale = _remove_stale(path)  # True: an earlier daemon was killed
                 self.socket = _bind(path)
                 self._inode = path.stat().st_ino
-        except PermissionError as error:
-            raise NotPermitted(
-                f"the socket {path} cannot be made: {error.strerror}",
-                "run nvshared as root, or choose another path with --socket",
-            ) from error
         except OSError as error:
-            raise NvshareError(
-                f"the socket {path} cannot be made: {error.strerror or error}",
-                "choose another path with --socket",
-            ) from error
+            words = f"the socket {path} cannot be made: {error.strerror or error}"
+            other = "choose another path with --socket"
+            if isinstance(error, PermissionError):
+                raise NotPermitted(words, f"run nvshared as root, or {other}") from error
+            raise NvshareError(words, other) from error
 
     def close(self) -> None:
         """Removes the file, if it is still ours, and the folder, if we made it."""

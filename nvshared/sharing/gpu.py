@@ -289,7 +289,7 @@ class GPU:
         self._lists_clients = False
         self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
         # Calls its argument once the sample is fresh, or NVML is too late. Set by the sampler.
-        self.request_sample: Callable[[Callable[[], None]], None] = lambda looked: looked()
+        self.request_sample: Callable[[Callable[[], None]], None] = lambda done: done()
 
         # Emitted before the scheduler knows the client, with the memory that its HELLO reports.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")

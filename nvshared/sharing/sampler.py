@@ -68,9 +68,9 @@ async def take_samples(gpus: Iterable[GPU]) -> None:
     """Returns once the samples of these cards are fresh, as far as NVML answers in time."""
     requests = []
     for gpu in gpus:
-        looked = asyncio.Event()
-        gpu.request_sample(looked.set)
-        requests.append(looked.wait())
+        done = asyncio.Event()
+        gpu.request_sample(done.set)
+        requests.append(done.wait())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE / SECOND):
             await asyncio.gather(*requests)
@@ -97,20 +97,20 @@ class Sampler:
 
         growing: dict[Client, Callable[[], None]] = {}      # cancels the timer of each client
 
-        def left(client: Client) -> None:
+        def client_left(client: Client) -> None:
             if client in growing:
                 growing.pop(client)()
             self._query_in(watch, SOON)
 
-        def came(client: Client) -> None:
+        def client_joined(client: Client) -> None:
             growing[client] = self._timer(self._clock() + GROWN, partial(_grown, client))
             self._query_in(watch, SOON)
             for other in gpu.others:
                 if other.may_lend and not other.clients:
                     self._query_in(self._watches[other.facts.uuid], SOON)
 
-        gpu.client_new.connect(came)
-        gpu.client_removed.connect(left)
+        gpu.client_new.connect(client_joined)
+        gpu.client_removed.connect(client_left)
         gpu.request_sample = partial(self._request, watch)
 
     def _query_in(self, watch: _Watch, delay: int) -> None:
@@ -126,12 +126,12 @@ class Sampler:
             gpu, gpu.facts.name, error)
         gpu.set_fault("driver", error)
 
-    def _request(self, watch: _Watch, looked: Callable[[], None]) -> None:
+    def _request(self, watch: _Watch, done: Callable[[], None]) -> None:
         age = self._clock() - watch.asked_at
         if watch.gpu.lost or (age >= PATIENCE if watch.asked else age < FRESH):
-            looked()
+            done()
         else:
-            watch.waiting.append(looked)
+            watch.waiting.append(done)
             self._start_query(watch)
 
     def _start_query(self, watch: _Watch) -> None:
@@ -167,8 +167,8 @@ class Sampler:
         # None: an unexpected exception, which Lanes has logged.
         self._evaluate(watch, result or NvshareError("its figures cannot be read"))
         waiting, watch.waiting = watch.waiting, []
-        for looked in waiting:
-            looked()
+        for done in waiting:
+            done()
 
     def _evaluate(self, watch: _Watch, result: Sample | NvshareError) -> None:
         gpu = watch.gpu
