@@ -99,7 +99,7 @@ def test_balancing_chooses_no_clients_of_gangs_pods_jobs_or_containers(
 def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
     manager: Manager, time: Time, budget: int, moves: bool,
 ) -> None:
-    manager._budget.resize(budget)
+    manager.budget.resize(budget)
     run(manager, 0, 34 * GIB)
     waiting = Client(manager.next_id(), manager.gpus[0], peer(uid=0), Noted())
     waiting.gpu.join(

@@ -152,7 +152,7 @@ def test_safe_budget_does_not_replace_a_configured_size(monkeypatch: pytest.Monk
 
     def note(_: int, event: Event) -> None:
         if isinstance(event, BudgetChanged):
-            sizes.append(site.manager._budget.shared.size)
+            sizes.append(site.manager.budget.shared.size)
 
     site.manager.gpus[0].happened.connect(note)
     site.comes(1, SWAPPED)
