@@ -24,6 +24,7 @@ of a card's clients there are those at the end of the card's last event (card.py
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import add, sub
 from typing import NamedTuple
 
 from nvshared.scheduler.settings import BLOCK
@@ -63,14 +64,10 @@ class Domain:
 
     def count(self, client: int, stake: Stake | None) -> None:
         """Replaces a client's part. None: the client is no longer in the domain."""
-        old, sums = self.stakes.pop(client, NOTHING), self.sums
+        old, new = self.stakes.pop(client, NOTHING), stake or NOTHING
         if stake is not None:
             self.stakes[client] = stake
-        new = stake or NOTHING
-        self.sums = Stake(
-            sums.promised + new.promised - old.promised, sums.unused + new.unused - old.unused,
-            sums.needed + new.needed - old.needed, sums.taken + new.taken - old.taken,
-        )
+        self.sums = Stake(*map(add, self.sums, map(sub, new, old)))
         self.noted(self)
 
     @property

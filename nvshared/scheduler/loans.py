@@ -47,24 +47,21 @@ RESERVE_PART = 8                        # of a card is never lent
 RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it
 
 
-def lendable(card: Card) -> int | None:
-    """Bytes that the card could lend in all. None: its clients have not reported yet."""
-    neighbour = card.neighbour
-    if card.lost or (neighbour.exclusive and neighbour.alone is False):
-        return 0
-    if card.now < card.gathered or (neighbour.exclusive and neighbour.alone is None):
-        return None
-    needed = max(card.groups.sums.committed, card.groups.sums.charged)
-    return max(0, card.capacity - card.capacity // RESERVE_PART - needed)
-
-
 def settle(card: Card) -> None:
     """Records this card's loans and lendable bytes for its neighbours, after an event."""
     for client in card.groups["borrowing"]:
         client.note_loan()
         if client.loan == Loan():       # nothing is borrowed: the next lender may be another card
             client.lender = None
-    card.neighbour.lendable = lendable(card)
+    neighbour = card.neighbour
+    if card.lost or (neighbour.exclusive and neighbour.alone is False):
+        neighbour.lendable = 0
+    elif card.now < card.gathered or (neighbour.exclusive and neighbour.alone is None):
+        neighbour.lendable = None       # the clients have not reported yet, or NVML is not sampled
+    else:
+        needed = max(card.groups.sums.committed, card.groups.sums.charged)
+        left = card.capacity - card.capacity // RESERVE_PART - needed
+        neighbour.lendable = max(0, left)
 
 
 def plan(decision: Decision) -> None:

@@ -100,7 +100,12 @@ def plan(decision: Decision) -> None:
             overdrawn += members(card, domain)
     for client in overdrawn:
         _call_back(decision, client)
-    _load_beyond_domains(card)
+    # Idle clients load swapped blocks that exceed a shrunken domain.
+    card.groups.settle()
+    for domain in card.domains.lacking:
+        for client in members(card, domain) if domain.untaken < 0 else ():
+            if client.swapped and client.phase is Phase.IDLE:
+                queue.arrive(card, client)
 
 
 def send_limits(decision: Decision) -> None:
@@ -108,20 +113,25 @@ def send_limits(decision: Decision) -> None:
     card, settings = decision.card, decision.card.settings
     unused = card.groups.sums.committed - card.groups.sums.used
     least = settings.total // CHANGE_PART
+    hardly = least // HARDLY
     # These figures decide how far any client could grow. While they have hardly changed since all
-    # clients were checked, only clients with changed figures of their own are checked. No client
-    # can use more than the card, so larger figures are cut off.
+    # clients were checked, only clients with changed figures of their own, or in changed domains,
+    # are checked. No client can use more than the card, so larger figures are cut off.
     common = (
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.stuck(()),
     )
     changed = card.groups.news("limits")
     both = zip(common, card.growth_figures, strict=True)
-    if any(abs(new - old) > least // HARDLY for new, old in both):
+    if any(abs(new - old) > hardly for new, old in both):
         card.growth_figures = common
         card.limits_unchecked.update(card.clients)
     else:
-        card.limits_unchecked.update(_with_changed_domains(card, least // HARDLY))
+        for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
+            left = min(_left_in(domain) + domain.sums.unused, settings.total)
+            if abs(left - card.domain_left.get(domain.name, settings.total)) > hardly:
+                card.domain_left[domain.name] = left
+                card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
     if card.limits_unchecked and decision.due(card.check_limits_at):
         # Checking all would delay other events.
@@ -385,26 +395,3 @@ def _left_in(domain: Domain) -> int:
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:
     """The domain's clients on this card, in the order in which they joined."""
     return [card.clients[id] for id in sorted(domain.stakes) if id in card.clients]
-
-
-def _with_changed_domains(card: Card, threshold: int) -> list[int]:
-    """Ids of clients of domains whose remaining bytes have changed by more than `threshold`."""
-    card.groups.settle()
-    found: dict[int, None] = {}
-    for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
-        # No client can use more than the card, so larger figures are cut off.
-        now = min(_left_in(domain) + domain.sums.unused, card.settings.total)
-        if abs(now - card.domain_left.get(domain.name, card.settings.total)) > threshold:
-            card.domain_left[domain.name] = now
-            found.update(dict.fromkeys(domain.stakes))
-    return [id for id in found if id in card.clients]
-
-
-def _load_beyond_domains(card: Card) -> None:
-    """Queues idle clients whose swapped blocks exceed a shrunken domain, so that they load them."""
-    card.groups.settle()
-    for domain in card.domains.lacking:
-        for client in members(card, domain) if domain.untaken < 0 else ():
-            swapped = client.memory.resident < client.memory.allocated
-            if swapped and client.phase is Phase.IDLE:
-                queue.arrive(card, client)
