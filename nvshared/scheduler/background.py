@@ -29,18 +29,16 @@ def plan(decision: Decision) -> None:
     publishing = {client.id for client in urgent[:MOST]}
     for id in sorted(publishing - card.publishing):
         decision.add(Publish(id, True))
-    for id in background:
+    watching = dict.fromkeys(background, publishing)
+    former = {id: set[int]() for id in card.watching if id not in watching and id in card.clients}
+    for id, after in (watching | former).items():
         before = card.watching.get(id, set())
-        for watched in sorted(before - publishing):
+        for watched in sorted(before - after):
             decision.add(Watch(id, watched, False))
-        for watched in sorted(publishing - before):
+        for watched in sorted(after - before):
             decision.add(Watch(id, watched, True))
-    for id in card.watching:
-        if id not in background and id in card.clients:
-            for watched in sorted(card.watching[id]):
-                decision.add(Watch(id, watched, False))
     for id in sorted(card.publishing - publishing):
         if id in card.clients:
             decision.add(Publish(id, False))
     card.publishing = publishing
-    card.watching = dict.fromkeys(background, publishing)
+    card.watching = watching
