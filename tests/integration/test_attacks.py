@@ -241,12 +241,12 @@ def test_clients_hand_over_during_an_attack(
 ) -> None:
     daemon = start("--tq", "3600")
     hand_over(site)
-    before = daemon.descriptors
+    before = daemon.sockets
     attacker = attack(site, name, str(site.socket), "--width", str(WIDTH))
     hand_over(site)
     daemon.is_well()
     rest(attacker)
-    wait_until(lambda: daemon.descriptors <= before)
+    wait_until(lambda: daemon.sockets <= before)
     daemon.is_well()
 
 
@@ -378,7 +378,7 @@ def test_hand_overs_and_nvsharectl_work_while_a_caller_floods_the_bus(
     monkeypatch.setattr("nvshared.dbus.PATIENCE", PATIENCE)       # a busy machine's
     daemon = start("--tq", "3600", "--bus", bus.address)
     hand_over(site)
-    before = daemon.descriptors
+    before = daemon.sockets
     attacker = attack(site, name, bus.address, "--width", "4")
     hand_over(site)
     control = Control(bus.address)
@@ -387,4 +387,4 @@ def test_hand_overs_and_nvsharectl_work_while_a_caller_floods_the_bus(
     assert seen.gpus[0].tq == 3600
     rest(attacker)
     daemon.is_well()
-    wait_until(lambda: daemon.descriptors <= before)
+    wait_until(lambda: daemon.sockets <= before)
