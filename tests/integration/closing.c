@@ -5,29 +5,12 @@
  * has memory on the card, and opens it again. Says "away" in between.
  */
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define SIZE (32u << 20)
+#include "holder.h"
+
 #define DEFAULT_STREAM 1
 
 typedef int function();
-
-static void must(int right, const char *what)
-{
-    if (right)
-        return;
-    printf("wrong: %s\n", what);
-    exit(1);
-}
-
-static void pause_here(void)
-{
-    puts("away");
-    fflush(stdout);
-    must(getchar() == '\n', "a line");
-}
 
 static void *driver;
 
@@ -43,8 +26,6 @@ static function *entry(const char *name)
 /* The driver, or who stands for it. */
 static int close_driver(const char *file)
 {
-    void *context;
-    unsigned long long memory;
     unsigned *words = malloc(SIZE);
     driver = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     must(driver != NULL, "opening the driver");
@@ -53,7 +34,7 @@ static int close_driver(const char *file)
          && entry("cuMemAlloc")(&memory, (size_t)SIZE) == 0
          && entry("cuMemsetD32")(memory, 0x12345678, (size_t)SIZE / 4) == 0, "beginning");
     must(dlclose(driver) == 0, "closing the driver");
-    pause_here();
+    pause_here("away");
     driver = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     must(driver != NULL && entry("cuMemcpyDtoH")(words, memory, (size_t)SIZE) == 0,
          "opening it again");
@@ -72,7 +53,7 @@ static int close_plugin(const char *file)
     int (*begin)(void) = (int (*)(void))dlsym(plugin, "plugin_begin");
     int (*work)(int *) = (int (*)(int *))dlsym(plugin, "plugin_work");
     must(begin != NULL && work != NULL && begin(), "beginning");
-    pause_here();
+    pause_here("away");
     must(work(&right) && dlclose(plugin) == 0, "closing the plugin");
     must(dlopen(file, RTLD_NOW | RTLD_NOLOAD) == NULL, "it is still there");
     must(right, "what it saw");

@@ -137,8 +137,8 @@ class Site:
         hook.want()
         return hook
 
-    def holding(self, size: int) -> Hook:
-        """The same, and it has the card when this returns."""
+    def holding(self, size: int = 1000 * MIB) -> Hook:
+        """The same with nearly all of the card, or less, and it has that when this returns."""
         hook = self.wanting(size)
         pump([hook], lambda: hook.running)
         return hook

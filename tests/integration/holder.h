@@ -25,7 +25,7 @@ int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
 static void *context;
 static unsigned long long memory;
 
-static void must(int right, const char *what)
+static inline void must(int right, const char *what)
 {
     if (right)
         return;
@@ -34,7 +34,7 @@ static void must(int right, const char *what)
     _exit(1);
 }
 
-static void begin(void)
+static inline void begin(void)
 {
     must(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0
          && cuCtxSetCurrent(context) == 0 && cuMemAlloc_v2(&memory, SIZE) == 0

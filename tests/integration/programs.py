@@ -156,7 +156,7 @@ class Program:
     def lose_card(self, much: int = 1000 * MIB) -> Hook:
         """At its next pause another client takes the card, and the program goes on."""
         assert self.hears() == "away"
-        hook = take_the_card(self.site, much)
+        hook = self.site.holding(much)
         self.go_on()
         return hook
 
@@ -167,11 +167,6 @@ class Program:
     def ends_well(self) -> None:
         _, errors = self.popen.communicate(timeout=PATIENCE)
         assert self.popen.returncode == 0, errors
-
-
-def take_the_card(site: Site, much: int = 1000 * MIB) -> Hook:
-    """A client that needs nearly all of the card, and has it when this returns."""
-    return site.holding(much)
 
 
 def evict_and_load(site: Site, body: str, times: int = 1, much: int = 1000 * MIB) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
 from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import PRELUDE, Program, alone, take_the_card
+from tests.integration.programs import PRELUDE, Program, alone
 from tests.integration.test_pools import POOLS
 
 ILLEGAL_ADDRESS = 700
@@ -78,7 +78,7 @@ def test_program_swapped_when_the_card_is_lost_gets_the_error(site: Site) -> Non
     site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
     program = Program(site, BROKEN.removeprefix(PRELUDE))
     assert program.hears() == "away"
-    take_the_card(site)
+    site.holding()
     program.go_on()
     lost.touch()
     hears(program)
@@ -191,7 +191,7 @@ def test_context_failure_during_a_load_keeps_memory_figures_right(site: Site, de
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, COMING.replace("DELAY", str(delay)).removeprefix(PRELUDE))
     assert program.hears() == "away"
-    take_the_card(site).close()
+    site.holding().close()
     program.go_on()
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
 
@@ -208,10 +208,10 @@ def test_other_clients_go_on_beside_a_failed_context(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
     assert program.hears() == "away"
-    take_the_card(site).close()
+    site.holding().close()
     program.go_on()
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
-    hook = take_the_card(site, 700 * MIB)
+    hook = site.holding(700 * MIB)
     hook.close()
     program.go_on()
     program.ends_well()

@@ -5,7 +5,7 @@ from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
 from tests.integration.fakedaemon import FakeDaemon, begin
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 COPIES = '''
 import select
@@ -200,7 +200,7 @@ def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None
 
     # That it was told in time depends on the machine; once is enough.
     for _ in range(20):
-        take_the_card(site).close()
+        site.holding().close()
         copies.go_on()
         assert copies.hears() == "runs"
         returns.go_on()                 # it stands at the gate, and comes in ahead of its turn

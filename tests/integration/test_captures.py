@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program may do while it captures a stream is what it may do without the library."""
 
-
 import pytest
 
 from tests.integration.conftest import Site

@@ -14,7 +14,7 @@ from nvshared.machine import cgroup
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, Site
 from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 LIMIT = 640 * MIB
 
@@ -115,7 +115,7 @@ def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box
     assert f"{box}/memory." in errors
     assert " is 640MiB" in errors
     for _ in range(3):
-        hook = take_the_card(site, 1000 * MIB)
+        hook = site.holding(1000 * MIB)
         hook.close()
     said, errors = small.communicate("", timeout=PATIENCE)
     assert small.returncode == 0, errors
@@ -163,7 +163,7 @@ def test_program_stays_on_the_card_while_others_fill_its_cgroup(site: Site, box:
     eater.communicate("\n", timeout=PATIENCE)
     assert eater.returncode == 0        # nobody was killed
     until_told(site, granted=True)      # and so is that it does again
-    take_the_card(site, 1000 * MIB).close()
+    site.holding(1000 * MIB).close()
     said, errors = program.communicate("", timeout=PATIENCE)
     assert program.returncode == 0, errors
     assert '"right": true' in said

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts cannot leave the card: thirty programs whose contexts nearly fill it."""
 
-
 from tests.integration.conftest import BUILD, Site, wait_until
 
 PROGRAMS = 30                           # with a context of 8 MiB each, on 256 MiB

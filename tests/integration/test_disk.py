@@ -18,7 +18,7 @@ from nvshared.machine.disk import fault, open_file
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import GIB, MIB
 from tests.integration.conftest import BUILD, CARD, Site, wait_until
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 SIZE = 224 * MIB
 KEEPS = '''
@@ -371,7 +371,7 @@ def test_daemon_with_a_disk_stores_an_idle_program_and_loads_it_unchanged(site: 
                "--trace", str(site.folder / "trace"))
     program = Program(site, KEEPS + "assert get(address, size) == data")
     assert program.hears() == "away"
-    hook = take_the_card(site)
+    hook = site.holding()
     wait_until(lambda: is_stored(site))
     hook.close()
     program.go_on()

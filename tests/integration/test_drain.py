@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A drain that fails says nothing of the work: memory stays until the work is known to be done."""
 
-
 import pytest
 
 from nvshared.hook.protocol import OrderRecord, Type

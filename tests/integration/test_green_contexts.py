@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.integration.conftest import Site
-from tests.integration.programs import PRELUDE, Program, alike, take_the_card
+from tests.integration.programs import PRELUDE, Program, alike
 from tests.integration.test_contexts import WAITING
 from tests.integration.test_every_context import UNDER_WAY, sent_away
 from tests.integration.test_pools import POOLS
@@ -234,7 +234,7 @@ def test_green_contexts_can_be_made_and_destroyed_while_memory_is_evicted(site: 
     program = Program(site, CHURN)
     assert program.hears() == "away"
     for _ in range(5):
-        take_the_card(site).close()
+        site.holding().close()
     program.go_on()
     program.ends_well()
 
@@ -261,6 +261,6 @@ def test_capture_in_a_green_context_whose_thread_ended_delays_no_hand_over(site:
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED)
     assert program.hears() == "away"
-    take_the_card(site).close()
+    site.holding().close()
     program.go_on()
     program.ends_well()

@@ -73,8 +73,7 @@ def said(site: Site) -> Counter[str]:
 
 def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> None:
     start(site)
-    one = site.wanting(LARGE)
-    pump([one], lambda: one.running)
+    one = site.holding(LARGE)
     two = site.wanting(LARGE)
     for holder, waiter in ((one, two), (two, one)) * 3:
         pump([one, two], lambda holder=holder: holder.running and holder.paced)  # type: ignore[misc]
@@ -105,8 +104,7 @@ def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> N
 
 def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
     start(site)
-    hook = site.wanting(SMALL)
-    pump([hook], lambda: hook.running)
+    hook = site.holding(SMALL)
     stop(site)
     first = kept(site)
     assert (first["turns"], first["bytes_in"]) == (1, SMALL)
@@ -125,8 +123,7 @@ def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
 
 def test_daemon_with_history_off_makes_no_history_file(site: Site) -> None:
     start(site, "--history", "off")
-    hook = site.wanting(SMALL)
-    pump([hook], lambda: hook.running)
+    site.holding(SMALL)
     stop(site)
     assert not (site.folder / "state" / "history.db").exists()
     assert "history" not in site.log.read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
-from tests.integration.programs import Program, evict_and_load, take_the_card
+from tests.integration.programs import Program, evict_and_load
 
 MBIND = {"x86_64": 237, "aarch64": 235}
 PREFERRED = 1
@@ -92,7 +92,7 @@ def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
     held = []
     for _ in range(3):
         assert program.hears() == "away"
-        hook = take_the_card(site, 700 * MIB)
+        hook = site.holding(700 * MIB)
         held.append([
             line["memory"]["host"] for line in site.trace()
             if line.get("event") == "evicted" and line["bytes"] > 0

@@ -15,7 +15,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import BUILD, SIMULATOR, Site
 from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.fakehook import PATIENCE, Hook
-from tests.integration.programs import FUTEX, Program, take_the_card
+from tests.integration.programs import FUTEX, Program
 
 SOURCE = Path(__file__).with_name("life.c")
 CLOSING = SOURCE.with_name("closing.c")
@@ -69,7 +69,7 @@ class Life:
 def taken(program: Life) -> Hook:
     """Its memory has left the card when this returns, and it goes on."""
     program.says("away")
-    hook = take_the_card(program.site)
+    hook = program.site.holding()
     program.go_on()
     return hook
 
@@ -239,7 +239,7 @@ def test_signal_may_end_the_program_during_a_waiting_call(
     program.popen.send_signal(number)
     program.ends(code)
     hook.close()
-    take_the_card(site)
+    site.holding()
 
 
 def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
@@ -252,14 +252,20 @@ def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: P
     program.ends()
 
 
-def test_thread_may_be_cancelled_while_it_waits_at_the_gate(site: Site, life: Path) -> None:
-    """It goes when its call is over, or in the next one, and takes no lock with it."""
-    program = Life(site, life, "cancel")
+@pytest.mark.parametrize(("what", "word"), [
+    # It goes when its call is over, or in the next one, and takes no lock with it.
+    pytest.param("cancel", "cancelled", id="cancel the thread"),
+    pytest.param("bear", "borne", id="spawn programs"),
+])
+def test_program_goes_on_beside_a_thread_that_waits_at_the_gate(
+    site: Site, life: Path, what: str, word: str
+) -> None:
+    program = Life(site, life, what)
     hook = taken(program)
     program.says("waiting")
     until_it_waits(hook)
     program.go_on()
-    program.says("cancelled")
+    program.says(word)
     hook.close()
     program.go_on()
     program.ends()
@@ -272,18 +278,6 @@ def test_child_process_is_a_client_of_its_own(site: Site, life: Path, what: str)
     if what == "execute":
         until_it_waits(hook)
     hook.close()
-    program.ends()
-
-
-def test_program_may_spawn_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
-    program = Life(site, life, "bear")
-    hook = taken(program)
-    program.says("waiting")
-    until_it_waits(hook)
-    program.go_on()
-    program.says("borne")
-    hook.close()
-    program.go_on()
     program.ends()
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
-from tests.integration.programs import PRELUDE, Program, alone, take_the_card
+from tests.integration.programs import PRELUDE, Program, alone
 
 CAPACITY = 240 * MIB
 CONTEXTS = 64 * MIB                     # what is on the card besides memory, and more
@@ -75,7 +75,7 @@ assert used() == 0, used()
 ''')
     assert one.hears() == "away"
     assert on_the_card(site) > 120 * MIB
-    hook = take_the_card(site)
+    hook = site.holding()
     assert on_the_card(site) < CONTEXTS
     one.go_on()
     assert one.hears() == "changed"
@@ -110,7 +110,7 @@ assert advice() == [1, -2, 0, -1, -2, -2]
 pause("back")
 ''')
     assert one.hears() == "away"
-    hook = take_the_card(site)
+    hook = site.holding()
     assert on_the_card(site) < CONTEXTS
     one.go_on()
     one.go_on()

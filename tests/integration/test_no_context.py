@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Physical memory outlives the contexts of its program: it belongs to the GPU."""
 
-
 from tests.integration.conftest import Site, wait_until
 from tests.integration.programs import Program, ends_well
 

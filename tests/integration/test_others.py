@@ -9,7 +9,7 @@ import pytest
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site, wait_until
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 SOURCE = Path(__file__).with_name("others.c")
 
@@ -97,7 +97,7 @@ def check(site: Site, program: Program, limits: tuple[int, int]) -> None:
     for _ in range(2):
         assert program.hears() == "away"
         wait_until(lambda: not is_granted(site, too_much))
-        take_the_card(site, much).close()
+        site.holding(much).close()
         program.go_on()
     program.ends_well()
 

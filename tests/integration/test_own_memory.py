@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that a program creates and maps itself leaves the card and comes back like any other."""
 
-
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.programs import Program, ends_well, take_the_card
+from tests.integration.programs import Program, ends_well
 
 
 def said_while_away(site: Site, body: str) -> None:
@@ -144,7 +143,7 @@ say(free.value)
 ''')
     for _ in range(4):
         assert program.hears() == "away"
-        hook = take_the_card(site)
+        hook = site.holding()
         assert hook.memory.resident == 1000 * MIB
         program.go_on()
         hook.close()

@@ -4,7 +4,7 @@ it holds."""
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.programs import Program, ends_well, evict_and_load, take_the_card
+from tests.integration.programs import Program, ends_well, evict_and_load
 from tests.integration.test_peers import KERNEL, TWO
 
 POOLS = '''
@@ -82,7 +82,7 @@ synchronize(a)
 say([figures()[::2], figures(own)[::2]])
 ''')
     assert running.hears() == "away"
-    hook = take_the_card(site)
+    hook = site.holding()
     assert hook.memory.resident == 1000 * MIB
     running.go_on()
     hook.close()

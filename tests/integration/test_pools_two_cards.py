@@ -3,7 +3,7 @@
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.programs import Program, ends_well, take_the_card
+from tests.integration.programs import Program, ends_well
 from tests.integration.test_peers import TWO
 from tests.integration.test_pools import POOLS
 
@@ -80,7 +80,7 @@ away()
 assert (used_on(context), used_on(other)) == before
 ''')
     assert program.hears() == "away"
-    hook = take_the_card(site, 860 * MIB)      # so that the rest must go
+    hook = site.holding(860 * MIB)      # so that the rest must go
     program.go_on()
     hook.close()
     program.ends_well()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host memory is made while the program runs, for what will have to leave."""
 
-
 import pytest
 
 from nvshared.hook.protocol import Type

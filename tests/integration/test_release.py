@@ -16,7 +16,7 @@ from tests import pages
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakedaemon import FOR_EVER, FakeDaemon
 from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 ADAPTERS = library.program() / "adapters"
 BEGIN = '''
@@ -197,7 +197,7 @@ fill(cache, 44, 200 * MIB)
 assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
 ''')
     assert program.hears() == "away"
-    hook = take_the_card(site)          # the quantum is long: the release lets it in
+    hook = site.holding()          # the quantum is long: the release lets it in
     program.go_on()
     hook.close()
     program.ends_well()

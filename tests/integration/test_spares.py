@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freed memory stays mapped for a moment and is used again, and nobody ever lacks it."""
 
-
 import pytest
 
-from conftest import no_bus
-from nvshared.control import Daemon as Control
 from nvshared.units import MIB
-from tests.bus.service import private_bus
-from tests.integration.conftest import CARD, Site, wait_until
+from tests.integration.conftest import CARD, Site, Start, wait_until
 from tests.integration.fakehook import PATIENCE
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 HELPERS = '''
 def filled(size):
@@ -156,7 +152,7 @@ assert get(stays, len(data)) == data
 assert not mapped(goes)
 ''')
     assert one.hears() == "away"
-    hook = take_the_card(site)
+    hook = site.holding()
     assert hook.memory.resident == 1000 * MIB
     assert copied_out(site) == 96 * MIB
     one.go_on()
@@ -330,12 +326,11 @@ assert get(spare, MIB) == b"x" * MIB
 ''').ends_well()
 
 
-@pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(site: Site) -> None:
-    with private_bus() as made:
-        site.start("--bus", made.address)
-        with Control(made.address) as control:
-            one = program(site, '''
+def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    one = program(site, '''
 spare = filled(96 * MIB)
 free(spare)
 assert mapped(spare)
@@ -353,11 +348,11 @@ for size in (40, 30, 60):
     assert left() == 78 * MIB
 assert allocate(78 * MIB) and left() == 0
 ''')
-            assert one.hears() == "freed"
-            (client,) = control.clients_of(one.popen.pid)
-            control.set_client_term(client, "memory-limit", 80 * MIB)
-            one.go_on()
-            one.ends_well()
+    assert one.hears() == "freed"
+    (client,) = control.clients_of(one.popen.pid)
+    control.set_client_term(client, "memory-limit", 80 * MIB)
+    one.go_on()
+    one.ends_well()
 
 
 def test_keep_freed_ms_that_is_no_number_is_logged_and_the_default_used(site: Site) -> None:

@@ -53,8 +53,7 @@ def test_client_connection_survives_a_daemon_restart(
     site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     daemon = manager.start("--tq", "3600")
-    one = site.wanting(LARGE)
-    pump([one], lambda: one.running)
+    one = site.holding(LARGE)
     two = site.wanting(LARGE)
     pump([one, two], lambda: one.paced)
     manager.wait(lambda: len(manager.kept) == 2)
@@ -74,8 +73,7 @@ def test_reply_to_an_order_of_an_earlier_daemon_is_ignored(
     site: Site, manager: ServiceManager
 ) -> None:
     daemon = manager.start("--tq", "1")
-    one = site.wanting(LARGE)
-    pump([one], lambda: one.running)
+    one = site.holding(LARGE)
     two = site.wanting(LARGE)
     while (record := one.hear()) is not None and record.type is not Type.STOP:
         one.obey(record)

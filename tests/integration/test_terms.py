@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is set for single programs, with real ones: limits, weights, suspension, preemption."""
 
-
 import json
 import subprocess
 import sys

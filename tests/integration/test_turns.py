@@ -4,12 +4,8 @@
 import subprocess
 import sys
 
-import pytest
-
-from conftest import no_bus
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
-from tests.bus.service import private_bus
 from tests.integration.conftest import CARD, ROOT, Site
 from tests.integration.fakehook import Hook, pump
 
@@ -29,8 +25,7 @@ def test_two_clients_that_fit_run_at_once(site: Site) -> None:
 
 def test_idle_holder_hands_over_before_its_quantum_is_over(site: Site) -> None:
     site.start("--tq", "3600", "--trace", str(site.folder / "trace"))
-    one = site.wanting(LARGE)
-    pump([one], lambda: one.running)
+    one = site.holding(LARGE)
     two = site.wanting(LARGE)
     for holder, waiter in ((one, two), (two, one)) * 5:
         pump([one, two], lambda holder=holder: holder.running and holder.paced)  # type: ignore[misc]
@@ -69,22 +64,21 @@ def absent(site: Site, size: int) -> Hook:
     return hook
 
 
-@pytest.mark.skipif(bool(no_bus()), reason=no_bus())
-def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site) -> None:
-    with private_bus() as bus:
-        daemon = site.start("--bus", bus.address)
-        one = site.wanting(LARGE)
-        pump([one], lambda: one.running)
-        large, small = absent(site, LARGE), absent(site, SMALL)
-        with subprocess.Popen(
-            [*NVSHARECTL, "--bus", bus.address, "drain", "--no-wait"],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) as drain:
-            pump([one, large, small], lambda: small.running)
-            said, error = drain.communicate()
-        assert drain.returncode == 1
-        assert len(said.splitlines()) == 3      # the two, and that one of them goes on
-        assert error.startswith("nvsharectl: 1 program would stand still without nvshared; ")
-        daemon.terminate()
-        daemon.wait()
+def test_drain_command_lets_fitting_clients_run_and_lists_the_others(
+    site: Site, bus: str
+) -> None:
+    daemon = site.start("--bus", bus)
+    one = site.holding(LARGE)
+    large, small = absent(site, LARGE), absent(site, SMALL)
+    with subprocess.Popen(
+        [*NVSHARECTL, "--bus", bus, "drain", "--no-wait"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as drain:
+        pump([one, large, small], lambda: small.running)
+        said, error = drain.communicate()
+    assert drain.returncode == 1
+    assert len(said.splitlines()) == 3      # the two, and that one of them goes on
+    assert error.startswith("nvsharectl: 1 program would stand still without nvshared; ")
+    daemon.terminate()
+    daemon.wait()
     assert (one.running, large.running, small.running) == (True, False, True)

@@ -9,7 +9,7 @@ from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import pump
-from tests.integration.programs import Program, take_the_card
+from tests.integration.programs import Program
 
 SIZE = 400 * MIB
 
@@ -116,7 +116,7 @@ def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, mode: int) -
     site.start("--tq", "100ms")
     program = Program(site, ABANDONED.replace("MODE", str(mode)))
     assert program.hears() == "away"
-    take_the_card(site).close()
+    site.holding().close()
     program.go_on()
     program.ends_well()
 

@@ -13,7 +13,6 @@ from tests.integration.conftest import BUILD, Site, wait_until
 from tests.integration.fakedaemon import FakeDaemon
 from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program as Own
-from tests.integration.programs import take_the_card
 
 LARGE = "700MiB"                        # two of these do not fit
 SMALL = "8MiB"
@@ -47,7 +46,7 @@ class Program:
 
 def test_waiting_program_logs_the_place_in_the_queue(site: Site) -> None:
     site.start("--tq", "3600")
-    holder = take_the_card(site)        # and does not look idle on a busy machine
+    holder = site.holding()        # and does not look idle on a busy machine
     first = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
     wait_until(first.says("waits for its turn on GPU 0: its place in the queue is 1"))
     second = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
@@ -97,7 +96,7 @@ def test_program_without_nvshare_required_runs_unshared(site: Site) -> None:
 
 def test_waiting_program_logs_once_that_the_daemon_ended(site: Site) -> None:
     daemon = site.start("--tq", "3600")
-    holder = take_the_card(site)
+    holder = site.holding()
     waiter = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
     wait_until(waiter.says("waits for its turn"))
     daemon.terminate()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an idle program has is copied while nobody waits, and leaves without a copy then."""
 
-
 import pytest
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
