@@ -47,8 +47,8 @@ LEAST = SECOND // 2                     # minimum price of a move
 logger = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
-    """A card."""
+class CardState(NamedTuple):
+    """The load and the size of a card."""
 
     load: float                         # sum of weights, see above
     largest: int                        # bytes that a single client could fill
@@ -76,7 +76,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    places: Mapping[str, Place], contenders: Iterable[Contender], lost: Mapping[int, float],
+    states: Mapping[str, CardState], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
     """Returns the microseconds that each client has lost until now, and the move that gains most.
@@ -86,7 +86,7 @@ def choose(
     now: dict[int, float] = {}
     best: Choice | None = None
     for one in contenders:
-        part, card = max(((_spared(one, places, card), card) for card in one.cards),
+        part, card = max(((_spared(one, states, card), card) for card in one.cards),
                          default=(0.0, ""), key=lambda found: found[0])
         if part <= 0:
             continue
@@ -104,12 +104,12 @@ def _gain(choice: Choice) -> float:
     return choice.lost - choice.price
 
 
-def _spared(one: Contender, places: Mapping[str, Place], card: str) -> float:
+def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float:
     """The part of its waiting time that the client would save on a card; 0 or less: none."""
-    there = places[card]
+    there = states[card]
     if one.size > there.largest:
         return 0.0
-    home = max(places[one.card].load, one.weight)
+    home = max(states[one.card].load, one.weight)
     part, then = one.weight / home, one.weight / (there.load + one.weight)
     if one.wait == inf:
         return then
@@ -144,12 +144,12 @@ class Balancing:
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
             self._forget()
             return None
-        cards_by_uuid: dict[str, Place] = {}
+        states: dict[str, CardState] = {}
         contenders: list[Contender] = []
         for gpu in cards:
-            cards_by_uuid[gpu.facts.uuid] = self._card_state(gpu, min(1.0, passed / STEADY))
+            states[gpu.facts.uuid] = self._card_state(gpu, min(1.0, passed / STEADY))
             contenders += [self._contender(client, cards) for client in _contending(gpu)]
-        self._lost, choice = choose(cards_by_uuid, contenders, self._lost, passed)
+        self._lost, choice = choose(states, contenders, self._lost, passed)
         return choice
 
     async def _move(self, choice: Choice) -> None:
@@ -166,18 +166,18 @@ class Balancing:
         try:
             await self._moving.move(client, target, why)
         except NvshareError as error:
-            logger.info("%s: %s pin_reason: %s", source, client, error)
+            logger.info("%s: %s", source, error)
 
     def _forget(self) -> None:
         self._lost, self._loads = {}, {}
 
-    def _card_state(self, gpu: GPU, part: float) -> Place:
+    def _card_state(self, gpu: GPU, part: float) -> CardState:
         """`part`: weight of the current load in the average, from 0 to 1."""
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
         pinned = sum(view.memory.pinned for view in snapshot.clients.values())
-        return Place(self._loads[uuid], snapshot.capacity - pinned)
+        return CardState(self._loads[uuid], snapshot.capacity - pinned)
 
     def _contender(self, client: Client, cards: Sequence[GPU]) -> Contender:
         gpu, view = client.gpu, client.view

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nvshared.sharing.balancing import Choice, Contender, Place, choose
+from nvshared.sharing.balancing import CardState, Choice, Contender, choose
 from nvshared.units import GIB, SECOND
 
 PRICE = 2.0 * SECOND
-EMPTY = Place(0, 80 * GIB)
+EMPTY = CardState(0, 80 * GIB)
 
 
 def contender(client: int, **changed: Any) -> Contender:
@@ -19,34 +19,34 @@ def contender(client: int, **changed: Any) -> Contender:
 
 
 def test_choose_moves_a_client_whose_expected_wait_exceeds_the_price() -> None:
-    places = {"a": Place(200, 80 * GIB), "b": EMPTY}
-    _, choice = choose(places, [contender(1, wait=3.0 * SECOND)], {}, 0)
+    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
+    _, choice = choose(states, [contender(1, wait=3.0 * SECOND)], {}, 0)
     assert choice == Choice(1, "b", 3.0 * SECOND, PRICE)
 
 
 def test_choose_leaves_a_client_whose_expected_wait_is_shorter_than_the_move() -> None:
-    places = {"a": Place(200, 80 * GIB), "b": EMPTY}
-    assert choose(places, [contender(1, wait=1.0 * SECOND)], {}, 0)[1] is None
+    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
+    assert choose(states, [contender(1, wait=1.0 * SECOND)], {}, 0)[1] is None
 
 
 def test_choose_moves_a_client_once_its_short_waits_have_cost_as_much_as_the_move() -> None:
-    places = {"a": Place(200, 80 * GIB), "b": EMPTY}
+    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost: dict[int, float] = {}
     looks = 0
     choice = None
     while choice is None:
         looks += 1
-        lost, choice = choose(places, [contender(1, wait=0.1 * SECOND)], lost, SECOND // 10)
+        lost, choice = choose(states, [contender(1, wait=0.1 * SECOND)], lost, SECOND // 10)
         if choice is None:          # meanwhile it has its turn
-            lost, _ = choose(places, [contender(1, wait=None)], lost, SECOND // 10)
+            lost, _ = choose(states, [contender(1, wait=None)], lost, SECOND // 10)
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
 def test_choose_resets_the_lost_time_when_no_other_card_is_better() -> None:
-    places = {"a": Place(200, 80 * GIB), "b": EMPTY}
-    lost, _ = choose(places, [contender(1)], {}, SECOND)
+    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
+    lost, _ = choose(states, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
-    lost, _ = choose(places | {"b": Place(100, 80 * GIB)}, [contender(1)], lost, SECOND)
+    lost, _ = choose(states | {"b": CardState(100, 80 * GIB)}, [contender(1)], lost, SECOND)
     assert lost == {}
 
 
@@ -55,33 +55,33 @@ def test_choose_resets_the_lost_time_when_no_other_card_is_better() -> None:
 def test_choose_moves_only_to_a_card_where_the_client_gets_more_of_the_time(
     here: int, there: int, moves: bool,
 ) -> None:
-    places = {"a": Place(here, 80 * GIB), "b": Place(there, 80 * GIB)}
-    _, choice = choose(places, [contender(1, wait=1000.0 * SECOND)], {}, 0)
+    states = {"a": CardState(here, 80 * GIB), "b": CardState(there, 80 * GIB)}
+    _, choice = choose(states, [contender(1, wait=1000.0 * SECOND)], {}, 0)
     assert (choice is not None) is moves
 
 
 def test_choose_leaves_a_client_that_is_too_large_for_the_other_card() -> None:
-    places = {"a": Place(200, 80 * GIB), "b": Place(0, 40 * GIB)}
-    assert choose(places, [contender(1, wait=inf)], {}, 0) == ({}, None)
+    states = {"a": CardState(200, 80 * GIB), "b": CardState(0, 40 * GIB)}
+    assert choose(states, [contender(1, wait=inf)], {}, 0) == ({}, None)
 
 
 def test_choose_moves_a_client_that_can_never_run_where_it_is() -> None:
-    places = {"a": Place(100, 40 * GIB), "b": Place(300, 80 * GIB)}
-    _, choice = choose(places, [contender(1, wait=inf)], {}, 0)
+    states = {"a": CardState(100, 40 * GIB), "b": CardState(300, 80 * GIB)}
+    _, choice = choose(states, [contender(1, wait=inf)], {}, 0)
     assert choice is not None
     assert choice.lost == inf
 
 
 def test_choose_skips_clients_without_an_allowed_card_or_without_a_wait() -> None:
-    places = {"a": Place(200, 80 * GIB), "b": EMPTY}
+    states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     stuck = contender(1, wait=1000.0 * SECOND, cards=())
     running = contender(2, wait=None)
-    assert choose(places, [stuck, running], {2: 1000.0 * SECOND}, 0)[1] is None
+    assert choose(states, [stuck, running], {2: 1000.0 * SECOND}, 0)[1] is None
 
 
 def test_choose_takes_the_client_that_gains_most_and_the_card_with_the_least_load() -> None:
-    places = {"a": Place(400, 80 * GIB), "b": Place(100, 80 * GIB), "c": EMPTY}
-    _, choice = choose(places, [
+    states = {"a": CardState(400, 80 * GIB), "b": CardState(100, 80 * GIB), "c": EMPTY}
+    _, choice = choose(states, [
         contender(1, wait=9.0 * SECOND, cards=("b", "c")),
         contender(2, wait=9.0 * SECOND, cards=("b", "c"), price=PRICE / 2)], {}, 0)
     assert choice is not None
@@ -100,7 +100,7 @@ def test_choose_does_not_oscillate_for_random_loads_and_weights(seed: int) -> No
     for _ in range(1000):
         load = {card: sum(w for c, w in weights.items() if at[c] == card) for card in cards}
         lost, choice = choose(
-            {card: Place(load[card], 80 * GIB) for card in cards},
+            {card: CardState(load[card], 80 * GIB) for card in cards},
             [Contender(client, at[client], weight, GIB,
                        random.choice([None, random.random() * 10 * SECOND]), PRICE,
                        tuple(card for card in cards if card != at[client]))
