@@ -41,9 +41,10 @@ EARLY_PART = 10                         # if little is free, blocks are stored a
 STALLED = 5 * SECOND                    # a STORE has failed after so long without a stored block
 FIRST_PAUSE = SECOND                    # from a failed STORE to the next,
 LONGEST_PAUSE = 64 * SECOND             # doubled each time up to this
-# Between orders to one client to give up copies. A client stores nothing meanwhile, so this must be
-# well below turns.STALLED, after which a chosen client that waits for host memory gives way.
-COPIES_AGAIN = SECOND // 4
+COPIES_AGAIN = SECOND                   # between orders to one client to give up copies
+# After such an order the client stores nothing for a while. This must be well below turns.STALLED,
+# after which a chosen client that waits for the host memory gives way.
+COPIES_TAKE = SECOND // 4
 
 
 def plan(decision: Decision, short: int) -> None:
@@ -61,7 +62,7 @@ def plan(decision: Decision, short: int) -> None:
             continue
         if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
             continue
-        if not decision.due(client.failures.copies_after):
+        if not decision.due(client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE):
             continue                    # the client gives up copies first
         most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
         if most - client.memory.disk < block:       # the last STORE is carried out

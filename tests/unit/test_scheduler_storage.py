@@ -20,6 +20,7 @@ from nvshared.scheduler.events import (
     Tick,
 )
 from nvshared.scheduler.settings import TenantTerms
+from nvshared.scheduler.turns import STALLED
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_talk import Talk, limits, runs
 from tests.unit.test_scheduler_rows import Row
@@ -226,6 +227,20 @@ def test_holder_drops_its_disk_copies_while_little_of_the_disk_is_free() -> None
     talk.obey(talk.want(1))
     assert 1 in runs(talk.said)
     assert stores(talk.said)[-1] == (1, 0)
+
+
+def test_client_stores_again_before_a_chosen_client_that_waits_for_that_gives_way() -> None:
+    talk = with_disk(40, host=16)
+    talk.join(2, 79, 79)
+    talk.memory[1] = Memory(52 * GIB, GIB, room=GIB, host=15 * GIB, disk=36 * GIB)
+    talk.swapped[1] = 15 * GIB
+    # Little of the disk is free: it gives up copies.
+    assert stores(talk.tell(Joined(1, talk.memory[1], commit=52 * GIB))) == [(1, 0)]
+    talk.obey(talk.join(3, 5))
+    talk.obey(talk.want(3))
+    talk.obey(talk.wait(STALLED / SECOND / 2))
+    assert talk.view(3).state == "loading"
+    assert last(talk, 1).size > 36 * GIB
 
 
 def test_two_cards_share_the_disk_and_keep_host_memory_each() -> None:
