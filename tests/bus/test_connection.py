@@ -115,18 +115,18 @@ async def test_publish_under_a_forbidden_name_is_refused_with_a_hint(manager: Ma
         assert "root" in error.value.hint
 
 
-def said(words: str) -> "asyncio.Future[None]":
+def logged(words: str) -> "asyncio.Future[None]":
     """Done once a line of the log contains these words."""
     future = asyncio.get_running_loop().create_future()
     logger = logging.getLogger("nvshared.bus")
 
-    class Ear(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if words in record.getMessage():
                 logger.removeHandler(self)
                 future.set_result(None)
 
-    logger.addHandler(Ear())
+    logger.addHandler(Handler())
     return future
 
 
@@ -136,7 +136,7 @@ async def test_daemon_reconnects_when_the_bus_restarts(
 ) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
-    lost, back = said("lost the message bus"), said("back on the message bus")
+    lost, back = logged("lost the message bus"), logged("back on the message bus")
     async with published(manager, private.address):
         private.stop()
         await lost
@@ -157,7 +157,7 @@ async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
 ) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
-    lost, back = said("lost the message bus"), said("back on the message bus")
+    lost, back = logged("lost the message bus"), logged("back on the message bus")
     path = Path(private.address.removeprefix("unix:path="))
     async with published(manager, private.address):
         private.stop()
@@ -176,7 +176,7 @@ async def test_unexpected_exception_does_not_end_reconnecting(
 ) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
-    lost, back = said("lost the message bus"), said("back on the message bus")
+    lost, back = logged("lost the message bus"), logged("back on the message bus")
     connect, faults = BusConnection.open, [ZeroDivisionError("one"), ZeroDivisionError("two")]
 
     async def faulty(address: str, take: Take) -> BusConnection:

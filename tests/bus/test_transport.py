@@ -35,11 +35,11 @@ class Bus:
         self.calls.append(message)
         self._came.set()
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         """Sends these bytes."""
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
-    async def hear(self, length: int) -> bytes:
+    async def receive(self, length: int) -> bytes:
         """So many bytes, or fewer at a time."""
         return await asyncio.get_running_loop().sock_recv(self.socket, length)
 
@@ -74,9 +74,9 @@ def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes
 
 
 async def test_transport_skips_a_body_over_the_maximum_length(bus: Bus) -> None:
-    await bus.say(a_call("ay", bytes(LONGEST - 4)))
-    await bus.say(a_call("ay", bytes(LONGEST)))
-    await bus.say(a_call("u", 7))
+    await bus.send(a_call("ay", bytes(LONGEST - 4)))
+    await bus.send(a_call("ay", bytes(LONGEST)))
+    await bus.send(a_call("u", 7))
     fits, long, after = await bus.called(3)
     assert fits.values() == [bytes(LONGEST - 4)]
     assert (long.message.member, long.body) == ("SetTQ", None)
@@ -86,13 +86,13 @@ async def test_transport_skips_a_body_over_the_maximum_length(bus: Bus) -> None:
 
 
 async def test_transport_skips_unexpected_messages(bus: Bus) -> None:
-    await bus.say(a_call("s", "x" * LONGEST, path="/" + "a" * LONGEST_HEADER))
+    await bus.send(a_call("s", "x" * LONGEST, path="/" + "a" * LONGEST_HEADER))
     for kind in (MessageType.SIGNAL.value, 5, 200):
-        await bus.say(a_call().replace(b"l\1", b"l" + bytes([kind]), 1))
-    await bus.say(pack(Message(message_type=MessageType.METHOD_RETURN, reply_serial=77), 1))
-    await bus.say(pack(Message(
+        await bus.send(a_call().replace(b"l\1", b"l" + bytes([kind]), 1))
+    await bus.send(pack(Message(message_type=MessageType.METHOD_RETURN, reply_serial=77), 1))
+    await bus.send(pack(Message(
         message_type=MessageType.ERROR, reply_serial=77, error_name="com.nvshare.Odd"), 1))
-    await bus.say(a_call("u", 7))
+    await bus.send(a_call("u", 7))
     (read,) = await bus.called()
     assert read.values() == [7]
 
@@ -101,14 +101,14 @@ async def test_transport_joins_a_message_read_in_pieces(bus: Bus) -> None:
     whole = a_call("su", "x" * 100, 7)
     for at in range(len(whole)):
         assert not bus.calls
-        await bus.say(whole[at:at + 1])
+        await bus.send(whole[at:at + 1])
         await asyncio.sleep(0)
     (read,) = await bus.called()
     assert read.values() == ["x" * 100, 7]
 
 
 async def test_transport_yields_to_the_loop_between_messages(bus: Bus) -> None:
-    await bus.say(a_call("u", 7) * 100)
+    await bus.send(a_call("u", 7) * 100)
     await bus.called()
     assert len(bus.calls) < 100
     await bus.called(100)
@@ -117,10 +117,10 @@ async def test_transport_yields_to_the_loop_between_messages(bus: Bus) -> None:
 async def test_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
     for number in range(SIGNATURES + 50):
         made_up = f"({number:012b})".translate({ord("0"): "u", ord("1"): "i"})
-        await bus.say(a_call("v", Variant(made_up, [0] * 12)))
+        await bus.send(a_call("v", Variant(made_up, [0] * 12)))
     for read in await bus.called(SIGNATURES + 50):
         assert read.values()[0].value == [0] * 12
-    await bus.say(a_call())
+    await bus.send(a_call())
     await bus.called(SIGNATURES + 51)
     assert len(SignatureTree._cache) <= SIGNATURES
 
@@ -128,7 +128,7 @@ async def test_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
 async def test_handled_message_is_freed_without_garbage_collection(bus: Bus) -> None:
     gc.disable()
     try:
-        await bus.say(a_call("s", "x" * 100))
+        await bus.send(a_call("s", "x" * 100))
         (read,) = await bus.called()
         assert read.values() == ["x" * 100]
         text = weakref.ref(read)
@@ -144,8 +144,8 @@ async def test_handled_message_is_freed_without_garbage_collection(bus: Bus) -> 
     a_call().replace(b"\3\1s", b"\x4d\1s"), a_call("u", 7).replace(b"\1u\0", b"\1(\0"),
 ])
 async def test_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: bytes) -> None:
-    await bus.say(damaged)
-    await bus.say(a_call("u", 7))
+    await bus.send(damaged)
+    await bus.send(a_call("u", 7))
     (read,) = await bus.called()
     assert read.values() == [7]
 
@@ -154,7 +154,7 @@ async def test_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: bytes
 async def test_message_with_a_damaged_body_reaches_no_handler(bus: Bus, body: bytes) -> None:
     call = bytearray(a_call("v", Variant("u", 7)))
     call[4:8] = len(body).to_bytes(4, "little")
-    await bus.say(bytes(call[:-8]) + body + a_call("u", 7))
+    await bus.send(bytes(call[:-8]) + body + a_call("u", 7))
     damaged, after = await bus.called(2)
     with pytest.raises(WireError):
         damaged.values()
@@ -165,45 +165,45 @@ async def test_message_with_a_damaged_body_reaches_no_handler(bus: Bus, body: by
     b"GET / HTTP/1.1\r\n", b"l\x02\0\x01" + (1 << 31).to_bytes(4, "little") + bytes(8),
 ])
 async def test_invalid_message_ends_the_connection(bus: Bus, nonsense: bytes) -> None:
-    await bus.say(nonsense)
+    await bus.send(nonsense)
     with pytest.raises(WireError):
         await bus.connection.reading
 
 
-def said(number: int) -> Message:
+def a_signal(number: int) -> Message:
     """One message of many."""
     return Message.new_signal(MANAGER_PATH, MANAGER_INTERFACE, "News", "s", [str(number)])
 
 
 async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
     for number in range(MANY - 1):
-        bus.connection.post(said(number))
-    last = asyncio.ensure_future(bus.connection.deliver(said(MANY - 1)))
-    whole = b"".join(pack(said(number), number + 1) for number in range(MANY))
+        bus.connection.post(a_signal(number))
+    last = asyncio.ensure_future(bus.connection.deliver(a_signal(MANY - 1)))
+    whole = b"".join(pack(a_signal(number), number + 1) for number in range(MANY))
     read = b""
     while len(read) < len(whole):
         assert read or not last.done()
-        read += await bus.hear(1000)
+        read += await bus.receive(1000)
     assert read == whole
     await last
-    await bus.connection.deliver(said(0))       # it has not gone to sleep for good
-    assert await bus.hear(1000) == pack(said(0), MANY + 1)
+    await bus.connection.deliver(a_signal(0))       # it has not gone to sleep for good
+    assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 
 async def test_messages_of_one_loop_turn_are_sent_together(bus: Bus) -> None:
     for number in range(3):
-        bus.connection.post(said(number))
-    assert await bus.hear(4000) == b"".join(pack(said(at), at + 1) for at in range(3))
+        bus.connection.post(a_signal(number))
+    assert await bus.receive(4000) == b"".join(pack(a_signal(at), at + 1) for at in range(3))
 
 
 async def test_pending_deliveries_return_when_the_bus_closes_the_connection(bus: Bus) -> None:
     waiting = [
-        asyncio.ensure_future(bus.connection.deliver(said(number))) for number in range(MANY)
+        asyncio.ensure_future(bus.connection.deliver(a_signal(number))) for number in range(MANY)
     ]
-    await bus.hear(1)
+    await bus.receive(1)
     bus.socket.close()
     await asyncio.gather(*waiting)
     with pytest.raises(OSError, match="reset"):
         await bus.connection.reading
-    bus.connection.post(said(0))        # to nobody
-    await bus.connection.deliver(said(0))
+    bus.connection.post(a_signal(0))        # to nobody
+    await bus.connection.deliver(a_signal(0))
