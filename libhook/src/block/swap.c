@@ -68,10 +68,9 @@ struct pipeline {
     struct move {
         struct block *block;
         struct progress *progress;
-        unsigned event;
         size_t bytes;
         bool last;                   /* the last copy of its block */
-    } moves[COPIES_IN_FLIGHT];       /* a ring; each entry has one event */
+    } moves[COPIES_IN_FLIGHT];       /* a ring; each entry has the event of its index */
     unsigned first, count;
     uint64_t since, bytes;           /* us: when it was last empty; bytes copied since */
 };
@@ -214,12 +213,13 @@ static void avoid_lender(struct client *client, struct block *block)
  * last copy of that block. */
 static void pipeline_complete(struct client *client, struct pipeline *line)
 {
+    CUevent event = copy_events[client->index][line->first];
     struct move move = line->moves[line->first];
     line->first = (line->first + 1) % COPIES_IN_FLIGHT;
     line->count--;
     move.progress->copies--;
     pthread_mutex_unlock(&memory_lock);
-    CUresult result = REAL(cuEventSynchronize)(copy_events[client->index][move.event]);
+    CUresult result = REAL(cuEventSynchronize)(event);
     struct block *block = move.block;
     enum settled settled = move.last ? settle(block) : SETTLED;
     pthread_mutex_lock(&memory_lock);
@@ -292,7 +292,7 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
         debug("a copy of %zu bytes failed: error %d", size, (int)result);
         return false;
     }
-    line->moves[slot] = (struct move){ block, progress, slot, size, offset + size == block->size };
+    line->moves[slot] = (struct move){ block, progress, size, offset + size == block->size };
     line->count++;
     progress->copies++;
     return true;

@@ -5,14 +5,14 @@
  *
  * That memory consists of blocks of at most 128 MiB at a home, an address range of the library.
  * Resident blocks are mapped there, and evicted and loaded through that mapping. Wherever the
- * program maps the allocation, the same blocks are mapped a second time. Content
- * therefore survives while the program has it mapped nowhere, one allocation may be mapped at
- * several addresses, and a large one can be evicted in part.
+ * program maps the allocation, the same blocks are mapped a second time. Content therefore survives
+ * while the program has it mapped nowhere, one allocation may be mapped at several addresses, and a
+ * large one can be evicted in part.
  *
  * Export to another process, multicast and NICs need a single handle of the driver and memory that
- * stays on the card. The first such request pins the allocation; its handle number
- * and addresses stay valid. An allocation that may be exported is one block unless it is too large,
- * so that pinning it needs no copy.
+ * stays on the card. The first such request pins the allocation; its handle number and addresses
+ * stay valid. An allocation that may be exported is one block unless it is too large, so that
+ * pinning it needs no copy.
  */
 #include "memory/vmm.h"
 
@@ -49,8 +49,8 @@ struct vmm_allocation {
 /* One mapping of a VMM allocation, always of the whole allocation. */
 struct alias {
     struct range range;
-    struct range reservation;        /* of the program, around it; known to the driver only while */
-    struct vmm_allocation *vmm;      /* the alias is mapped */
+    struct range reservation;        /* the program's, around the alias */
+    struct vmm_allocation *vmm;
     struct alias *next;              /* of the same VMM allocation */
     size_t access_count;
     CUmemAccessDesc *access;         /* one entry for each device that was ever named */

@@ -8,8 +8,8 @@
  * belong to no context. An address is valid at once, which is earlier than the stream needs it.
  *
  * A free makes the address invalid at once. The memory becomes free when the stream reaches that
- * point, signalled by an event. Until then the allocation is in the stream's
- * pending list; then it is idle in its pool. An allocation uses
+ * point, signalled by an event. Until then the allocation is in the stream's pending list; then it
+ * is idle in its pool. An allocation uses
  *
  *   1. a free allocation that fits: one freed in the same stream, pending or not, because the
  *      stream's own order separates the two uses; or an idle one, unless the program forbids
@@ -29,9 +29,8 @@
  * program forbids it).
  *
  * Pools that other processes may hold (exportable or imported), and pools of other than device
- * memory, stay with the driver: driver_pools.c. A figure
- * that the program reads is the sum of the library's and the driver's. A new attribute value goes
- * to the driver first, which validates it.
+ * memory, stay with the driver: driver_pools.c. A figure that the program reads is the sum of the
+ * library's and the driver's. A new attribute value goes to the driver first, which validates it.
  */
 #include "pool/pool.h"
 
@@ -69,7 +68,7 @@ struct pool {
     uint64_t lost;                   /* freed by cuMemFree: reported as used, as by the driver */
     uint64_t reserved, reserved_high;
     uint64_t peak;                   /* maximum of `used`; the program cannot reset it */
-    struct ring idle; /* free allocations that no work touches, oldest first */
+    struct ring idle;                /* free allocations that no work touches, oldest first */
     struct ring freed[ASYNC_CLASSES];/* all free allocations, by size class */
     struct pool *next;
 };
