@@ -18,6 +18,7 @@ PID = argument(
 
 def _change(
     options: Options, become: str, data: dict[str, object], put: Callable[[Daemon, int], None],
+    result: str,
 ) -> None:
     """Calls `put` for each client of the process. `become`: the change in words, for errors."""
     with Daemon(options.bus, PATIENCE) as daemon:
@@ -25,6 +26,7 @@ def _change(
             Step(become, {"gpu": gpu, **data}, partial(put, daemon, client))
             for client, gpu in daemon.clients_of(options.pid, None).items()
         ])
+    show(options, {"pid": options.pid, **data}, lambda: print(result))
 
 
 @verb("park", PID)
@@ -39,9 +41,8 @@ def park(options: Options) -> None:
 
         nvsharectl park 4711  # its GPU is free of it
     """
-    _change(options, "parked", {}, Daemon.park)
-    show(options, {"pid": options.pid},
-         lambda: print(f"Nothing of process {options.pid} is on the GPU."))
+    _change(options, "parked", {}, Daemon.park,
+            f"Nothing of process {options.pid} is on the GPU.")
 
 
 @verb(
@@ -61,6 +62,5 @@ def move(options: Options) -> None:
         nvsharectl move 4711 --to 1  # it goes on on the second GPU
     """
     _change(options, "moved", {"to": options.target},
-            lambda daemon, client: daemon.move(client, options.target))
-    show(options, {"pid": options.pid, "to": options.target},
-         lambda: print(f"Process {options.pid} is on GPU {options.target} now."))
+            lambda daemon, client: daemon.move(client, options.target),
+            f"Process {options.pid} is on GPU {options.target} now.")

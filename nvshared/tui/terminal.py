@@ -84,10 +84,11 @@ class Keys:
         found: list[Event] = []
         while text:
             if text[0] != ESCAPE:
-                found += _plain(text[0])
+                name = PLAIN.get(text[0], text[0])
+                found += [Key(name)] if name.isprintable() else []
                 text = text[1:]
             elif sequence := SEQUENCE.match(text):
-                found += _meant(sequence)
+                found += _event(*sequence.groups())
                 text = text[sequence.end():]
             elif BEGINNING.match(text):
                 self._rest = text
@@ -103,24 +104,16 @@ class Keys:
         return [Key("escape")] if lone else []
 
 
-def _plain(character: str) -> list[Event]:
-    name = PLAIN.get(character, character)
-    return [Key(name)] if len(name) > 1 or name.isprintable() else []
+def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
+    """The event of an escape sequence, by its parts; an empty list if the sequence is unknown.
 
-
-def _meant(sequence: re.Match[str]) -> list[Event]:
-    """The event of an escape sequence; an empty list if the sequence is unknown."""
-    mouse, numbers, last, single = sequence.groups()
-    if mouse:
-        return _mouse(numbers, pressed=last == "M")
-    name = NAMED.get(single or (numbers.partition(";")[0] if last == "~" else "") + last)
-    return [] if name is None else [Key(name)]
-
-
-def _mouse(numbers: str, *, pressed: bool) -> list[Event]:
-    """The event of a mouse report in the format of SGR 1006."""
+    `mouse`: "<", for a mouse report in the format of SGR 1006.
+    """
+    if not mouse:
+        name = NAMED.get(single or (numbers.partition(";")[0] if last == "~" else "") + last)
+        return [] if name is None else [Key(name)]
     parts = MOUSE.fullmatch(numbers)
-    if parts is None or not pressed:
+    if parts is None or last != "M":
         return []
     button, column, line = map(int, parts.groups())
     if button in (WHEEL_UP, WHEEL_DOWN):
