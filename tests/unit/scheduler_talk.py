@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A conversation with a scheduler, record by record, for tests that tell a story.
+"""Drives one scheduler event by event.
 
-Hooks here have figures only. What a test does not say does not happen, except
-that `obey` answers orders as a hook to which nothing happens would.
+The hooks have figures only. Nothing happens that the test does not send, except that `obey` answers
+orders as a hook without failures would.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of which nothing leaves the card any more, and what the others get."""
+"""Undrainable clients, whose memory counts as pinned, and the clients beside them."""
 
 from dataclasses import replace
 

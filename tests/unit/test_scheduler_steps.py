@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decision costs does not grow with the square of the tenants.
+"""The cost of a decision does not grow with the square of the number of tenants.
 
-Counted are instructions of the interpreter. Time says little on a busy machine.
+The tests count the interpreter's instructions, because times vary on a busy machine.
 """
 
 import sys

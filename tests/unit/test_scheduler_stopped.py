@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program is stopped at any moment, as by Ctrl-Z, and the others go on beside what it holds."""
+"""A process is stopped at any moment, as by Ctrl-Z, and other clients run beside its memory."""
 
 from collections.abc import Callable
 from random import Random
