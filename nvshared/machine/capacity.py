@@ -100,8 +100,8 @@ class Capacity:
         self._young.pop(client, None)
 
     def take_in(self, size: int) -> None:
-        """A process that was outside reports its memory, `size` bytes, from now on; negative: a
-        process that did is outside again."""
+        """Call when a program without the library becomes a client: its `size` bytes no longer
+        count as memory in use outside. With a negative size, call when such a client leaves."""
         self.outside = max(0, self.outside - size)
         if self._last is not None:
             self._last = self._last[0], self._last[1] + size

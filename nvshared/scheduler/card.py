@@ -96,8 +96,8 @@ class Counted(NamedTuple):
     groups: tuple[str, ...] = ()
     figures: Figures = Figures()
     account: Account = Account()
-    # The client's domains (of host memory, of tenants' memory limits, of disk limits), each with
-    # its part in their sums.
+    # Three entries: for host memory, for tenants' memory limits and for disk limits. Each has the
+    # client's domains and what the client adds to the sums of each of them.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 3
 
 

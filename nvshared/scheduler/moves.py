@@ -288,7 +288,7 @@ def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     card = decision.card
     if host_short <= 0 or card.groups.size("evicting"):
-        return                          # evictions under way may need no more host memory
+        return                          # the evictions under way may free enough
     keepers = [
         c for c in card.everyone
         if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING

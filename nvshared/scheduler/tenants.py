@@ -141,7 +141,7 @@ class Node:
 
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain
-    turns: int = 0                      # of its clients, since all their gates were shut
+    turns: int = 0                      # its clients' turns since all their gates were shut
     billed_until: int = 0               # when `bill` was called last
     held: int = 0                       # total time with a gate open
     drained: int = 0                    # the part of `held` in which all open clients drained

@@ -143,7 +143,7 @@ def test_history_delivers_usage_each_minute_once(machine: Machine) -> None:
     assert len(machine.batches) == 2
 
 
-def test_history_delivers_each_minute_while_the_keeper_is_behind(machine: Machine) -> None:
+def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Machine) -> None:
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
     machine.gpus[0].leave(client)

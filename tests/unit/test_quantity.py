@@ -22,7 +22,7 @@ from tests.records import decode_order
 
 
 @pytest.mark.parametrize("text", ["86400", "86400s", "24h", "1d"])
-def test_quantum_of_any_accepted_length_fits_a_run_order(text: str) -> None:
+def test_any_accepted_quantum_fits_the_field_of_a_run_record(text: str) -> None:
     value = quantum(text)
     assert value <= LONGEST_TQ * 1_000_000
     assert decode_order(

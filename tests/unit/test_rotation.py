@@ -96,7 +96,7 @@ def test_rotation_serves_other_users_before_further_work_of_a_user(
     assert passes(loop, done) == [["loud"], ["low"], ["loud"], ["loud"]]
 
 
-def test_rotation_goes_on_after_work_that_fails(loop: Loop, done: list[str]) -> None:
+def test_rotation_serves_the_next_user_after_work_raises(loop: Loop, done: list[str]) -> None:
     failures: list[str] = []
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     rotation = Rotation(loop)

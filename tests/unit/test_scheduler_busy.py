@@ -126,7 +126,7 @@ def test_turns_of_busy_programs_that_fit_end_when_one_pauses_within_its_turn() -
     assert not pair.takes_turns()
 
 
-def test_busy_turns_resume_after_a_gap_with_doubling_pauses() -> None:
+def test_pause_before_busy_turns_resume_doubles_with_each_gap() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):

@@ -405,7 +405,7 @@ def test_swap_file_size_is_enforced_after_the_connection_until_the_process_ends(
     os.close(descriptor)
 
 
-def test_borrowed_bytes_are_added_to_later_records(hook: Hook) -> None:
+def test_bytes_borrowed_are_part_of_the_memory_in_later_reports(hook: Hook) -> None:
     hook.says(ReportRecord(Type.BORROWED, moved=5, uuid=OTHER.uuid_bytes))
     assert Scripted.latest.events == []
     hook.says(ReportRecord(Type.MEMORY, memory=Memory(host=8)))

@@ -388,6 +388,6 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (--import->opened == 0 && !late)
-        forget(import);              /* else it stays mapped until it is reopened */
+        forget(import);              /* otherwise the mapping stays, for the next open */
     return true;
 }

@@ -105,7 +105,7 @@ struct stock {
 struct pending_frees {
     struct stock *stock;
     uint64_t stream;
-    unsigned marks;                  /* marks being recorded for this stream */
+    unsigned marks;                  /* number of struct mark that point here */
     struct ring allocations;         /* in the order of their events */
     struct pending_frees *next;
 };

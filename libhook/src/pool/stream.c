@@ -2,7 +2,7 @@
 /*
  * Identifies the stream behind a handle, and its device. The driver may reuse a handle for another
  * stream, so a stream's name is the unique id that the driver assigns; before CUDA 12, the handle
- * together with the number of streams destroyed before its use.
+ * together with the number of streams that the program had destroyed when the handle came.
  */
 #include "pool/stream.h"
 

@@ -271,7 +271,7 @@ static void *start(void *argument)
         }
     }
     pthread_mutex_lock(&memory_lock);
-    disk->threads += count;          /* no such thread has ended yet: they need memory_lock */
+    disk->threads += count;          /* a thread subtracts itself at its end, under memory_lock */
     disk->quits = error != 0;
     disk->opened = error;
     pthread_cond_broadcast(&work);

@@ -81,7 +81,7 @@ struct host_slab {
     uint64_t run;                    /* upper bound of its longest run of free pages */
     uint64_t number;                 /* a sequence number within the client */
     struct host_slab *next;
-    uint64_t begun, filled;          /* bytes begun and populated, while several threads make it */
+    uint64_t begun, filled;          /* bytes of which populating began, and ended */
     enum {
         UNREGISTERED,
         REGISTERING,                 /* a thread is registering it */
