@@ -34,9 +34,9 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.demo.gpu import DemoGPU, find
 from nvshared.demo.service import service
 from nvshared.demo.workload import running
-from nvshared.tui.actions import looked, settled
+from nvshared.tui.actions import settled, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Opened, Screen, State, who
+from nvshared.tui.state import Command, Opened, Screen, State, program_key
 from nvshared.units import GIB, MIB
 
 PICTURES = Path(__file__).with_name("images")
@@ -125,12 +125,12 @@ async def _states(bus: str, seconds: float) -> dict[str, State]:
                 raise TimeoutError(f"nothing worth a picture within {PATIENCE:.0f} seconds")
             await asyncio.sleep(LOOK)
             snapshot = await asyncio.to_thread(client.snapshot)
-            state, worth = looked(state, snapshot, time.monotonic()), _tells(snapshot)
+            state, worth = with_snapshot(state, snapshot, time.monotonic()), _tells(snapshot)
         waiting = next(one for one in snapshot.clients if one.state == "waiting")
-        state = settled(replace(state, selected=who(waiting)))
+        state = settled(replace(state, selected=program_key(waiting)))
         tenant = await asyncio.to_thread(client.tenant, waiting.tenant)
         turns = await asyncio.to_thread(client.turns, waiting.id)
-    opened = Opened(who(waiting), waiting, (tenant,), tuple(turns))
+    opened = Opened(program_key(waiting), waiting, (tenant,), tuple(turns))
     return {
         "main": state,
         "details": replace(state, screen=Screen.DETAILS, opened=opened),

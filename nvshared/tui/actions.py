@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes the dashboard's state on keys, mouse events and snapshots; commands of `top`.
 
-Nothing here accesses a terminal or the daemon: `act` returns a Wish or Command for the caller, and
-the caller of `carry_out` passes the connection.
+Nothing here accesses a terminal or the daemon: `act` returns a Request or Command for the caller,
+and the caller of `carry_out` passes the connection.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from nvshared.tui.state import (
     Sort,
     State,
     all_rows,
+    program_key,
     rows,
-    who,
 )
 from nvshared.tui.tables import SORTS, UNSHARED
 from nvshared.tui.terminal import Click, Event, Key, Wheel
@@ -117,18 +117,18 @@ def parsed(prompt: Prompt) -> int:
 NOTCH = 3                               # lines or rows that one notch of the wheel scrolls
 
 
-class Wish(Enum):
+class Request(Enum):
     """A request of the dashboard to its caller, other than a Command."""
 
     QUIT = "quit"
     REDRAW = "redraw"                   # all lines: another program wrote on the terminal
-    LOOK = "look"                       # fetch a snapshot at once
+    SNAPSHOT = "snapshot"                       # fetch a snapshot at once
 
 
-Answer = tuple[State, Wish | Command | None]
+Answer = tuple[State, Request | Command | None]
 
 
-def looked(
+def with_snapshot(
     state: State, snapshot: Snapshot, moment: float,
     tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
 ) -> State:
@@ -136,7 +136,7 @@ def looked(
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), trouble="")
     if state.opened is not None:
-        now = {who(one): one for one in all_rows(snapshot)}.get(state.opened.who)
+        now = {program_key(one): one for one in all_rows(snapshot)}.get(state.opened.key)
         opened = replace(state.opened, ended=now is None)
         if now is not None:
             opened = replace(opened, client=now)
@@ -153,7 +153,7 @@ def failed(state: State, words: str) -> State:
 
 def settled(state: State) -> State:
     """Selects the same program again or, if it is gone, the one now in its row."""
-    shown = [who(one) for one in rows(state)]
+    shown = [program_key(one) for one in rows(state)]
     if state.selected in shown:
         return replace(state, at=shown.index(state.selected))
     at = min(state.at, len(shown) - 1)
@@ -189,13 +189,13 @@ def _clicked(state: State, means: Key | Sort | Row, frame: Frame) -> Answer:
 
 def _struck(state: State, key: str, frame: Frame) -> Answer:
     if key == "redraw":
-        return state, Wish.REDRAW
+        return state, Request.REDRAW
     if state.question is not None:
         return _answered(state, state.question, key)
     if state.prompt is not None:
         return _typed(state, state.prompt, key), None
     if key in ("q", "Q", "f10"):
-        return state, Wish.QUIT
+        return state, Request.QUIT
     if key in ("?", "h", "f1"):
         if state.screen is Screen.HELP:
             return _back(state), None
@@ -259,15 +259,16 @@ def _opened(state: State) -> Answer:
     client = _meant(state)
     if client is None:
         return state, None
-    opened = Opened(who(client), client)
-    return replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, words=""), Wish.LOOK
+    opened = Opened(program_key(client), client)
+    state = replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, words="")
+    return state, Request.SNAPSHOT
 
 
 def _meant(state: State) -> ClientSnapshot | None:
     """The program whose details are shown or, in the list, the selected one."""
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
-    return next((one for one in rows(state) if who(one) == state.selected), None)
+    return next((one for one in rows(state) if program_key(one) == state.selected), None)
 
 
 def _sorted_next(state: State, step: int) -> State:
@@ -307,7 +308,7 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
 def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
     """The program in the last snapshot: a restarted daemon gives it another id. None: ended."""
     known = [] if state.snapshot is None else all_rows(state.snapshot)
-    return next((one for one in known if who(one) == who(client)), None)
+    return next((one for one in known if program_key(one) == program_key(client)), None)
 
 
 def next_whom(state: State, asked: Prompt | Command) -> str:
@@ -325,7 +326,7 @@ def next_whom(state: State, asked: Prompt | Command) -> str:
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
     """The program's tenant and those around it, if its details are shown; else none."""
     opened = state.opened
-    return opened.tenants if opened is not None and opened.who == who(client) else ()
+    return opened.tenants if opened is not None and opened.key == program_key(client) else ()
 
 
 def _answered(state: State, command: Command, key: str) -> Answer:

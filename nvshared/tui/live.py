@@ -18,9 +18,9 @@ from threading import Thread
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot, Tenant, Turn
 from nvshared.errors import NvshareError, PasswordNeeded
-from nvshared.tui.actions import Wish, act, carry_out, failed, looked
+from nvshared.tui.actions import Request, act, carry_out, failed, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Frame, Screen, State, who
+from nvshared.tui.state import Command, Frame, Screen, State, program_key
 from nvshared.tui.terminal import Terminal
 
 LATE = 0.5                              # seconds that a reply may take
@@ -43,7 +43,7 @@ class Watch:
         self._terminal = terminal
         self._state = State()           # only the main thread assigns it
         self._heard = time.monotonic()  # when the last fetch of a snapshot ended
-        self._wishes: SimpleQueue[Command | None] = SimpleQueue()
+        self._requests: SimpleQueue[Command | None] = SimpleQueue()
         self._news: deque[News] = deque()
         self._daemon: Daemon | None = None      # only the thread uses it
         # A daemon thread, so that the program can end while the thread waits for a reply.
@@ -71,16 +71,16 @@ class Watch:
         """Waits for keys or the thread, and handles the keys. True: the user quits."""
         patience = None if self._state.trouble else max(0.0, self._until_old())
         for event in self._terminal.events(patience):
-            self._state, wish = act(self._state, event, frame)
-            match wish:
-                case Wish.QUIT:
+            self._state, request = act(self._state, event, frame)
+            match request:
+                case Request.QUIT:
                     return True
-                case Wish.REDRAW:
+                case Request.REDRAW:
                     self._terminal.forget()
-                case Wish.LOOK:
-                    self._wishes.put(None)
+                case Request.SNAPSHOT:
+                    self._requests.put(None)
                 case Command():
-                    self._wishes.put(wish)
+                    self._requests.put(request)
         return False
 
     def _with_password(self, command: Command, state: State) -> State:
@@ -98,9 +98,9 @@ class Watch:
                 end = time.monotonic() + self._interval
                 self._look()
                 with suppress(Empty):
-                    wish = self._wishes.get(timeout=max(0.0, end - time.monotonic()))
-                    if wish is not None:
-                        self._carry_out(wish)
+                    request = self._requests.get(timeout=max(0.0, end - time.monotonic()))
+                    if request is not None:
+                        self._carry_out(request)
         except Exception as fault:      # a bug must end the program, not only the thread
             self._tell(partial(_raise, fault))
 
@@ -115,7 +115,8 @@ class Watch:
             news = partial(failed, words=str(error))
         else:
             news = partial(
-                looked, snapshot=snapshot, moment=time.monotonic(), tenants=tenants, turns=turns)
+                with_snapshot, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,
+                turns=turns)
         self._heard = time.monotonic()
         self._tell(news)
 
@@ -123,7 +124,7 @@ class Watch:
         """Tenants and last turns of the program whose details are shown."""
         opened = self._state.opened
         for client in snapshot.clients:
-            if opened is not None and who(client) == opened.who:
+            if opened is not None and program_key(client) == opened.key:
                 # The program may have ended since the snapshot; the next one shows that.
                 with suppress(NvshareError):
                     own = daemon.tenant(client.tenant)

@@ -221,8 +221,8 @@ def _graphs(
     now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
     if rates is not None:
         now |= {"in": rates.bytes_in, "out": rates.bytes_out}
-    if past.looks and gpu.index in past.looks[-1].gpus:
-        last = past.looks[-1].gpus[gpu.index]
+    if past.samples and gpu.index in past.samples[-1].gpus:
+        last = past.samples[-1].gpus[gpu.index]
         now |= {"on GPU": last.here, "away": last.away}
     columns = PAIRS if width >= SIX else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)

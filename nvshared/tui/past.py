@@ -24,7 +24,7 @@ class Figures(NamedTuple):
     away: int                           # swapped bytes of its clients
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """One sample of all GPUs, by index."""
 
     moment: float                       # seconds of a monotonic clock
@@ -55,12 +55,12 @@ MEASURES: dict[str, Measure] = {
 class Past:
     """All samples of the last SPAN seconds."""
 
-    looks: tuple[Look, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
         """A Past with one more sample, and without samples older than SPAN."""
-        kept = (look for look in self.looks if moment - look.moment <= SPAN)
-        return Past((*kept, Look(moment, {
+        kept = (sample for sample in self.samples if moment - sample.moment <= SPAN)
+        return Past((*kept, Sample(moment, {
             gpu.index: Figures(
                 gpu.turns, gpu.bytes_in, gpu.bytes_out, gpu.utilization, gpu.queue_length,
                 sum(client.resident + client.pinned for client in snapshot.of(gpu)),
@@ -70,11 +70,11 @@ class Past:
     def rates(self, gpu: int) -> Rates | None:
         """Rates over the last WINDOW; None: only one sample since the daemon was started."""
         recent: list[tuple[float, Figures]] = []
-        for look in reversed(self.looks):
-            if gpu not in look.gpus or (recent and _went_back(look.gpus[gpu], recent[-1][1])):
+        for sample in reversed(self.samples):
+            if gpu not in sample.gpus or (recent and _went_back(sample.gpus[gpu], recent[-1][1])):
                 break
-            recent.append((look.moment, look.gpus[gpu]))
-            if len(recent) > 1 and recent[0][0] - look.moment >= WINDOW:
+            recent.append((sample.moment, sample.gpus[gpu]))
+            if len(recent) > 1 and recent[0][0] - sample.moment >= WINDOW:
                 break
         if len(recent) < 2:
             return None
@@ -90,12 +90,12 @@ class Past:
 
         None: a part without samples.
         """
-        if not self.looks or cells < 1:
+        if not self.samples or cells < 1:
             return [None] * max(0, cells)
         step = SPAN / cells
-        last = int(self.looks[-1].moment / step)        # fixed parts, so graphs do not flicker
+        last = int(self.samples[-1].moment / step)        # fixed parts, so graphs do not flicker
         values: list[list[float]] = [[] for _ in range(cells)]
-        for before, now in pairwise(self.looks):
+        for before, now in pairwise(self.samples):
             at = int(now.moment / step) - last + cells - 1
             seconds = now.moment - before.moment
             if at < 0 or seconds <= 0 or gpu not in before.gpus or gpu not in now.gpus:

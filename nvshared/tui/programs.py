@@ -17,7 +17,7 @@ from nvshared.tui.canvas import bar, fit, frame, grid, wrapped
 from nvshared.tui.figures import duration, process, size, user
 from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
 from nvshared.tui.past import Past
-from nvshared.tui.state import Hit, Opened, Row, Sort, State, rows, who
+from nvshared.tui.state import Hit, Opened, Row, Sort, State, program_key, rows
 from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Give, Part
 from nvshared.tui.terms import MEANINGS, program_terms, term_source, term_value
 
@@ -68,7 +68,7 @@ def listing(
     ]
     (memory,) = [span for one, span in zip(columns, spans, strict=True) if not one.name]
     for client, line_of_it in zip(clients[first:first + page], lines, strict=True):
-        selected = who(client) == state.selected
+        selected = program_key(client) == state.selected
         holds = client.id in holders
         row = Text.assemble(
             SELECTED if selected else " ", (HOLDS, "green") if holds else " ", " ",
@@ -80,7 +80,7 @@ def listing(
             row.stylize("reverse")
             # Not reversed: a reversed full bar would look empty.
             row.stylize("not reverse", memory[0] + LEAD, memory[1] + LEAD)
-        hits.append(Hit(line + len(found), 0, width, Row(who(client))))
+        hits.append(Hit(line + len(found), 0, width, Row(program_key(client))))
         found.append(row)
     return found, hits
 

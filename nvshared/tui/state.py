@@ -13,7 +13,7 @@ from nvshared.tui.past import Past
 from nvshared.tui.tables import CLIENT, UNSHARED, age, tenant
 from nvshared.tui.terminal import Key
 
-Who = tuple[int, int]                   # a program on a GPU; survives a restart of the daemon
+ProgramKey = tuple[int, int]            # a program on a GPU; survives a restart of the daemon
 
 
 LONGEST_NAME = 32                       # characters of a tenant in a question
@@ -64,7 +64,7 @@ class Prompt(NamedTuple):
 class Opened:
     """A program whose details are shown, as last reported."""
 
-    who: Who
+    key: ProgramKey
     client: ClientSnapshot
     tenants: tuple[Tenant, ...] = ()    # its own tenant, and those around this one
     turns: tuple[Turn, ...] = ()        # the latest first
@@ -80,7 +80,7 @@ class State:
     trouble: str = ""                   # why the daemon does not answer; "": it answers
     screen: Screen = Screen.MAIN
     behind: Screen = Screen.MAIN        # the screen before the help
-    selected: Who | None = None
+    selected: ProgramKey | None = None
     at: int = 0                         # row of the selected program, when last seen
     first: int = 0                      # the row at the top of the list
     scroll: int = 0                     # the line at the top of details or help
@@ -102,7 +102,7 @@ class Sort(NamedTuple):
 class Row(NamedTuple):
     """Meaning of a click on a program."""
 
-    who: Who
+    key: ProgramKey
 
 
 class Hit(NamedTuple):
@@ -125,7 +125,7 @@ class Frame:
     last: int = 0                       # the largest possible `first`
 
 
-def who(client: ClientSnapshot) -> Who:
+def program_key(client: ClientSnapshot) -> ProgramKey:
     """Identifies a program by its process, if known: a restarted daemon gives it another id."""
     return client.gpu, client.pid or -client.id
 

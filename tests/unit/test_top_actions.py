@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from nvshared.control.snapshot import Tenant, Term
-from nvshared.tui.actions import Wish, act, failed, looked
+from nvshared.tui.actions import Request, act, failed, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Row, Screen, Sort, State, rows, who
+from nvshared.tui.state import Command, Row, Screen, Sort, State, program_key, rows
 from nvshared.tui.tables import CLIENT, SORTS
 from nvshared.tui.terminal import Click, Wheel
 from nvshared.units import GIB
@@ -42,11 +42,11 @@ def test_top_page_keys_move_by_the_visible_rows() -> None:
 
 def test_top_selection_follows_the_program_and_moves_up_at_the_end() -> None:
     state, _ = strike(seen(), "down")
-    turned = looked(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
+    turned = with_snapshot(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
     assert selected(turned) == 123456
-    gone = looked(turned, SCENE._replace(clients=(HOLDER, IDLE)), 1002.0)
+    gone = with_snapshot(turned, SCENE._replace(clients=(HOLDER, IDLE)), 1002.0)
     assert selected(gone) == 77
-    none = looked(gone, SCENE._replace(clients=(), gpus=()), 1003.0)
+    none = with_snapshot(gone, SCENE._replace(clients=(), gpus=()), 1003.0)
     assert none.selected is None
     struck, _ = strike(none, "down", "up", "end", "enter", "m", "s")
     assert struck.words == "No program is selected."
@@ -58,7 +58,7 @@ def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     assert "nvshared is not running" in text(gone)
     assert "123456" in text(gone)       # what was seen last
     again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
-    back = looked(gone, SCENE._replace(clients=again), 1060.0)
+    back = with_snapshot(gone, SCENE._replace(clients=again), 1060.0)
     assert "not running" not in text(back)
     assert (back.selected, back.sort, back.filter) == (state.selected, "PID", "python")
 
@@ -88,14 +88,14 @@ def test_top_typed_text_can_be_corrected() -> None:
 def test_top_sorts_rows_by_each_column(column: str) -> None:
     state = seen()
     hit = replace(state, sort=column)
-    order = [who(one) for one in rows(hit)]
+    order = [program_key(one) for one in rows(hit)]
     assert len(order) == 4
     around, _ = strike(hit, "i")
     compare = CLIENT[column].sort
     assert compare is not None
     values = [compare(one) for one in rows(around)]
     assert values == sorted(values, reverse=not CLIENT[column].falling)
-    assert [who(one) for one in rows(strike(around, "i")[0])] == order
+    assert [program_key(one) for one in rows(strike(around, "i")[0])] == order
 
 
 def test_top_sorts_descending_and_steps_through_columns() -> None:
@@ -111,10 +111,10 @@ def test_top_click_does_the_same_as_the_key() -> None:
     state = seen()
     frame = draw(state, 130, 40)
     for hit in frame.hits:
-        state, wish = act(seen(), Click(hit.start, hit.line), frame)
+        state, request = act(seen(), Click(hit.start, hit.line), frame)
         match hit.means:
             case Row(clicked) if clicked == seen().selected:
-                assert (state.screen, wish) == (Screen.DETAILS, Wish.LOOK)
+                assert (state.screen, request) == (Screen.DETAILS, Request.SNAPSHOT)
             case Row(clicked):
                 assert (state.selected, state.screen) == (clicked, Screen.MAIN)
             case Sort(column):
@@ -129,8 +129,8 @@ def test_top_click_does_the_same_as_the_key() -> None:
 
 
 def test_help_and_details_scroll_and_go_back_to_where_they_came_from() -> None:
-    state, wishes = strike(seen(), "enter", width=80, height=12)
-    assert wishes == [Wish.LOOK]
+    state, requests = strike(seen(), "enter", width=80, height=12)
+    assert requests == [Request.SNAPSHOT]
     state, _ = strike(state, "down", "down", width=80, height=12)
     assert state.scroll == 2
     inner, _ = strike(state, "?", "end", "q", width=80, height=12)
@@ -141,9 +141,9 @@ def test_help_and_details_scroll_and_go_back_to_where_they_came_from() -> None:
 
 
 def test_top_quits_and_redraws_by_key() -> None:
-    assert strike(seen(), "q")[1] == [Wish.QUIT]
-    assert strike(State(), "q")[1] == [Wish.QUIT]
-    assert strike(seen(), "redraw")[1] == [Wish.REDRAW]
+    assert strike(seen(), "q")[1] == [Request.QUIT]
+    assert strike(State(), "q")[1] == [Request.QUIT]
+    assert strike(seen(), "redraw")[1] == [Request.REDRAW]
     assert strike(seen(), "/", "q")[1] == []
 
 
@@ -163,16 +163,16 @@ def test_top_asks_for_confirmation_before_a_change(
     state, _ = strike(seen(), *(["enter"] if details else []), key)
     if typing:
         assert "python3[4711] (Tab: user:root): " in text(state)
-        state, wishes = typed(state, typing)
-        assert wishes == []
+        state, requests = typed(state, typing)
+        assert requests == []
     assert asked in text(state)
     assert "y/n" in text(state)
     for no in ("n", "escape", "enter", "q"):
-        refused, wishes = strike(state, no)
-        assert (wishes, refused.question, refused.words) == ([], None, "Nothing was changed.")
+        refused, requests = strike(state, no)
+        assert (requests, refused.question, refused.words) == ([], None, "Nothing was changed.")
     assert strike(state, "x", "down")[0].question is not None   # no answer
-    state, wishes = strike(state, "y")
-    assert wishes == [Command(verb, HOLDER, value)]
+    state, requests = strike(state, "y")
+    assert requests == [Command(verb, HOLDER, value)]
     assert state.question is None
 
 
@@ -195,9 +195,9 @@ def test_top_tab_applies_the_command_to_the_tenant(
         assert "Tab" not in text(state).splitlines()[-1]
     assert asked in text(state)
     # The tenant outlives its program.
-    gone = looked(state, SCENE._replace(clients=(HOLDER, WAITS)), 1001.0)
-    _, wishes = strike(gone, "y")
-    assert wishes == [Command(verb, IDLE, value, "unit:lab.service")]
+    gone = with_snapshot(state, SCENE._replace(clients=(HOLDER, WAITS)), 1001.0)
+    _, requests = strike(gone, "y")
+    assert requests == [Command(verb, IDLE, value, "unit:lab.service")]
     assert strike(strike(seen(), key, "tab", "tab")[0], "tab")[0] == strike(seen(), key, "tab")[0]
 
 
@@ -205,7 +205,7 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
     own = Tenant("unit:lab.service", 1, 0, 0, 0, 0, ("user:alice",), ())
     around = Tenant("user:alice", 1, 0, 0, 0, 0, (), (Term("suspended", 1, "", ""),))
     stopped = SCENE._replace(clients=(IDLE._replace(state="suspended"),))
-    state = looked(strike(seen(stopped), "enter")[0], stopped, 1001.0, (own, around))
+    state = with_snapshot(strike(seen(stopped), "enter")[0], stopped, 1001.0, (own, around))
     whom: list[str] = []
     for _ in range(4):
         state, _ = strike(state, "tab" if whom else "w")
@@ -225,9 +225,9 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
     ("w", "5000", "'5000' will not do"),
 ])
 def test_top_refuses_invalid_input_and_keeps_the_text(key: str, typing: str, words: str) -> None:
-    state, wishes = typed(strike(seen(), key)[0], typing)
+    state, requests = typed(strike(seen(), key)[0], typing)
     assert state.words.startswith(words)
-    assert wishes == []
+    assert requests == []
     assert state.prompt is not None
     assert state.prompt.text == typing
     assert words[:30] in text(state, 80)
@@ -247,24 +247,24 @@ def test_top_says_why_a_command_does_not_apply() -> None:
 def test_top_shows_an_ended_program_and_refuses_commands() -> None:
     without = SCENE._replace(clients=(WAITS, IDLE))
     opened, _ = strike(seen(), "enter")
-    gone = looked(opened, without, 1001.0)
+    gone = with_snapshot(opened, without, 1001.0)
     assert "It has ended. This is what was known of it last." in text(gone)
     assert "train.py" in text(gone)
     assert strike(gone, "s")[0].words == "python3[4711] has ended."
     assert strike(gone, "escape")[0].screen is Screen.MAIN
     typing, _ = strike(seen(), "m", *"1GiB")
-    state, wishes = strike(looked(typing, without, 1001.0), "enter")
-    assert (state.words, state.question, wishes) == ("python3[4711] has ended.", None, [])
+    state, requests = strike(with_snapshot(typing, without, 1001.0), "enter")
+    assert (state.words, state.question, requests) == ("python3[4711] has ended.", None, [])
     asked, _ = strike(seen(), "s")
-    state, wishes = strike(looked(asked, without, 1001.0), "y")
-    assert (state.words, wishes) == ("python3[4711] has ended.", [])
+    state, requests = strike(with_snapshot(asked, without, 1001.0), "y")
+    assert (state.words, requests) == ("python3[4711] has ended.", [])
 
 
 def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
     asked, _ = strike(seen(), "s")
     others = (WAITS._replace(id=1), HOLDER._replace(id=2))
-    _, (wish,) = strike(looked(asked, SCENE._replace(clients=others), 1001.0), "y")
-    assert isinstance(wish, Command)
-    assert (wish.client.id, wish.name) == (2, "python3[4711]")
-    lost, wishes = strike(failed(asked, "nvshared is not running"), "y")
-    assert (lost.words, wishes) == ("Nothing was changed: nvshared is not running.", [])
+    _, (request,) = strike(with_snapshot(asked, SCENE._replace(clients=others), 1001.0), "y")
+    assert isinstance(request, Command)
+    assert (request.client.id, request.name) == (2, "python3[4711]")
+    lost, requests = strike(failed(asked, "nvshared is not running"), "y")
+    assert (lost.words, requests) == ("Nothing was changed: nvshared is not running.", [])

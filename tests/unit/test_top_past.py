@@ -21,9 +21,9 @@ def at(turns: int, gib_in: int = 0, use: float | None = 0.5, waiting: int = 0) -
     return SHARED._replace(gpus=(card,))
 
 
-def past(*looks: tuple[float, Snapshot]) -> Past:
+def past(*samples: tuple[float, Snapshot]) -> Past:
     found = Past()
-    for moment, snapshot in looks:
+    for moment, snapshot in samples:
         found = found.after(snapshot, moment)
     return found
 
@@ -59,7 +59,7 @@ def test_series_has_the_mean_of_each_part() -> None:
 
 def test_past_samples_are_kept_only_for_the_span_of_the_graph() -> None:
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
-    assert long.looks[0].moment >= 995 - SPAN - 5
+    assert long.samples[0].moment >= 995 - SPAN - 5
     assert WINDOW < SPAN
     assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
 

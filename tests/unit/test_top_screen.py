@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from nvshared.control.snapshot import Tenant, Term, Turn
-from nvshared.tui.actions import Wish, failed, looked
+from nvshared.tui.actions import Request, failed, with_snapshot
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Row, Screen, Sort, State
 from nvshared.tui.terminal import Key
@@ -42,7 +42,7 @@ def screens(state: State) -> list[State]:
     """Each that can be seen from there."""
     details, _ = strike(state, "enter")
     if details.snapshot is not None:
-        details = looked(details, details.snapshot, 2000.0, (ALICE,), TURNS)
+        details = with_snapshot(details, details.snapshot, 2000.0, (ALICE,), TURNS)
     return [
         state, details, strike(state, "?")[0], strike(state, "/", *"gpu0 wait")[0],
         strike(state, "m", *"20GiB")[0], strike(state, "p")[0], strike(state, "s", "tab")[0],
@@ -133,7 +133,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
     for _ in range(sum(counts)):
         frame = draw(state, 80, height)
         state = replace(state, first=frame.first)
-        found |= {hit.means.who[1] for hit in frame.hits if isinstance(hit.means, Row)}
+        found |= {hit.means.key[1] for hit in frame.hits if isinstance(hit.means, Row)}
         assert any(line.plain.startswith("›") for line in frame.lines)
         state, _ = strike(state, "down", width=80, height=height)
     assert len(found) == sum(counts)
@@ -164,7 +164,7 @@ def test_top_on_a_low_terminal_shows_busy_gpus_first() -> None:
 
 def test_top_details_show_tenants_terms_and_turns() -> None:
     state, _ = strike(seen(), "down", "down", "enter")
-    state = looked(state, SCENE, 1002.0, (ALICE,), TURNS)
+    state = with_snapshot(state, SCENE, 1002.0, (ALICE,), TURNS)
     assert state.screen is Screen.DETAILS
     shown = prose(state, 80)
     for words in (
@@ -218,7 +218,8 @@ def test_top_details_say_the_reason_of_waiting(changes: dict[str, str], words: s
 def test_top_graph_scale_includes_the_present_value() -> None:
     small = SCENE._replace(clients=(HOLDER._replace(resident=4 * GIB),))
     state = seen(small, looks=20)
-    state = looked(state, SCENE._replace(clients=(HOLDER._replace(resident=90 * GIB),)), 1020.0)
+    large = SCENE._replace(clients=(HOLDER._replace(resident=90 * GIB),))
+    state = with_snapshot(state, large, 1020.0)
     shown = lines(state)
     (here,) = [at for at, line in enumerate(shown) if "on GPU" in line]
     assert shown[here].split()[-2] == shown[here + 1].split()[-2]
@@ -276,10 +277,10 @@ def test_top_heading_of_the_sorted_column_shows_the_direction() -> None:
 
 
 def test_unknown_key_is_answered_and_f10_quits() -> None:
-    state, wishes = strike(seen(), "x")
-    assert not wishes
+    state, requests = strike(seen(), "x")
+    assert not requests
     assert "x does nothing here. ? lists all keys." in text(state)
-    assert strike(seen(), "f10")[1] == [Wish.QUIT]
+    assert strike(seen(), "f10")[1] == [Request.QUIT]
 
 
 def test_top_click_areas_lie_on_the_text_they_act_on() -> None:

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Unshared
-from nvshared.tui.actions import Wish, act, looked
+from nvshared.tui.actions import Request, act, with_snapshot
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, State
 from nvshared.tui.terminal import Key
@@ -25,7 +25,7 @@ def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
     """The dashboard after it has looked so often, once a second."""
     state = State()
     for moment in range(looks):
-        state = looked(state, scene, 1000.0 + moment)
+        state = with_snapshot(state, scene, 1000.0 + moment)
     return state
 
 
@@ -48,16 +48,16 @@ def prose(state: State, width: int = 130, height: int = 60) -> str:
 
 def strike(
     state: State, *keys: str, width: int = 130, height: int = 40
-) -> tuple[State, list[Wish | Command]]:
+) -> tuple[State, list[Request | Command]]:
     """One key after the other, each on what the one before has brought about."""
-    wishes = []
+    requests = []
     for key in keys:
-        state, wish = act(state, Key(key), draw(state, width, height))
-        wishes += [] if wish is None else [wish]
-    return state, wishes
+        state, request = act(state, Key(key), draw(state, width, height))
+        requests += [] if request is None else [request]
+    return state, requests
 
 
-def typed(state: State, words: str) -> tuple[State, list[Wish | Command]]:
+def typed(state: State, words: str) -> tuple[State, list[Request | Command]]:
     """Each character, and Enter."""
     return strike(state, *words, "enter")
 
