@@ -193,6 +193,41 @@ call("cuMemAddressFree", address, 2 * size)
     program.ends_well()
 
 
+def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:
+    ends_well(site, '''
+size = 64 * MIB
+address, other = reserve(4 * size), create(2 * MIB)
+handle = create(size)
+call("cuMemMap", address, 4096, 0, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address + 4096, size, 0, handle, 0, result=INVALID)
+call("cuMemMap", address, 32 * MIB, 0, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address, 32 * MIB, 32 * MIB, handle, 0, result=NOT_SUPPORTED)
+call("cuMemMap", address, size, 0, handle, 1, result=INVALID)
+call("cuMemMap", address, size, 0, handle + 1000, 0, result=INVALID)
+call("cuMemMap", address + 1000 * size, size, 0, handle, 0, result=INVALID)
+call("cuMemMap", address, size, 0, handle, 0)
+call("cuMemMap", address + 32 * MIB, 2 * MIB, 0, other, 0, result=INVALID)
+allow(address, size)
+# A part of it, as one of our blocks is, is no more a mapping than any other part.
+call("cuMemUnmap", address, 32 * MIB, result=INVALID)
+call("cuMemSetAccess", address, 32 * MIB, byref(Access(Location(1, 0), 3)), 1, result=INVALID)
+call("cuMemUnmap", address + 32 * MIB, size, result=INVALID)
+call("cuMemMap", address + 2 * size, 2 * MIB, 0, other, 0)
+call("cuMemUnmap", address, 4 * size)                       # both, and the holes
+call("cuMemExportToShareableHandle", byref(c_int()), handle, 1, 0, result=INVALID)
+call("cuMemRelease", handle)
+call("cuMemRelease", other)
+call("cuMemCreate", byref(c_uint64()), 4096, byref(Properties(1, 0, Location(1, 0))), 0,
+     result=INVALID)
+call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 0, Location(1, 9))), 0,
+     result=101)
+call("cuMemCreate", byref(c_uint64()), GRAIN, byref(Properties(1, 2, Location(1, 0))), 0,
+     result=NOT_SUPPORTED)
+call("cuMemCreate", byref(c_uint64()), 1 << 50, byref(Properties(1, 0, Location(1, 0))), 0,
+     result=2)
+''')
+
+
 def test_exported_memory_stays_on_the_card(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''

@@ -33,8 +33,9 @@ def figure(which, pool=None, kind=c_uint64):
     return value.value
 def figures(pool=None):
     return [figure(which, pool) for which in (USED, USED_HIGH, RESERVED, RESERVED_HIGH)]
-def setting(which, value, pool=None, kind=c_uint64):
-    call("cuMemPoolSetAttribute", pool or default_pool(), c_int(which), byref(kind(value)))
+def setting(which, value, pool=None, kind=c_uint64, result=0):
+    call("cuMemPoolSetAttribute", pool or default_pool(), c_int(which), byref(kind(value)),
+         result=result)
 def take(size, stream, pool=None):
     address = c_uint64()
     if pool is None:
@@ -156,6 +157,49 @@ say([figure(USED), figure(RESERVED), left() - free >= 95 * MIB])
     assert running.hears() == [1000, True]
     assert running.hears() == [1000, 0, True]
     running.ends_well()
+
+
+def test_pool_attributes_and_release_threshold_equal_the_drivers(site: Site) -> None:
+    ends_well(site, POOLS + '''
+a, own = stream(), make_pool(most=64 * MIB)
+first, second = take(40 * MIB, a, own), take(1000, a, own)
+assert figures(own) == [40 * MIB + 1000, 40 * MIB + 1000, 40 * MIB + 1024, 40 * MIB + 1024]
+assert figures() == [0, 0, 0, 0]
+# A pool's own limit.
+address = c_uint64()
+call("cuMemAllocFromPoolAsync", byref(address), 30 * MIB, own, a, result=OUT_OF_MEMORY)
+# The program sets the marks back, and nothing else.
+give(second, a)
+synchronize(a)
+setting(USED_HIGH, 1, own, result=INVALID)
+setting(USED, 0, own, result=INVALID)
+setting(USED_HIGH, 0, own)
+setting(RESERVED_HIGH, 0, own)
+assert figures(own) == [40 * MIB] * 4
+# What is free and beyond the threshold goes once it is done; what is below it stays.
+setting(THRESHOLD, 30 * MIB, own)
+assert figure(THRESHOLD, own) == 30 * MIB
+third = take(20 * MIB, a, own)
+for piece in (first, third):
+    give(piece, a)
+synchronize(a)
+assert figures(own) == [0, 60 * MIB, 20 * MIB, 60 * MIB]
+assert take(20 * MIB, a, own) == third
+call("cuMemPoolTrimTo", own, 0)
+assert figure(RESERVED, own) == 20 * MIB     # in use
+call("cuMemFree_v2", third)
+assert figures(own) == [20 * MIB, 60 * MIB, 20 * MIB, 60 * MIB]      # counted as used for ever
+call("cuMemPoolTrimTo", own, 20 * MIB)
+assert figure(RESERVED, own) == 20 * MIB
+call("cuMemPoolTrimTo", own, 20 * MIB - 1)
+assert figure(RESERVED, own) == 0
+# Other sizes do not pile up: those that are free give way.
+setting(THRESHOLD, FOR_EVER)
+for size in range(100, 300, 3):
+    give(take(size * MIB, a), a)
+    synchronize(a)
+assert figure(RESERVED) < 500 * MIB
+''')
 
 
 def test_pool_may_be_destroyed_before_its_memory_is_freed(site: Site) -> None:
