@@ -48,8 +48,7 @@ static void finish(struct client *client, struct store *store)
     } else {
         struct place place = block->place;
         block->store = NULL;
-        /* If the block was loaded and evicted again meanwhile, the file has old bytes. */
-        if (error == 0 && block->state == BLOCK_SWAPPED && store->turn == client->turns) {
+        if (error == 0 && block->state == BLOCK_SWAPPED && !store->overwritten) {
             disk_take(client, extent, &block->place);
             place.tier->give(client, block->size, &place);
             extent = NULL;
@@ -79,7 +78,7 @@ static bool begin(struct client *client, struct store *store)
         return false;
     store->block = block;
     store->size = block->size;
-    store->turn = client->turns;
+    store->overwritten = false;
     block->store = store;
     search_note(block);
     return true;
