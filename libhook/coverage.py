@@ -33,13 +33,13 @@ DOES = {
     "counted": "pinned_|pools_recount|driver_pool_",
     "swapped": "memory_allocate|memory_free|managed_allocate|managed_free"
                "|vmm_(?!access_of|range_of|properties|mapped_in|pin_)"
-               "|pool_(?!of|tell)",
+               "|pool_(?!of|add_figures)",
     "pinned": "vmm_pin_(in_place|range_in_place)|ipc_export_pin",
     "shared": "ipc_(export|import_(open|close))",
     "peers": "peer_access",
     "answered": "memory_(describe|information|total|is_ours|set_sync_memops)"
                 "|managed_last_prefetch"
-                "|vmm_(access_of|range_of|properties|mapped_in)|pool_(of|tell)",
+                "|vmm_(access_of|range_of|properties|mapped_in)|pool_(of|add_figures)",
     "context": "client_attach|client_awaits_context|context_ends",
     "capture": "capture_(new|over)",
     "repeated": "room_begin",
