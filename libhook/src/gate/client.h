@@ -105,8 +105,8 @@ struct client {
     bool reason_begun;               /* a part of `reason` has arrived, the LIMITS has not */
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
-    /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each free entry of
-     * and each change of the socket. Threads wait on it for an answer, and not on memory_changed:
+    /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each entry that becomes
+     * free, and each change of the socket. Threads wait on it for an answer, and not on memory_changed:
      * the wait may be long, and the thread may be cancelled. */
     _Atomic uint32_t commit_bell;
 

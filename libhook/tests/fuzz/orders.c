@@ -13,13 +13,13 @@ static uint64_t figure(struct input *input)
 {
     pthread_mutex_lock(&memory_lock);
     const struct nvshare_memory memory = clients[0]->memory;
-    uint64_t question = clients[0]->question;
+    uint64_t last_commit = clients[0]->last_commit;
     pthread_mutex_unlock(&memory_lock);
     uint64_t filled = memory.resident + memory.pinned;
     uint64_t need = memory.allocated + memory.pinned + memory.pending;
     const uint64_t figures[] = {
         0, 1, filled, filled / 2, filled - 1, need, need - 2 * MIB, need + 2 * MIB,
-        memory.room, memory.host, 2 * MIB, CARD, 2 * CARD, question, question + 1, UINT64_MAX,
+        memory.room, memory.host, 2 * MIB, CARD, 2 * CARD, last_commit, last_commit + 1, UINT64_MAX,
     };
     uint8_t which = (uint8_t)take(input, 1);
     if (which >= 0xf0)
