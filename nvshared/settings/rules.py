@@ -2,13 +2,13 @@
 """The configuration's rules, which set terms of tenants, in sections [tenant PATTERN].
 
     [tenant user:*]
-    memory = 60GiB
+    memory-limit = 60GiB
 
     [tenant unit:jupyter-*.service]
     weight = 50
 
     [tenant group:staff]
-    memory = none
+    memory-limit = none
 
 In a pattern, * stands for any characters but a slash, and ? for one character but a slash. The
 text before a slash is the owner (unit:alice/train.service). The owner chooses the text after it, so

@@ -161,3 +161,24 @@ got = other.ibv_reg_mr(c_uint64(1000), buffer, c_size_t(11), 5)
 assert got == 1005 + ctypes.addressof(buffer) % 7
 '''
     check(site, Program(site, mapped + opening + CALLS[VERBS] + host + END), PARTS)
+
+
+def test_registration_of_no_bytes_pins_no_memory(site: Site, tmp_path: Path) -> None:
+    site.start("--tq", "1")
+    opening = OPEN.replace("LIBRARY", str(library(tmp_path, FILES)))
+    program = Program(site, f'''
+size = 64 * MIB
+first, handle = reserve(size), create(size)
+call("cuMemMap", first, size, 0, handle, 0)
+allow(first, size)
+data = noise(size)
+put(first, data)
+{opening}
+other.cuFileBufRegister(c_uint64(first + GRAIN), c_size_t(0), 3)
+away()
+assert get(first, size) == data
+''')
+    assert program.hears() == "away"
+    site.holding(PARTS[1]).close()      # it fits only beside nothing
+    program.go_on()
+    program.ends_well()

@@ -377,7 +377,7 @@ void release_if_context_failed(struct client *client)
         return;
     debug("this program's GPU context has failed for good (error %d): its memory is given up",
           (int)error);
-    reclaim(client, RECLAIM_ALL, false);
+    reclaim(client, RECLAIM_ALL, 0);
     for (struct block *block = client->blocks; block != NULL; block = block->younger)
         block_lose(block);
 }

@@ -116,11 +116,11 @@ static bool fill(struct block *block)
 {
     struct client *client = block->client;
     while (client_free_room(client) < block->size)
-        if (!reclaim(client, block->size, false))
+        if (!reclaim(client, block->size, 0))
             return false;
     CUresult result;
     while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
-           && reclaim(client, block->size, false))
+           && reclaim(client, block->size, 0))
         continue;
     /* If the card has less free memory than the client was granted, the daemon makes room: the
      * block stays empty and is requested with the others. */
@@ -586,11 +586,11 @@ static bool spare_keep(struct large *large)
         || !client_may_keep_freed(client) || fills_card(client) || !is_resident(large))
         return false;
     if (spares->bytes + size > most)
-        spares_reclaim(client, spares->bytes + size - most, false);
+        spares_reclaim(client, spares->bytes + size - most, 0);
     if (commit_is_scarce(client, size))
         return false;
     if (spares->count == MOST)
-        spares_reclaim(client, 1, false);
+        spares_reclaim(client, 1, 0);
     for (size_t i = 0; i < large->block_count; i++) {
         struct block *block = large->blocks[i];
         block_give_place(block);
@@ -659,7 +659,7 @@ int64_t spares_expire(struct client *client)
     if (spares->next_check != 0 && now >= spares->next_check) {
         for (unsigned i = 0; i < EXPIRED_AT_ONCE && spares->count > 0
                              && oldest(client)->freed_at + spares->stay <= now; i++)
-            spares_reclaim(client, 1, false);
+            spares_reclaim(client, 1, 0);
         spares->next_check = spares->count > 0 ? oldest(client)->freed_at + spares->stay : 0;
     }
     if (spares->next_check == 0)

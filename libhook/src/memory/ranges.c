@@ -51,6 +51,10 @@ void ranges_insert(struct ranges *ranges, struct range *range)
 void ranges_remove(struct ranges *ranges, const struct range *range)
 {
     size_t index = ranges_search(ranges, range->address);
+    if (index == ranges->count || ranges->sorted[index] != range)
+        /* Another range overlaps it: the driver has ended one of them unseen. */
+        for (index = 0; ranges->sorted[index] != range; index++)
+            ;
     ranges->count--;
     ranges->reserved++;
     memmove(&ranges->sorted[index], &ranges->sorted[index + 1],

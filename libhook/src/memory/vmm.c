@@ -725,7 +725,8 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
     CUresult result = CUDA_SUCCESS;
     LOCKED(memory_lock);
     struct alias *alias;
-    while (result == CUDA_SUCCESS && (alias = alias_between(address, end)) != NULL) {
+    while (result == CUDA_SUCCESS && address < end
+           && (alias = alias_between(address, end)) != NULL) {
         address = alias->range.address + alias->range.size;
         result = pin(alias->vmm, &unused);
     }
