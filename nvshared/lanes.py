@@ -20,10 +20,12 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from nvshared.clock import Clock, Timer
+from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
 IDLE = 10.0                             # seconds after which a thread without work ends
+AGAIN = SECOND                          # after which a thread is started again that could not be
 
 Result = TypeVar("Result")
 Post = Callable[[Callable[[], None]], None]
@@ -96,9 +98,15 @@ class Lanes:
 
     def _add_thread(self) -> None:
         if self._threads < min(self._most, len(self._lanes)):
-            self._threads += 1
             # A daemon thread: a call that blocks must not keep the process from ending.
-            Thread(target=self._work, name=self._name, daemon=True).start()
+            thread = Thread(target=self._work, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError):     # no thread is to be had; another one may end
+                if self._threads == 0:
+                    self._timer(self._clock() + AGAIN, self._add_thread)
+                return
+            self._threads += 1
 
     def _work(self) -> None:
         while True:

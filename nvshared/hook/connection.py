@@ -68,7 +68,6 @@ class HookConnection:
         self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
         self._kept = name is not None or refusal is None
         self.admitted = refusal is None
-        self.session = Session(server.manager, identity, self, refusal)
         self._server = server
         self._socket = connected
         self._queue: deque[tuple[bytes, int | None]] = deque()
@@ -77,6 +76,8 @@ class HookConnection:
         self._listens = True            # False: waits for its user's turn in Rotation, or a lookup
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
+        # After what may raise: the session and the connection refer to each other.
+        self.session = Session(server.manager, identity, self, refusal)
         self._timeout: asyncio.TimerHandle | None = None
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:

@@ -79,17 +79,23 @@ class ParkedHook:
         """
         self.away = self.wanted = False
         self._send(protocol.encode_unpark(gpu), None)
+        if moved:
+            self._drop_held()
         held, self._held = self._held or [], None
         for _, packet, page in held:
-            if not moved:
-                self._send(packet, page)
-            elif page is not None:
-                os.close(page)
+            self._send(packet, page)
 
     def lost(self) -> None:
-        """Fails a pending park(), as the connection has ended."""
+        """Fails a pending park() and drops the held orders, as the connection has ended."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(NvshareError("it has ended"))
+        self._drop_held()
+
+    def _drop_held(self) -> None:
+        for _, _, page in self._held or []:
+            if page is not None:
+                os.close(page)
+        self._held = None
 
     def send(
         self, packet: bytes, page: int | None = None, order: actions.Order | None = None

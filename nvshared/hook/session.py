@@ -194,7 +194,8 @@ class Session:
         self._manager.hello_received(self)
         self._parked.lost()
         self._storing.ended()
-        client, self.client = self.client, None     # which refers to the session, too
+        self._moved = None              # which refers to the session, as the client does
+        client, self.client = self.client, None
         if client is not None:
             client.gpu.leave(client)
 

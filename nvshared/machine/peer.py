@@ -22,7 +22,7 @@ WORDS_WITH_NAME = 3                     # of a command line, with an interpreter
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
-CGROUPS_LONGEST = 1 << 14               # bytes; a line for each controller of cgroup v1
+FILE_LONGEST = 1 << 14               # bytes: lines for controllers of cgroup v1, and of a user map
 ENVIRONMENT_LONGEST = 1 << 17
 
 
@@ -107,7 +107,7 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     called = name(pid)
     started = host.started(pid)
     owner = subordinate.owner(uid)
-    cgroup = _read(pid, "cgroup", CGROUPS_LONGEST)
+    cgroup = _read(pid, "cgroup", FILE_LONGEST)
     found, strange = locate(
         cgroup, owner, own("cgroup"), _owner_of, control_groups.slurm_job,
         lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
@@ -205,14 +205,14 @@ def _contained(pid: int) -> bool:
     # The Name line may contain any line break except the newline, which the kernel escapes.
     status = _read(pid, "status").split("\n")
     numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
-    users = _read(pid, "uid_map")
+    users = _read(pid, "uid_map", FILE_LONGEST)
     return len(numbers) != 1 or not users or users != own("uid_map")
 
 
 @cache
 def own(name: str) -> str:
     """A file of the daemon's process, which never changes its group or user namespace."""
-    return _read(os.getpid(), name, CGROUPS_LONGEST)
+    return _read(os.getpid(), name, FILE_LONGEST)
 
 
 def _read(pid: int, name: str, longest: int = 4096) -> str:

@@ -10,7 +10,7 @@ from time import monotonic as now
 
 import pytest
 
-from nvshared.lanes import Lanes
+from nvshared.lanes import AGAIN, Lanes
 from tests.unit.scripted import Time
 
 PATIENCE = 1000
@@ -118,3 +118,19 @@ def test_call_that_fails_is_answered_with_none_and_logged(
     assert "ZeroDivisionError" in caplog.text
     with pytest.raises(Empty):
         loop.posted.get_nowait()
+
+
+def test_call_is_made_once_a_thread_can_be_started_again(
+    loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made = lanes(loop, time)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    made.run(0, lambda: "late", loop.answers.append)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    time.pass_by(AGAIN)
+    assert loop.until(1) == ["late"]

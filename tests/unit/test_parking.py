@@ -2,6 +2,7 @@
 """What the daemon takes for an answer to PARK."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -39,3 +40,13 @@ def test_unknown_reply_to_park_is_a_protocol_error() -> None:
     hook = ParkedHook(lambda packet, page: None)
     with pytest.raises(ProtocolError, match="99"):
         hook.handle_parked(answer(1, 99))
+
+
+def test_held_order_of_a_lost_connection_has_its_descriptor_closed() -> None:
+    parked = ParkedHook(lambda _, __: None)
+    parked.take_over()
+    read, write = os.pipe()
+    parked.send(b"", write)
+    parked.lost()
+    assert os.read(read, 1) == b""      # the pipe has no writer any more
+    os.close(read)
