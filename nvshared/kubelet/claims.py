@@ -203,13 +203,19 @@ class Prepared:
         self._lock = threading.Lock()
         self._claims: dict[str, Claim] = {}     # by UID
         try:
-            found = map(read, json.loads(self._path.read_text()))
-            self._claims = {claim.uid: claim for claim in found}
+            entries = list(json.loads(self._path.read_text()))
         except FileNotFoundError:
             return
-        except (OSError, NvshareError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             # nvshared still has the terms, and kubelet prepares claims again for new containers.
             logger.warning("%s is not used: %s", self._path, error)
+            return
+        for number, entry in enumerate(entries, 1):
+            try:
+                claim = read(entry)
+                self._claims[claim.uid] = claim
+            except (NvshareError, ValueError, KeyError, TypeError, AttributeError) as error:
+                logger.warning("claim %d of %s is not used: %r", number, self._path, error)
 
     def claims(self) -> list[Claim]:
         """All prepared claims."""

@@ -166,6 +166,22 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
     assert len(Prepared(tmp_path).claims()) == 1
 
 
+@pytest.mark.parametrize("wrong", [
+    1, {"metadata": {}}, claim(), claim(result(), configs=(config(weight="x"),)),
+    claim(result(), uid=[]),    # type: ignore[arg-type]
+])
+def test_malformed_prepared_claim_is_logged_and_the_others_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: object
+) -> None:
+    (tmp_path / FILE).write_text(json.dumps(
+        [claim(result()), wrong, claim(result(), uid="c2")]))
+    prepared = Prepared(tmp_path)
+    assert [one.uid for one in prepared.claims()] == ["c1", "c2"]
+    assert f"claim 2 of {tmp_path / FILE} is not used" in caplog.text
+    prepared.change("c3", read(claim(result(), uid="c3")))
+    assert [one.uid for one in Prepared(tmp_path).claims()] == ["c1", "c2", "c3"]
+
+
 def test_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
     device = device_entry(CARD, 10, is_tainted=False)
     assert device["name"] == "gpu-0a"
