@@ -48,13 +48,14 @@ class Terms:
 
     def __init__(
         self, bus: str, report: Callable[[Pod, str], None],
-        write_condition: Callable[[Pod, str], None], classes: Classes = (),
-        smallest: Callable[[], int] | None = None,
+        write_condition: Callable[[Pod, str], None], claimed: Claimed | None = None,
+        classes: Classes = (), smallest: Callable[[], int] | None = None,
     ) -> None:
         """`report` reports a refused annotation once, as an event.
 
-        `write_condition` sets the pod's status to all current refusals, "" for none. `classes`,
-        `smallest`: the meaning of PriorityClasses and foreign annotations, see meanings.py.
+        `write_condition` sets the pod's status to all current refusals, "" for none. `claimed`:
+        terms of claims from before the start. `classes`, `smallest`: the meaning of PriorityClasses
+        and foreign annotations, see meanings.py.
         """
         self._bus = bus
         self._report = report
@@ -64,11 +65,14 @@ class Terms:
         self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
         self._annotated: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
-        self._claimed: dict[Pod, dict[str, int]] = {}   # terms by claims
-        self._reasons: dict[Pod, dict[str, str]] = {}   # of refusals, by term or annotation
+        self._claimed = {pod: dict(terms) for pod, terms in (claimed or {}).items() if terms}
+        self._reasons: dict[Pod, dict[str, str]] = {}   # of refusals, see _refuse()
         self._refusals: dict[Pod, list[str]] = {}       # not sent as events yet
         # The terms that we have set in nvshared: value and what sets it.
-        self._set: dict[Pod, dict[str, tuple[int, str]]] = {}
+        self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
+        # Of these, pods whose annotations are unknown until the first list. nvshared may have kept
+        # stricter terms by them, which the claims' terms must not overwrite.
+        self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # whose terms may differ from those there
         self._renamed = False                           # nvshared lacks names of pods
         self._listed = False                            # terms of removed pods may be left
@@ -126,17 +130,19 @@ class Terms:
                 self._remove_pod(pod)
             for pod in sorted(what, key=lambda pod: pod.created):
                 self._update_pod(pod)
+            self._unlisted.clear()
             self._listed = self._renamed = True
         elif news == "CLAIMED":
             claimed, known = what
             for pod, terms in claimed.items():
                 self._claim(pod, terms)
+            self._unlisted -= claimed.keys()
             self._waiting.append(known)
         elif news == "AGAIN":
             self._renamed |= bool(self._pods)
             for pod, held in self._set.items():
                 self._set[pod] = dict.fromkeys(held, UNKNOWN)
-            self._changed.update(self._set)
+            self._changed.update(self._set.keys() - self._unlisted)
             for pod in self._pods.values():     # some may need the sizes of GPUs
                 self._read(pod, pod.annotations)
         elif news == "DELETED":
@@ -243,7 +249,8 @@ class Terms:
             for term in sorted(held.keys() | self._desired(pod).keys()):
                 # A refused value is wanted no longer: then the next source sets the term.
                 while (wanted := self._desired(pod).get(term, NONE)) != held.get(term, NONE):
-                    self._send(daemon, pod, term, *wanted)
+                    if not self._send(daemon, pod, term, *wanted):
+                        break
             self._changed.remove(pod)
             if not held:
                 del self._set[pod]
@@ -251,33 +258,43 @@ class Terms:
             self._reset_leftovers(daemon)
             self._listed = False
 
-    def _send(self, daemon: Daemon, pod: Pod, term: str, value: int, source: str) -> None:
-        """Sets or, with the value 0, resets a term in nvshared."""
-        held = self._set[pod]
+    def _send(self, daemon: Daemon, pod: Pod, term: str, value: int, source: str) -> bool:
+        """Sets or, with the value 0, resets a term in nvshared.
+
+        Returns False if nvshared keeps its value until the pod changes or nvshared restarts.
+        """
+        held, by_class = self._set[pod], f"{CLASS} {term}"
         try:
             daemon.set_tenant_terms(pod.tenant, {term: value}, source)
             logger.info("%s: %s is %s now", pod, term, value or "as it would be without us")
         except NotKept as error:
             logger.warning("%s: %s", pod, error)
         except InvalidArgs as error:
+            why = str(error).replace(pod.tenant, f"pod {pod}")
             if source == ANNOTATION:
                 key, text = self._annotation(pod, term)
-                why = str(error).replace(pod.tenant, f"pod {pod}")
                 self._refuse(pod, term, f"{key} cannot be {quoted(text)}: {why}")
                 before, its_source = held.get(term, NONE)
                 if its_source == ANNOTATION:
                     self._annotated[pod][term] = before     # the earlier value stays
                 else:
                     del self._annotated[pod][term]
-                return
-            self._claim_error = error
-            self._report(pod, str(error))
-            if source == CLAIM:
+            elif source == CLAIM:
+                self._claim_error = error
+                self._report(pod, str(error))
                 del self._claimed[pod][term]
-                return
+            else:
+                why = f"{term} cannot be {value or 'reset'}: {why}"
+                if self._reasons.get(pod, {}).get(by_class) != why:
+                    self._refuse(pod, by_class, why)
+                held[term] = UNKNOWN            # to be sent again
+                return False
+            return True
+        self._reasons.get(pod, {}).pop(by_class, None)
         held[term] = value, source
         if not value:
             del held[term]
+        return True
 
     def _reset_leftovers(self, daemon: Daemon) -> None:
         """Resets terms of pods that were removed unseen: nvshared has no name for them."""
@@ -290,7 +307,7 @@ class Terms:
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
     def _refuse(self, pod: Pod, what: str, why: str) -> None:
-        """Records the refusal of an annotation, by its term or key."""
+        """Records a refusal by the annotation's term or key, or by "class TERM"."""
         self._reasons.setdefault(pod, {})[what] = why
         self._refusals.setdefault(pod, []).append(why)
 

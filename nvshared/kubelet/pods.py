@@ -94,8 +94,10 @@ class Pods:
         self._kubeconfig = kubeconfig
         self._node = node
         self._static = static_pods
-        self._terms = Terms(bus, self._write_pod_event, self._write_condition, classes, smallest)
-        self._terms.claim(prepared.terms(pod for one in prepared.claims() for pod in one.pods))
+        self._terms = Terms(
+            bus, self._write_pod_event, self._write_condition,
+            prepared.terms(pod for one in prepared.claims() for pod in one.pods),
+            classes, smallest)
         self._before = {claim.uid for claim in prepared.claims()}   # their pods may be gone
         threading.Thread(target=watch, name="pods", daemon=True, args=(
             "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._handle)).start()

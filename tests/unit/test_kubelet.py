@@ -7,7 +7,9 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.kubelet import annotations, pods
 from nvshared.kubelet.annotations import Terms
 from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.card import (
@@ -26,6 +29,7 @@ from nvshared.kubelet.card import (
     of_daemon,
     retry_until_reply,
 )
+from nvshared.kubelet.claims import DRIVER, Claim, Prepared, read
 from nvshared.kubelet.meanings import meanings, priority
 from nvshared.kubelet.messages import CRI, DP, DRA, REG
 from nvshared.kubelet.offer import Offer, card_of, preferred
@@ -43,6 +47,7 @@ from nvshared.kubelet.pod import (
     pod,
 )
 from nvshared.kubelet.pods import StaticPods
+from nvshared.units import GIB
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")
 OTHER = Card("GPU-1b", 1, "00000000:65:00.0")
@@ -440,6 +445,102 @@ def test_messages_about_annotations_are_bounded_for_any_annotation_text(text: st
     assert f"{PREFIX}k0 cannot be " in said[0]
     assert "\x1b" not in said[0] + marked[0]
     assert text == "short" or text not in said[0]
+
+
+class RecordedDaemon:
+    """Replaces the connection to nvshared: records terms, and refuses those in `refused`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: SimpleQueue[tuple[str, dict[str, int], str]] = SimpleQueue()
+        self.refused: list[dict[str, int]] = []     # each is refused once
+        self.replies = threading.Event()
+        self.replies.set()
+        monkeypatch.setattr(annotations, "Daemon", lambda *_: nullcontext(self))
+
+    def set_pods(self, _: object) -> None:
+        assert self.replies.wait(60)
+
+    def set_tenant_terms(self, tenant: str, terms: dict[str, int], source: str) -> None:
+        self.sent.put((tenant, terms, source))
+        if terms in self.refused:
+            self.refused.remove(terms)
+            raise InvalidArgs(f"{tenant} cannot have that")
+
+    def tenants(self) -> list[object]:
+        return []
+
+
+def annotated(name: str, priority_class: str = "", **values: str) -> Pod:
+    meta = {"namespace": "lab", "name": name, "uid": name, "annotations": {
+        PREFIX + key.replace("_", "-"): text for key, text in values.items()}}
+    return pod({"metadata": meta, "spec": {"priorityClassName": priority_class}})
+
+
+def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvshared has kept that term; kubelet prepares another claim before the pods are listed."""
+    def claim(name: str) -> Claim:
+        return read({
+            "metadata": {"namespace": "lab", "name": name, "uid": name, "ownerReferences": [
+                {"kind": "Pod"}]},
+            "status": {
+                "allocation": {"devices": {"results": [{
+                    "driver": DRIVER, "pool": "node", "device": "gpu-0a", "request": "gpu",
+                    "consumedCapacity": {"memory": "12Gi"}}]}},
+                "reservedFor": [{"resource": "pods", "name": name, "uid": name}]},
+        })
+
+    daemon = RecordedDaemon(monkeypatch)
+    watched: SimpleQueue[Any] = SimpleQueue()
+    monkeypatch.setattr(pods, "watch", lambda *arguments: watched.put(arguments[-1]))
+    prepared = Prepared(tmp_path)
+    prepared.change("early", claim("early"))
+    node = pods.Pods(
+        "", tmp_path, "node", prepared, StaticPods(tmp_path, tmp_path), (), None)
+    node.nvshared_is_back()         # as at each start
+    node.claim(claim("late"))
+    assert daemon.sent.get(timeout=60) == ("pod:late", {"memory-limit": 12 * GIB}, "claim")
+    watched.get(timeout=60)(
+        "LISTED", [annotated("early", gpu_memory_limit="4Gi"), annotated("late")])
+    assert daemon.sent.get(timeout=60) == ("pod:early", {"memory-limit": 4 * GIB}, "annotation")
+
+
+def test_refused_reset_of_a_term_is_reported_and_repeated_when_the_pod_is_deleted(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = RecordedDaemon(monkeypatch)
+    daemon.refused = [{"weight": 0}, {"weight": 0}]
+    refusal = "weight cannot be reset: pod lab/a cannot have that"
+    conditions: SimpleQueue[str] = SimpleQueue()
+    terms = Terms("", lambda *_: None, lambda _, why: conditions.put(why))
+    terms.handle("LISTED", [annotated("a", weight="7")])
+    assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 7}, "annotation")
+    for weight in ("", "7", ""):
+        terms.handle("MODIFIED", annotated("a", **({"weight": weight} if weight else {})))
+        sent = ({"weight": 7}, "annotation") if weight else ({"weight": 0}, "class")
+        assert daemon.sent.get(timeout=60) == ("pod:a", *sent)
+        assert weight or conditions.get(timeout=60) == refusal
+    terms.handle("DELETED", annotated("a"))
+    assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 0}, "class")
+
+
+def test_refused_priority_class_is_a_refusal_of_its_pod_and_fails_no_claim(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = RecordedDaemon(monkeypatch)
+    daemon.refused = [{"priority": 3}]
+    conditions: SimpleQueue[str] = SimpleQueue()
+    terms = Terms(
+        "", lambda *_: None, lambda _, why: conditions.put(why),
+        classes=priority_classes(["urgent=high"]))
+    daemon.replies.clear()
+    terms.handle("LISTED", [])      # the thread waits here, and then sends the rest at once
+    terms.handle("ADDED", annotated("a", "urgent"))
+    known = terms.claim({annotated("b"): {"weight": 7}})
+    daemon.replies.set()
+    assert known.result(60) is None
+    assert conditions.get(timeout=60) == "priority cannot be 3: pod lab/a cannot have that"
 
 
 @pytest.mark.parametrize(("text", "most", "clip"), [
