@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""job.c's program: what it is told to do, how long that took, and how fast it is."""
+"""Runs the program job.c: its amounts of work, the time for each of them, and its rates."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ PROGRAM = ROOT / "build" / "bench-colocation" / "job"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a program is to do: fixed amounts, however long they take."""
+    """A program's amounts of work; they do not depend on time."""
 
     units: int                          # on the CPU
     steps: int                          # on the GPU, each over all of its memory
-    bursts: int = 1                     # it changes from the one to the other so often
+    bursts: int = 1                     # number of alternations of CPU and GPU work
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How it went."""
+    """Times and digest of a completed Work."""
 
     seconds: float                      # from the order until the answer
     cpu: float                          # of these, for work on the CPU,
@@ -33,13 +33,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one program does in a second when it is alone."""
+    """Work of one program in a second when the program is alone."""
 
     units: float                        # on the CPU
     steps: float                        # on the GPU
 
     def work(self, cpu: float, gpu: float, bursts: int = 1) -> Work:
-        """What takes so many seconds on each."""
+        """Work that takes `cpu` seconds on the CPU and `gpu` seconds on the GPU."""
         return Work(round(cpu * self.units), max(1, round(gpu * self.steps)), bursts)
 
 
@@ -67,7 +67,7 @@ class Job:
                     str(said["digest"]))
 
     def work(self, work: Work) -> Done:
-        """Does it."""
+        """Does the work and waits for its end."""
         self.begin(work)
         return self.end()
 

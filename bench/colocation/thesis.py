@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of nvshare's thesis, two copies of which share a card of 16 GiB.
 
-There each computes for about 650 s on the GPU, and for as long or for a ninth of that on the CPU.
-Here a quarter of the seconds of a run, and three periods or more. Quanta, bursts and memory
-stay, because the hand-over, whose cost is to be seen next to the quantum, stays what it is.
+In the thesis each program computes for about 650 s on the GPU, and on the CPU for the same time or
+for a ninth of it. In this benchmark each program computes on the GPU for a quarter of a run's
+seconds, but for at least three periods. Quanta, bursts and memory are the thesis's, because the
+cost of a hand-over, which the benchmark compares with the quantum, does not shrink with the run.
 
-What happens once in the life of a program (its start, taking host memory when it leaves the card
-for the first time) is over before any clock starts: before each measurement both fill their memory
-twice, so each has left the card once, and all of it has been written.
+A program's start and the allocation of host memory for its first eviction happen once and are not
+measured: before each measurement both programs fill their memory twice, so each has been evicted
+once, and all of its memory has been written.
 """
 
 from collections.abc import Iterator
@@ -115,14 +116,14 @@ class Program:
 
 
 def capacity(card: Card) -> int:
-    """What the programs share of the card; bytes."""
+    """Bytes of the card that the programs share."""
     return min(CAPACITY, int(MOST * card.total))
 
 
 def moved(daemon: Sharing, known: int, card: Card) -> dict[str, Any]:
-    """bench.trace.summary of what happened since the trace had `known` lines."""
+    """bench.trace.summary of the events after the first `known` lines of the trace."""
     trace = daemon.trace()
-    # What each client had by then, lest host memory it has had for long counts as new.
+    # Each client's memory at line `known`, so that older host memory does not count as new.
     had = {line["client"]: line for line in trace[:known] if "memory" in line}
     before = [{**line, "event": "memory"} for line in had.values()]
     return summary([*before, *trace[known:]], card.block if card.simulated else MEASURABLE)

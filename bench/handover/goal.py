@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures, what they should be, and the table of them for people."""
+"""Measured figures, their goals, and the table that shows both to users."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -62,7 +62,7 @@ class Result:
 def show(
     results: Sequence[Result], where: dict[str, Any], complete: bool, console: Console
 ) -> None:
-    """A table with a line for each goal; what was wrong below it."""
+    """Prints a table with a line for each goal, and the errors below the table."""
     name = where["card"]
     console.print(f"{name}, {where['cpu']}, {where['cores']} cores, {where['date']}")
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -5,7 +5,7 @@ Prints a table and a drawing of where the time goes, or JSON; what a real card g
 bench/results/. bench/README.md says what is measured and how. Exit status 1 if any weights were not
 what they should be.
 
-What is measured: models of what size are asked for how, and what a request may take.
+Each case gives the models' sizes, the requests to them, and the limits of a request's time.
 
 Sizes are parts of the card; in brackets, of an H200's 139 GiB. All ways of a case are measured in
 one run: under the daemon, then by hand, then by starting processes anew (ways.py).
@@ -30,7 +30,7 @@ from nvshared.units import GIB
 
 LARGE, MIDDLE, SMALL = 0.394, 0.1435, 0.107     # 55 and 20 GiB, 16 GB
 FILLER = 0.6                            # 83 GiB
-SLOWER = 5                              # a simulated card, than what is asked of a real one
+SLOWER = 5                              # real intervals of requests over simulated intervals
 KINDS = ("resident", "partly", "absent")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "shared": ("--neighbour", "off"), "ahead": ("--neighbour", "off", "--prefetch", "on")}
@@ -38,16 +38,16 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Models and what is asked of them."""
+    """Models, the requests to them, and the limits of the requests' times."""
 
     sizes: tuple[float, ...]            # of each, of the card
     demand: Demand
-    tight: bool = False                 # the first model fills what the daemon has of the card,
-    counted: frozenset[int] | None = None   # and requests to these count; None: to all
-    median: float | None = None         # ms that it may take,
+    tight: bool = False                 # the first model fills the daemon's part of the card,
+    counted: frozenset[int] | None = None   # and requests to these models count; None: to all
+    median: float | None = None         # limit of the median, in ms,
     slowest: float | None = None        # and the 99th percentile
-    of_alone: float | None = None       # the median, in times what it takes alone
-    of_limit: float | None = None       # of an absent model, in times the bus's limit
+    of_alone: float | None = None       # limit of the median, in times of a request alone
+    of_limit: float | None = None       # limit for an absent model, in times the bus needs
 
 
 def _turn_about(seconds: float) -> list[Request]:
@@ -66,7 +66,7 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the figures are read beside, measured without the library."""
+    """Reference figures, measured without the library."""
 
     alone: float                        # ms of a request to a model that has the card to itself
     bus: dict[str, float]               # GB/s, one way at a time
@@ -173,7 +173,7 @@ def percentile(took: Sequence[float], percent: int) -> float | None:
 
 
 def _of_limit(some: Sequence[Breakdown], scale: Scale) -> float:
-    """The median, over what the missing bytes alone would take one way."""
+    """The median of a request's time over the bus time of its missing bytes, in one direction."""
     return median(one.took / (one.missing / scale.bus["in_gbps"] / 1000) for one in some)
 
 

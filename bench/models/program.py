@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model.c: how it is called, and what it answers."""
+"""Runs the program model.c: its options, its requests and its replies."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ def answer(program: Program) -> Answer:
 
 
 def speed(chunk: int, environment: Mapping[str, str]) -> dict[str, float]:
-    """What the bus carries one way: `in_gbps`, `out_gbps`."""
+    """GB/s of the bus in each direction: `in_gbps`, `out_gbps`."""
     done = finish([PROGRAM, "speed", str(chunk)], environment, PATIENCE)
     if done.returncode != 0:
         raise NvshareError(f"the bus was not measured: {done.stderr.strip()}")

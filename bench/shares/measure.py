@@ -5,7 +5,7 @@ Prints a table, or the same as JSON; what a real card gave is kept in bench/resu
 bench/README.md says what is measured and how. Exit status 1 if any program ended with data
 that is not what it should be.
 
-What is measured: limits, weights, requests, two busy programs, requests beside a training.
+Measured are limits, weights, requests, two busy programs, and requests beside a training.
 
 A program's share is its rate over its rate alone, without the library. The first seconds do not
 count: a limit's account begins with a full window.

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process, and the daemon's trace, say of what is held; and whether that grows.
+"""Resources held by a process, from the kernel and the daemon's trace, and whether they grow.
 
-`growth` tells a figure that grows from one that goes up and down.
+`growth` tells a growing figure from a figure that only fluctuates.
 
-Only the second half of a run counts: what is taken once and kept, as caches
-are, has been taken by then. The slope is the one of Theil and Sen, the median
-of the slopes between all pairs of samples: single outliers do not move it
-(https://en.wikipedia.org/wiki/Theil-Sen_estimator). A figure grows if what the
-slope adds over the half is more than
+Only the second half of a run counts: resources that are allocated once and
+kept, such as caches, have been allocated by then. The slope is the Theil-Sen
+estimator, the median of the slopes between all pairs of samples: single
+outliers do not change it (https://en.wikipedia.org/wiki/Theil-Sen_estimator).
+A figure grows if the slope times the duration of the half is more than
 
-* a floor in the figure's own unit, below which nobody would notice, and
+* a floor in the figure's own unit, below which growth does not matter, and
 * twice the spread around the line (the median absolute deviation, scaled to a
-  standard deviation): else it may be chance.
+  standard deviation): smaller growth may be chance.
 """
 
 import json
@@ -23,7 +23,7 @@ from statistics import median
 from typing import IO
 
 MB = 1_000_000
-# Below these nobody would notice that it grows: of an hour, in the unit of the figure.
+# Growth in an hour below these limits does not matter; in the unit of the figure.
 FLOORS = {"resident MB": 4.0, "own MB": 4.0, "files": 2.0, "threads": 2.0, "host MB": 8.0,
           "card MB": 8.0}
 
@@ -87,7 +87,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What became of one figure, in its own unit."""
+    """The growth of a figure over a run, in the figure's own unit."""
 
     first: float                        # medians of the second half's first and last fifth
     last: float

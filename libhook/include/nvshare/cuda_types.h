@@ -2,9 +2,10 @@
 /*
  * The types and constants of the CUDA driver API that the library and the simulated driver need, so
  * that they build without the CUDA toolkit: names, values and layouts as in NVIDIA's cuda.h 13.0.
- * The library uses only those that hold for every version since 11.2. Types that are only passed on
- * by pointer stay incomplete. With NVSHARE_CHECK_CUDA_H the real cuda.h takes their place: tests
- * compare each enumerator, macro and layout here with it, and compile all prototypes with it.
+ * The library uses only types and constants that are the same in every version since 11.2. Types
+ * that the library only passes on by pointer stay incomplete. With NVSHARE_CHECK_CUDA_H the real
+ * cuda.h replaces this file's definitions: tests compare each enumerator, macro and layout here
+ * with cuda.h, and compile all prototypes with cuda.h.
  */
 #pragma once
 

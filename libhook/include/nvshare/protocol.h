@@ -58,7 +58,7 @@ enum nvshare_type {
     /* Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon
      * closes the connection. */
     NVSHARE_REFUSED = 2,
-    /* Open the gate for a turn of `quantum`. The flags say what the hook does during the turn:
+    /* Open the gate for a turn of `quantum`. These flags control the hook during the turn:
      * NVSHARE_PACE, NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES, NVSHARE_REPORT_BUSY,
      * NVSHARE_STEP (then `quantum` is the pause between two launches). The daemon sends RUN
      * again to a running client when a flag or `quantum` changes. The hook opens the gate only

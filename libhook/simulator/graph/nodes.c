@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes of graphs and of executable graphs: adding them, and telling and changing what they do. */
+/* Nodes of graphs and of executable graphs: adds nodes, and gets and sets their parameters. */
 #include <string.h>
 
 #include "driver/entry.h"
@@ -372,7 +372,7 @@ API(cuGraphExecNodeSetParams, CUgraphExec exec, CUgraphNode node, CUgraphNodePar
     SET_STEP(node_work(parameters, &work))
 }
 
-/* Only what does something on the card can be switched off. */
+/* Only kernel, copy and memset nodes can be disabled. */
 static struct step *switchable(CUgraphExec exec, CUgraphNode node)
 {
     struct step *step = step_of(graph_exec_from(exec), node);
@@ -401,7 +401,7 @@ API(cuGraphNodeGetEnabled, CUgraphExec exec, CUgraphNode node, unsigned int *ena
     return step != NULL && enabled != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What depends on what in a graph. */
+/* Dependencies (edges) between the nodes of a graph. */
 
 static CUresult add_edges(CUgraph graph_handle, const CUgraphNode *from, const CUgraphNode *to,
                     size_t count)

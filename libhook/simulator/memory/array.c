@@ -108,7 +108,7 @@ API(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray hand
     return CUDA_SUCCESS;
 }
 
-/* Frees one that there is, when its context's work has ended. */
+/* Frees an existing array when the work of its context has ended. */
 static CUresult array_end(CUarray handle)
 {
     struct array *array = array_from(handle);
@@ -134,7 +134,7 @@ API(cuArrayDestroy, CUarray handle)
                                                                    : array_end(handle);
 }
 
-/* Mipmapped arrays: an array for each level, half as long in each direction as the one before. */
+/* Mipmapped arrays: an array for each level, half the previous level's length in each direction. */
 
 #define LEVELS 32
 

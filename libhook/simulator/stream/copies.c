@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The entry points that copy, and what of a copy is asynchronous. From page-locked memory and within
- * the card a copy with a stream only queues. From pageable memory the driver first moves the bytes
- * into memory of its own: a small source may be reused at once, a large one only when the call
- * returns, which is when it has been read; into pageable memory a copy returns when it is done.
+ * The entry points for copies, and the asynchronous part of each copy. From page-locked memory and
+ * within the card, a call with a stream only queues the copy. From pageable memory the driver first
+ * moves the bytes into memory of its own: a call with a small source returns at once, a call with a
+ * large source when the source has been read, and the program may then reuse the source. A copy
+ * into pageable memory returns when the copy is done.
  */
 #include <stdlib.h>
 #include <string.h>

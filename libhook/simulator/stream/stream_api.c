@@ -93,7 +93,7 @@ static CUresult synchronize(struct stream *stream)
     return result;
 }
 
-/* What is asked of a stream, in both forms: the body finds it in `stream`. */
+/* Defines a call that takes a stream, in both forms (plain and _ptsz): the body uses `stream`. */
 #define STREAM_API_ON(name, needs, on, parameters, ...)                                  \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
