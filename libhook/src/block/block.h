@@ -49,7 +49,7 @@ struct store {
     struct block *block;             /* NULL: the block was freed or moved elsewhere */
     struct place place;              /* if `block` is NULL: the source of the write, to be freed */
     size_t size;
-    bool overwritten;                /* since the write began: what it writes is dropped */
+    bool overwritten;                /* since the write began: the written bytes are dropped */
 };
 
 struct block {

@@ -2,8 +2,8 @@
 /*
  * Moves swapped blocks on from host memory to the client's file, so that the host memory can be
  * given back. The block stays swapped and keeps its place in host memory until its bytes are in the
- * file, so a LOAD never waits for a write: it copies from host memory, and what was written is
- * dropped.
+ * file, so a LOAD never waits for a write: the LOAD copies from host memory, and the write's bytes
+ * are dropped.
  *
  * If a block is freed or moved elsewhere during its write, it passes its place in host memory to
  * the write, which reads from the place until the disk has finished.

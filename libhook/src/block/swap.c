@@ -27,9 +27,9 @@
  * program and bus are idle (nvshared/scheduler/ahead.py).
  *
  * A copy is valid until the program runs. A block records the turn for which its place is current
- * (block_is_clean()), after a writeback and after a load. The next turn ends that, whatever the
- * program does in it. The blocks need not be read: while the gate is closed and all work has
- * drained, nothing writes.
+ * (block_is_clean()), after a writeback and after a load. The next turn invalidates the copy, even
+ * if the program writes nothing in it. The blocks need not be read: while the gate is closed and
+ * all work has drained, nothing writes.
  *
  * Writeback is interrupted by YIELD, like all speculative moves, so a program that wants to run
  * again waits for less than a millisecond, or, the first time, until one slab of host memory is
@@ -90,8 +90,8 @@ enum start {
 /* Indexed by client, in copy_context: one for each copy in flight. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
-/* Whether the daemon has sent a YIELD for the order being carried out. An EVICT may be followed by
- * another one before its YIELD; that one is kept for later. */
+/* Whether the daemon has sent a YIELD for the order being carried out. The daemon may send a
+ * second EVICT before that YIELD; the second EVICT is postponed. */
 static bool order_yields(struct client *client, const struct nvshare_order *order)
 {
     struct nvshare_order yield, next;
@@ -689,8 +689,8 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
 
 /* Copies to the host the oldest swapped blocks whose only copy is on another GPU, at most `bytes`
  * bytes rounded up to a block and COPIES_IN_FLIGHT blocks. They are COPYING meanwhile, so a free of
- * the program is deferred. Returns the bytes copied; 0: none could be. Service thread, with
- * memory_lock, which is released meanwhile. */
+ * the program is deferred. Returns the bytes copied; 0: no block could be copied. Service thread,
+ * with memory_lock, which is released meanwhile. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
     struct block *block, *blocks[COPIES_IN_FLIGHT];

@@ -31,8 +31,8 @@ static KEPT_IN_CHILD struct {
 } first_stderr = { .exists = false };
 
 /* The only constructor. stderr and the allowed processors at the start are known only before
- * main(), which may redirect the one and restrict the others. The constructor runs in each program
- * with the library preloaded, so it only makes two system calls. */
+ * main(), which may redirect stderr and restrict the processors. The constructor runs in each
+ * program with the library preloaded, so it only makes two system calls. */
 __attribute__((constructor)) static void note_start(void)
 {
     int error = errno;

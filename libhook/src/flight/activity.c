@@ -52,8 +52,8 @@
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
-/* gate_passes() when the program last released its turn. A later pass voids the release, and so
- * does the next turn, whose first thread may be slow to pass. */
+/* gate_passes() when the program last released its turn. A later pass voids the release. The
+ * next turn voids it too, because the turn's first thread may be slow to pass. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)

@@ -142,7 +142,7 @@ static void capture_begins(void)
     going_on++;
 }
 
-/* After the driver's end, whatever it returned. */
+/* To be called after the driver has ended the capture, with or without an error. */
 static void capture_ends(void)
 {
     LOCKED(capture_lock);
@@ -202,9 +202,10 @@ bool capture_refuses(CUresult *result)
  * Lists the streams that are being captured. Each beginning and end is counted exactly once.
  *
  * A capture is listed under the stream in which it began. After cuStreamEndCapture it is over if
- * that stream is no longer capturing, whatever the call returned: ended from another thread (error
- * 908) the capture is over, ended in a stream that only joined it (903) it is not. It is also over
- * when the stream or its context is destroyed. All measured on driver 580.
+ * that stream is no longer capturing. The call's result does not tell: after error 908 (called from
+ * another thread) the capture is over, after error 903 (called for a stream that only joined the
+ * capture) it is not. A capture is also over when its stream or context is destroyed. All measured
+ * on driver 580.
  *
  * Only the thread that began a capture can end it and get the graph, unless the capture is relaxed.
  * When that thread has ended, the capture would last for ever, and no drain could end. The library

@@ -66,7 +66,7 @@
 #define BACKGROUND_TARGET_US 300
 #define SPIN_US BACKGROUND_TARGET_US /* by a background thread, before it sleeps */
 #define SPIN_COLLECT_US 4
-#define COST_WINDOW_US 100000        /* us of the window of recent passes, and of the one before */
+#define COST_WINDOW_US 100000        /* us of the current window of passes, and of the previous */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 #define MARKS_PER_LIMIT 2

@@ -199,7 +199,7 @@ bool client_may_keep_freed(const struct client *client);
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* Releases `bytes` of the freed memory that one keeper holds for a client, or all. `until` 0: only
+/* Releases `bytes` of the freed memory that a keeper holds for a client, or all. `until` 0: only
  * memory that no work uses. Else `until` is a deadline in us: also waits for memory that work still
  * uses, and releases memory that the program has asked to keep; the lock may be released meanwhile.
  * False: nothing was released. */
@@ -207,7 +207,7 @@ typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
 /* Sets the keepers, in the order in which reclaim() calls them; ends with NULL. To be called before
  * there is a client. */
 void reclaim_from(reclaimer *const *all);
-/* Calls the keepers until one has released memory. False: none has. */
+/* Calls the keepers until a keeper has released memory. False: no keeper has. */
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 /* Sends the report with the client's figures. Failure closes the connection; the service thread

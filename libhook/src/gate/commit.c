@@ -8,7 +8,7 @@
  * may have freed as much meanwhile. Each report therefore says up to which COMMIT the answers have
  * been read (`answered`), and how many of the granted bytes are still to be pinned (`to_pin`). A
  * grant is part of that sum from the moment its answer is read until the figures contain it,
- * however long its thread takes, whatever other threads pin and free meanwhile.
+ * however long its thread takes, and independently of other threads' pinning and freeing.
  *
  * A thread may end in between, or leave by siglongjmp() from a signal handler, without notice. A
  * grant that is unused for long is therefore given up.

@@ -303,9 +303,9 @@ size_t slab_slot_size(size_t bytes, unsigned *class)
 
 /*
  * While one client is evicted, each mapping that another client makes takes about half a
- * millisecond, whatever its size: as long as 16 to 32 MiB take on the bus. With blocks of 32 MiB,
- * loading waits for mappings a quarter of the time; with 64 MiB it does not, and is limited by the
- * bus, which the driver also uses to clear memory that the other client frees
+ * millisecond, independently of its size: as long as 16 to 32 MiB take on the bus. With blocks of
+ * 32 MiB, loading waits for mappings a quarter of the time; with 64 MiB it does not, and is limited
+ * by the bus, which the driver also uses to clear memory that the other client frees
  * (bench/handover/bus.py). Larger blocks load no faster, but new memory needs fewer mappings: 8 GiB
  * took 7 ms in blocks of 64 MiB and 3 ms in blocks of 128 MiB (all measured on an H200). Small
  * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon

@@ -42,7 +42,8 @@ struct object {
  * Memory is freed in two steps, because it must not be reused while work may touch it: retiring
  * makes an allocation invalid for the program, releasing frees its memory. */
 struct owner_operations {
-    /* The object whose memory contains `address`, valid or not, and where it begins. NULL: none. */
+    /* The object whose memory contains `address`, valid or not; *base: its first address. NULL: no
+     * object contains it. */
     struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
     /* For memory without objects. False: the program has no allocation there. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,

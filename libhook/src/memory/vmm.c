@@ -547,7 +547,7 @@ static bool can_move(const CUmemAllocationProp *properties)
 
 /* Whether the driver would create memory of this kind. Special properties (exportable,
  * compressible) take effect only when the allocation is pinned in place, but cuMemCreate must
- * refuse at once what the driver does not support. */
+ * refuse properties that the driver does not support. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
     static CUmemAllocationProp last; /* last accepted; protected by memory_lock */
@@ -744,8 +744,9 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
  *
  * The driver validates a request for resident memory. For swapped memory the library itself must be
  * certain that the request is valid: that the addresses lie in a reservation of the program in
- * which the driver maps nothing but the library's blocks, and that the access is the one that every
- * device has to its own memory. Otherwise the call waits at the gate until the memory is resident.
+ * which the driver maps nothing but the library's blocks, and that the access is the default access
+ * of every device to its own memory. Otherwise the call waits at the gate until the memory is
+ * resident.
  */
 
 static bool any_remapping(void)

@@ -2,8 +2,9 @@
 /*
  * Addresses that the program reserves (cuMemAddressReserve), physical memory that it creates
  * (cuMemCreate) and its mappings, as the wrappers see them. All functions but the last may be
- * called from any thread with no lock held. Those that return a bool return false for memory that
- * is not the library's: the wrapper then calls the driver; else *result holds the value to return.
+ * called from any thread with no lock held. A function that returns a bool returns false for memory
+ * that is not the library's: the wrapper then calls the driver; else *result holds the value to
+ * return.
  */
 #pragma once
 

@@ -4,8 +4,9 @@
  * for the GPU.
  *
  * A pool whose memory no other process can hold gets its allocations from the library, in addition
- * to those that the driver has in it (usually none). They are made like those of cuMemAlloc, but
- * belong to no context. An address is valid at once, which is earlier than the stream needs it.
+ * to the driver's own allocations in the pool (usually none). The library makes them as it makes
+ * allocations of cuMemAlloc, but they belong to no context. An address is valid at once, which is
+ * earlier than the stream needs it.
  *
  * A free makes the address invalid at once. The memory becomes free when the stream reaches that
  * point, signalled by an event. Until then the allocation is in the stream's pending list; then it
@@ -23,7 +24,7 @@
  * The driver releases memory beyond the threshold when the program synchronises. The library does
  * so when the pool must grow, when the program queries the pool, and whenever the client is
  * stopped. Idle memory has no content. Before a client is evicted, its pools therefore release all
- * idle memory, whatever the threshold: that costs less than to copy it once. Before an allocation
+ * idle memory, even below the threshold: that costs less than to copy it once. Before an allocation
  * is refused, idle memory is released. Memory that work in another stream still touches then serves
  * an allocation of its own pool that fits, whose stream first waits for that work (unless the
  * program forbids it).
@@ -51,7 +52,7 @@
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
 #define BUCKETS 16384
 #define MOST ((size_t)1 << 46)       /* upper limit, bytes of one allocation */
-#define SEARCHED 256                 /* free allocations of a class that one search looks at */
+#define SEARCHED 256                 /* maximum free allocations of a class per search */
 
 struct pool {
     CUmemoryPool handle;
@@ -420,7 +421,7 @@ static bool poll_list(struct pending_frees *pending)
     return any;
 }
 
-/* Makes allocations idle whose work is done. True if there were any. */
+/* Makes pending allocations idle if their work is done. True if any became idle. */
 static bool pending_frees_poll(void)
 {
     bool any = false;
@@ -556,8 +557,8 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     return CUDA_SUCCESS;
 }
 
-/* Allocates from a pool, for work in the context's `stream`, whose name is `name`. May release the
- * lock meanwhile. */
+/* Allocates from a pool, for work in the context's `stream`; `name` is the stream's name. May
+ * release the lock meanwhile. */
 static CUresult async_take(struct pool *pool, struct client *client, size_t bytes,
                            CUcontext context, CUstream stream, uint64_t name, CUdeviceptr *address)
 {

@@ -22,7 +22,7 @@ bool host_slab_registered(struct host_slab *slab);
  * memory for them. 0: the eviction is over; waits for these threads. Service thread; may release
  * and retake the lock. */
 void host_expect(struct client *client, uint64_t bytes);
-/* One of the blocks announced with host_expect() has got a place, in whatever tier. */
+/* Reports that a block announced with host_expect() has got a place, in any tier. */
 void host_placed(struct client *client, uint64_t size);
 
 /* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no

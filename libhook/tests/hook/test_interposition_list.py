@@ -40,8 +40,8 @@ def test_library_exports_only_wrappers_and_functions_for_python(library: Path) -
 
 
 def test_library_when_loaded_runs_a_single_constructor(library: Path) -> None:
-    """One constructor, beside that which the compiler puts into every object. It asks the kernel
-    for what the process was started with (log.c), and changes nothing."""
+    """A single constructor beside the compiler's constructor in every object. It asks the kernel
+    for the stderr and the processors at the start (log.c), and changes nothing."""
     sections = output("readelf", "-SW", library)
     init_array = re.search(r"\.init_array\s+INIT_ARRAY\s+\w+\s+\w+\s+(\w+)", sections)
     assert init_array is not None

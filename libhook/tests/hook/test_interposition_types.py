@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cuda_types.h says what NVIDIA's cuda.h says: every name, value, size and offset."""
+"""cuda_types.h agrees with NVIDIA's cuda.h: every name, value, size and offset."""
 
 import os
 import re
@@ -18,7 +18,7 @@ needs_cuda_h = pytest.mark.skipif(
 
 
 def members(body: str) -> list[str]:
-    """The members of a structure, without those of what it holds in braces."""
+    """The members of a structure, without the members of nested structures and unions."""
     flat = body
     while re.search(r"\{[^{}]*\}", flat):
         flat = re.sub(r"\{[^{}]*\}", "", flat)
@@ -56,7 +56,7 @@ def expressions() -> list[str]:
 
 
 def values(directory: Path, *flags: str) -> dict[str, int]:
-    """What the compiler makes of `expressions()` with cuda_types.h and `flags`."""
+    """The compiler's values of `expressions()` with cuda_types.h and `flags`."""
     lines = "".join(f'    printf("%lld\\n", (long long)({e}));\n' for e in expressions())
     program = directory / "values"
     subprocess.run(
